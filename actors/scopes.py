@@ -1,0 +1,37 @@
+"""A cancel scope that knows why it was cancelled.
+
+The backends keep at most a string, and lose it at the next level: the cause is ours, and kept here. The first cause
+wins; later ones are appended.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+__all__ = ["Scope"]
+
+
+class Scope:
+    """One cancel scope with its causes. It is entered and left by the one task that owns it."""
+
+    __slots__ = ("cancel_scope", "causes", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cancel_scope = anyio.CancelScope()
+        self.causes: list[object] = []
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self.causes)
+
+    @property
+    def cause(self) -> object | None:
+        """The first reason it was cancelled for."""
+        return self.causes[0] if self.causes else None
+
+    def cancel(self, cause: object) -> None:
+        """Cancel everything inside, now. A repeat only adds its cause."""
+        self.causes.append(cause)
+        if len(self.causes) == 1:
+            self.cancel_scope.cancel(reason=self.name)

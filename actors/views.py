@@ -1,0 +1,175 @@
+"""What else a table can say: a diagram, a reference table, plain columns, JSON, and its own faults.
+
+Everything shown about a lifecycle is drawn from its :class:`~actors.machine.Machine`, so that no second table can
+drift from the first. The same table gives the same text in every process: nothing here iterates a set, and nothing
+is read but the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+from actors.machine import Machine, Rule
+
+__all__ = ["as_json", "faults", "markdown", "mermaid", "table"]
+
+AnyMachine = Machine[Any, Any]
+AnyRule = Rule[Any]
+
+
+def mermaid(machine: AnyMachine) -> str:
+    """A ``stateDiagram-v2`` of the whole table; an arrow says event, guard and actions, and whether it extends."""
+    lines = ["stateDiagram-v2"]
+    lines += [f"    [*] --> {state.value}" for state in machine.initial]
+    lines += [f"    {one.source.value} --> {one.target.value} : {_label(one)}" for one in machine.rules]
+    lines += [f"    {state.value} --> [*]" for state in _terminal(machine)]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(machine: AnyMachine) -> str:
+    """The reference table: one row per rule, in the order in which the engine tries them."""
+    header = ["from", "event", "guard", "actions", "to", "extension / trigger"]
+    rows = [header, ["---"] * len(header)] + [_markdown_row(one) for one in machine.rules]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def table(machine: AnyMachine) -> str:
+    """The same rows for a terminal: aligned columns under one line about the machine."""
+    header = ["from", "event", "guard", "to", "note"]
+    body = [
+        [one.source.value, one.on.name(), _name(one.when) or "-", one.target.value, _note(one)] for one in machine.rules
+    ]
+    return f"{_summary(machine)}\n{_columns([header, *body])}"
+
+
+def as_json(machine: AnyMachine) -> dict[str, Any]:
+    """The table as plain data: each edge once, and once more where an extension repeats an edge of the spec.
+
+    Where several rules make one edge, ``guard`` joins their guards with `` | `` and is ``None`` if one has none.
+    """
+    edges: dict[tuple[Enum, str, Enum, bool], list[AnyRule]] = {}
+    for one in machine.rules:
+        edges.setdefault((one.source, one.on.name(), one.target, one.extension is None), []).append(one)
+    return {
+        "seed": machine.source,
+        "states": [state.value for state in machine.states],
+        "initial": [state.value for state in machine.initial],
+        "terminal": [state.value for state in _terminal(machine)],
+        "transitions": [_edge(rules) for rules in edges.values()],
+    }
+
+
+def faults(machine: AnyMachine) -> list[str]:
+    """Everything wrong with the table; an empty list is a sound one."""
+    return [*_cell_faults(machine), *_exit_faults(machine), *_path_faults(machine)]
+
+
+def _cell_faults(machine: AnyMachine) -> Iterator[str]:
+    for (state, on), rules in machine.cells.items():
+        where = f"{machine.name}: {state.value} / {on.name()}"
+        *earlier, last = rules
+        if any(one.when is None for one in earlier):
+            yield f"{where}: an unguarded rule hides the ones after it; put it last"
+        if earlier and last.when is not None:
+            yield f"{where}: the last of several rules is guarded by {_name(last.when)}; drop its guard"
+
+
+def _exit_faults(machine: AnyMachine) -> Iterator[str]:
+    for one in machine.rules:
+        if one.source in machine.terminal and one.target is not one.source and one.extension is None:
+            yield (
+                f"{machine.name}: {one.source.value} is terminal but {one.on.name()} leaves it to "
+                f"{one.target.value}; mark the rule as an extension"
+            )
+
+
+def _path_faults(machine: AnyMachine) -> Iterator[str]:
+    reached = _closure(machine, machine.initial, forward=True)
+    ending = _closure(machine, _terminal(machine), forward=False)
+    for state in machine.states:
+        if state in machine.reserved:
+            continue
+        if state not in reached:
+            yield f"{machine.name}: {state.value} cannot be reached from {_values(machine.initial)}"
+        if state not in ending:
+            yield f"{machine.name}: {state.value} can never end; no path leads to {_values(_terminal(machine))}"
+
+
+def _closure(machine: AnyMachine, start: Iterable[Enum], *, forward: bool) -> set[Enum]:
+    """Every state on a path from *start* (or, backwards, on a path to it)."""
+    frontier = list(start)
+    seen = set(frontier)
+    while frontier:
+        state = frontier.pop()
+        for one in machine.rules:
+            here, there = (one.source, one.target) if forward else (one.target, one.source)
+            if here is state and there not in seen:
+                seen.add(there)
+                frontier.append(there)
+    return seen
+
+
+def _edge(rules: Sequence[AnyRule]) -> dict[str, Any]:
+    first = rules[0]
+    return {
+        "from": first.source.value,
+        "event": first.on.name(),
+        "to": first.target.value,
+        "extension": first.extension,
+        "guard": _guards(rules),
+        "trigger": next((one.trigger for one in rules if one.trigger), None),
+    }
+
+
+def _guards(rules: Sequence[AnyRule]) -> str | None:
+    if any(one.when is None for one in rules):
+        return None
+    return " | ".join(dict.fromkeys(_name(one.when) for one in rules))
+
+
+def _markdown_row(one: AnyRule) -> list[str]:
+    actions = ", ".join(_name(action) for action in one.do)
+    note = f"*extension*: {one.extension}" if one.extension else one.trigger or ""
+    cells = [one.source.value, f"`{one.on.name()}`", _name(one.when), actions, one.target.value, note]
+    return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+
+
+def _label(one: AnyRule) -> str:
+    """An arrow's text; a colon or a semicolon would end it early."""
+    guard = f" [{_name(one.when)}]" if one.when else ""
+    actions = f" / {', '.join(_name(action) for action in one.do)}" if one.do else ""
+    return f"{one.on.name()}{guard}{actions}{' (extension)' if one.extension else ''}"
+
+
+def _note(one: AnyRule) -> str:
+    return f"extension: {one.extension}" if one.extension else one.trigger or ""
+
+
+def _summary(machine: AnyMachine) -> str:
+    edges = as_json(machine)["transitions"]
+    extensions = sum(edge["extension"] is not None for edge in edges)
+    return (
+        f"{machine.name} (seed {machine.source}): {len(machine.states)} states, {len(edges) - extensions} edges, "
+        f"{extensions} extensions; starts in {_values(machine.initial)}, ends in {_values(_terminal(machine))}"
+    )
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _terminal(machine: AnyMachine) -> list[Enum]:
+    """The terminal states in the order of the enum: a frozenset has an order of its own in every process."""
+    return [state for state in machine.states if state in machine.terminal]
+
+
+def _values(states: Iterable[Enum]) -> str:
+    return ", ".join(str(state.value) for state in states)
+
+
+def _name(function: Callable[..., Any] | None) -> str:
+    return "" if function is None else str(getattr(function, "__name__", type(function).__name__))

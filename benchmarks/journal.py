@@ -1,0 +1,111 @@
+"""How fast a batch of records becomes durable, next to the least that a disk asks for.
+
+For each batch size the journal (``append``: tables, worker thread, transitions.jsonl) and a raw file (the same records
+as JSON, one write, one fdatasync) take turns on the same disk in the same run, so the ratio stands on any machine;
+the rates do not. Run: ``python -m benchmarks.journal [folder on the disk to measure]``.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import anyio
+import msgspec
+
+from supervisor.journal import SqliteJournal
+from supervisor.ports import Append
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["main", "measure"]
+
+BATCHES = (1, 10, 100, 512)
+ROUNDS = 4
+ROUND_S = 0.5
+ENTITIES = 1_000
+
+
+def batch_after(seq: int, size: int) -> list[Append]:
+    """The next *size* records of a thousand sessions that take turns; every fourth owes an effect."""
+    return [_entry(number) for number in range(seq + 1, seq + size + 1)]
+
+
+def _entry(seq: int) -> Append:
+    turn, who = divmod(seq - 1, ENTITIES)
+    record = LifecycleEvent(
+        seq=seq,
+        timestamp=1.7e9 + seq,
+        monotonic_s=float(seq),
+        entity_type="session",
+        entity_id=f"main/agent-{who}",
+        entity_seq=turn + 1,
+        event="SessionExited",
+        from_status="Running",
+        to_status="SessionComplete",
+        actor="supervisor",
+        metadata={"session_seq": turn, "exit": "Success"},
+    )
+    owed = ((f"effect-{seq}", b'{"type":"launch"}'),) if seq % 4 == 0 else ()
+    return Append(record=record, parent_id="main", state="SessionComplete", data=b'{"errors":0}' * 20, owed=owed)
+
+
+async def journal_round(journal: SqliteJournal, size: int) -> list[float]:
+    """Seconds of each append for half a second of appends."""
+    took: list[float] = []
+    while sum(took) < ROUND_S:
+        batch = batch_after(journal.last_seq, size)
+        start = perf_counter()
+        await journal.append(batch)
+        took.append(perf_counter() - start)
+    return took
+
+
+def raw_round(fd: int, size: int) -> list[float]:
+    """The same records as lines of JSON in a file, one fdatasync a batch."""
+    encode: Callable[[LifecycleEvent], bytes] = msgspec.json.Encoder().encode
+    took: list[float] = []
+    while sum(took) < ROUND_S:
+        batch = batch_after(0, size)
+        start = perf_counter()
+        os.write(fd, b"\n".join([encode(one.record) for one in batch]))
+        os.fdatasync(fd)
+        took.append(perf_counter() - start)
+    return took
+
+
+async def measure(folder: Path) -> None:
+    """Print one table."""
+    journal = await SqliteJournal.open(folder / "journal.db", jsonl=folder / "transitions.jsonl")
+    fd = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        print(f"{'batch':>6}{'raw rows/s':>13}{'journal rows/s':>16}{'ratio':>8}{'p50 ms':>9}{'p99 ms':>9}")
+        for size in BATCHES:
+            raw: list[float] = []
+            ours: list[float] = []
+            for _ in range(ROUNDS):
+                raw += raw_round(fd, size)
+                ours += await journal_round(journal, size)
+            print(_row(size, raw, ours))
+    finally:
+        os.close(fd)
+        await journal.close()
+
+
+def _row(size: int, raw: list[float], ours: list[float]) -> str:
+    raw_rows_s, rows_s = size * len(raw) / sum(raw), size * len(ours) / sum(ours)
+    p50_ms, p99_ms = statistics.median(ours) * 1000, sorted(ours)[len(ours) * 99 // 100] * 1000
+    return f"{size:>6}{raw_rows_s:>13,.0f}{rows_s:>16,.0f}{rows_s / raw_rows_s:>8.2f}{p50_ms:>9.2f}{p99_ms:>9.2f}"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
+        anyio.run(measure, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

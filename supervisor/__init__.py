@@ -1,0 +1,95 @@
+"""The supervisor runtime for AI agent sessions: ``async with open_supervisor(...) as sup``.
+
+Importing this package is cheap; the runtime is loaded when a name of it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervisor.abort import AbortPlan, AbortRecord, Receipt, UnknownTarget
+    from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+    from supervisor.config import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, load_plan
+    from supervisor.journal.statedir import StateDirBusy, StateDirError
+    from supervisor.plan_runner import PlanResult, TaskResult, run_plan
+    from supervisor.ports import JournalError
+    from supervisor.runtime import Refused, Session, SubscriptionLagged, Supervisor, TurnResult, open_supervisor
+    from supervisor.tree import NoSuchEntity
+    from supervisor.vocabulary import (
+        AbortPolicy,
+        AbortReason,
+        AbortScope,
+        Ladder,
+        LifecycleEvent,
+        TransitionReason,
+    )
+
+__all__ = [
+    "AbortPlan",
+    "AbortPolicy",
+    "AbortReason",
+    "AbortRecord",
+    "AbortScope",
+    "AgentConfig",
+    "AgentTurn",
+    "JournalError",
+    "Ladder",
+    "LifecycleEvent",
+    "LimitsConfig",
+    "NoSuchEntity",
+    "Plan",
+    "PlanResult",
+    "PolicyConfig",
+    "Receipt",
+    "Refused",
+    "Session",
+    "Settings",
+    "StateDirBusy",
+    "StateDirError",
+    "SubscriptionLagged",
+    "Supervisor",
+    "TaskResult",
+    "ToolAborted",
+    "TransitionReason",
+    "TurnResult",
+    "UnknownTarget",
+    "__version__",
+    "load_plan",
+    "open_supervisor",
+    "run_plan",
+]
+
+_HOMES = {
+    "supervisor.abort": ("AbortPlan", "AbortRecord", "Receipt", "UnknownTarget"),
+    "supervisor.adapters.inprocess": ("AgentTurn", "ToolAborted"),
+    "supervisor.config": ("AgentConfig", "LimitsConfig", "Plan", "PolicyConfig", "Settings", "load_plan"),
+    "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
+    "supervisor.plan_runner": ("PlanResult", "TaskResult", "run_plan"),
+    "supervisor.ports": ("JournalError",),
+    "supervisor.runtime": ("Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor"),
+    "supervisor.tree": ("NoSuchEntity",),
+    "supervisor.vocabulary": (
+        "AbortPolicy",
+        "AbortReason",
+        "AbortScope",
+        "Ladder",
+        "LifecycleEvent",
+        "TransitionReason",
+    ),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+try:
+    __version__ = version("supervisor-runtime")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'supervisor' has no attribute {name!r}")
+    return getattr(import_module(module), name)

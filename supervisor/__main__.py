@@ -1,0 +1,35 @@
+"""``supervisor`` and ``python -m supervisor``: the command line with the runtime behind it.
+
+The runtime is imported when a command needs it, and not before: ``supervisor --help`` starts at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from supervisor.surfaces.cli import RunRequest, commands, execute
+
+__all__ = ["main"]
+
+
+def _run(request: RunRequest) -> int:
+    from supervisor.app import run
+
+    return run(request)
+
+
+def _demo(as_json: bool, verbose: bool) -> int:
+    from supervisor.app import configure_logging
+    from supervisor.demo import run_demo
+
+    configure_logging(verbose=verbose)
+    return run_demo(as_json=as_json)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(execute(commands(_run, _demo), sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

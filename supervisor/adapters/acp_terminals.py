@@ -1,0 +1,154 @@
+"""The commands that an ACP agent has us run: their output, their end, and who waits for it.
+
+Each request about a command is answered once. Its output is valid UTF-8 and never longer than its limit; what does
+not fit is cut off at the front, at a character boundary. A command that was released is forgotten when it has ended.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from typing import Any, Final
+
+import supervisor.adapters.acp_messages as wire
+from supervisor.adapters.acp_calls import ToolCalls
+from supervisor.adapters.acp_messages import RpcId
+from supervisor.adapters.exit_status import signal_name
+from supervisor.ports import Out, TerminalKilled, TerminalOpened
+
+__all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "Terminal", "Terminals"]
+
+OUTPUT_BYTES: Final = 1024 * 1024
+"""How much of a command's output is kept where the agent sets no limit."""
+
+OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""How much an agent may have us keep, whatever limit it sets."""
+
+
+class Terminals:
+    """All commands of one conversation, by the ids that we gave them."""
+
+    def __init__(self, calls: ToolCalls) -> None:
+        self._calls = calls
+        self._known: dict[str, Terminal] = {}
+
+    def create(self, rpc_id: RpcId, terminal_id: str, asked: wire.TerminalCreate) -> list[Out]:
+        """A command for the call it names or evidently serves, else for a call of its own that ends with it."""
+        argv = (asked.command, *(asked.args or ()))
+        outs: list[Out] = []
+        call_id = self._calls.serve(asked.tool_call_id)
+        implicit = call_id is None
+        if call_id is None:
+            call_id = terminal_id
+            outs += self._calls.opened(call_id, " ".join(argv), "execute")
+            self._calls.serve(call_id)
+        self._known[terminal_id] = Terminal(limit_bytes=asked.output_byte_limit, implicit=implicit)
+        env = {one.name: one.value for one in asked.env or ()}
+        opened = TerminalOpened(terminal_id, call_id, argv, asked.cwd, env)
+        return [*outs, wire.result(rpc_id, {"terminalId": terminal_id}), opened]
+
+    def request(self, rpc_id: RpcId, method: str, terminal_id: str) -> list[Out]:
+        """Answer one of :data:`METHODS`."""
+        terminal = self._known.get(terminal_id)
+        if terminal is None or terminal.released:
+            why = f"{method}: terminalId: there is no terminal {terminal_id!r}"
+            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
+        return METHODS[method](self, rpc_id, terminal_id, terminal)
+
+    def output(self, terminal_id: str, data: bytes) -> None:
+        """The command wrote *data*."""
+        if terminal_id in self._known:
+            self._known[terminal_id].add(data)
+
+    def exited(self, terminal_id: str, status: int | None) -> list[Out]:
+        """The command ended: whoever waits for it is told, and so is its own call."""
+        terminal = self._known.get(terminal_id)
+        if terminal is None or not terminal.running:
+            return []
+        terminal.exit(status)
+        answers: list[Out] = [wire.result(rpc_id, terminal.exit_status()) for rpc_id in terminal.waiting]
+        terminal.waiting.clear()
+        if terminal.released:
+            del self._known[terminal_id]
+        if terminal.implicit:
+            answers += self._calls.closed(terminal_id, "completed" if status == 0 else "failed")
+        return answers
+
+    def _output(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+        return [wire.result(rpc_id, terminal.output())]
+
+    def _wait(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+        if not terminal.running:
+            return [wire.result(rpc_id, terminal.exit_status())]
+        terminal.waiting.append(rpc_id)
+        return []
+
+    def _kill(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+        return [*([TerminalKilled(terminal_id)] if terminal.running else []), wire.result(rpc_id, {})]
+
+    def _release(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
+        terminal.release()
+        if not terminal.running:
+            del self._known[terminal_id]
+        return self._kill(rpc_id, terminal_id, terminal)
+
+
+class Terminal:
+    """One command that we run for the agent: its output so far, its end, and who waits for that end."""
+
+    def __init__(self, *, limit_bytes: int | None, implicit: bool) -> None:
+        self.implicit = implicit
+        self.released = False
+        self.running = True
+        self.waiting: list[RpcId] = []
+        self._limit_bytes = OUTPUT_BYTES if limit_bytes is None else min(limit_bytes, OUTPUT_BYTES_MAX)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._kept = bytearray()
+        self._truncated = False
+        self._status: int | None = None
+
+    def add(self, data: bytes, *, final: bool = False) -> None:
+        """More output. Invalid UTF-8 is replaced; half a character waits for its other half."""
+        if self.released:
+            return
+        self._kept += self._decoder.decode(data, final).encode()
+        if (excess := len(self._kept) - self._limit_bytes) > 0:
+            self._truncated = True
+            del self._kept[: self._boundary(excess)]
+
+    def exit(self, status: int | None) -> None:
+        """The command ended."""
+        self.add(b"", final=True)
+        self.running = False
+        self._status = status
+
+    def release(self) -> None:
+        """The agent will not ask for the output again."""
+        self.released = True
+        self._kept.clear()
+
+    def output(self) -> dict[str, Any]:
+        """The answer to ``terminal/output``."""
+        answer: dict[str, Any] = {"output": self._kept.decode(), "truncated": self._truncated}
+        return answer if self.running else {**answer, "exitStatus": self.exit_status()}
+
+    def exit_status(self) -> dict[str, Any]:
+        """The answer to ``terminal/wait_for_exit``."""
+        status = self._status
+        if status is not None and status < 0:
+            return {"exitCode": None, "signal": signal_name(-status)}
+        return {"exitCode": status, "signal": None}
+
+    def _boundary(self, at: int) -> int:
+        while at < len(self._kept) and self._kept[at] & 0xC0 == 0x80:
+            at += 1
+        return at
+
+
+METHODS: Final[dict[str, Callable[[Terminals, RpcId, str, Terminal], list[Out]]]] = {
+    "terminal/output": Terminals._output,
+    "terminal/wait_for_exit": Terminals._wait,
+    "terminal/kill": Terminals._kill,
+    "terminal/release": Terminals._release,
+}
+"""The requests about a command that exists."""

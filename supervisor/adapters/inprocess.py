@@ -1,0 +1,202 @@
+"""An agent that is an async function of the embedding program.
+
+The function is given its turn and works on it: it may speak, call tools, and delegate. It runs in the turn's cancel
+scope and every tool in a scope of its own, so that an abort reaches exactly what it names. What it returns ends the
+turn well; an exception ends it badly; swallowing a cancellation only makes the ladder go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+
+from actors import ActorStopped
+from supervisor.lifecycles.events import AgentExited, AgentLaunched
+from supervisor.link import Delegate, LinkBase
+from supervisor.tree import AgentFunction, Outcome, Tree, Work
+from supervisor.vocabulary import Verdict
+
+__all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
+
+T = TypeVar("T")
+
+
+class ToolAborted(Exception):
+    """The tool call was aborted; the turn goes on."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        super().__init__(f"the call {title!r} was aborted")
+
+
+class _Call:
+    """One call's result, on its way from the tool's task to the agent's."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.value: Any = None
+        self.error: Exception | None = None
+        self.finished = False
+
+
+class AgentTurn:
+    """What an in-process agent is given: the prompt, and what it can do with it."""
+
+    def __init__(self, link: FunctionLink, turn_id: str, prompt: str) -> None:
+        self._link = link
+        self.turn_id = turn_id
+        self.prompt = prompt
+
+    @property
+    def session_id(self) -> str:
+        return self._link.work.session_id
+
+    def say(self, text: str) -> None:
+        """Add to the answer, and to the transcript."""
+        self._link.speak(text)
+
+    async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
+
+        Raises:
+            ToolAborted: an abort ended this call; the turn goes on.
+            Exception: whatever *fn* raised.
+        """
+        value: T = await self._link.call(title, fn, args)
+        return value
+
+    async def delegate(self, name: str, prompt: str, *, agent: str | None = None) -> Outcome:
+        """Have a child session work on *prompt*, and wait for how it ended."""
+        return await self._link.hand_over(name, prompt, agent)
+
+
+class FunctionLink(LinkBase):
+    """A link to an async function."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        work: Work,
+        agent_id: str,
+        incarnation: int,
+        *,
+        function: AgentFunction,
+        delegate: Delegate,
+    ) -> None:
+        super().__init__(tree, work, agent_id, incarnation)
+        self._function = function
+        self._delegate = delegate
+        self._stop = anyio.Event()
+        self._scope: anyio.CancelScope | None = None
+        self._made = 0
+
+    async def run(self) -> None:
+        exited = AgentExited(ended_by="kill", reason="it was cancelled")
+        try:
+            launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
+            await self._post(self.work.session_id, launched)
+            self._report_ready(None, "in-process")
+            await self._stop.wait()
+            exited = AgentExited(status=0, ended_by="exit")
+        finally:
+            self._report_end(exited)
+
+    # ------------------------------------------------------------------ commands
+    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+        if not self._begin(turn_id, incarnation):
+            return
+        ctx = self.tree.system.context(turn_id)
+        try:
+            if ctx is None:
+                raise ActorStopped(turn_id)
+            self.work.start(ctx, self._run_turn, AgentTurn(self, turn_id, prompt))
+        except ActorStopped as error:
+            self._conclude("error", str(error))
+
+    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
+        if self._note_intent(turn_id, intent, abort_id) and self._scope is not None:
+            self._scope.cancel()
+
+    def finish(self) -> None:
+        self._finishing = True
+        if self.turn_id is None:
+            self._stop.set()
+
+    def kill(self, intent: Verdict) -> None:
+        self._intent = self._intent or intent
+        self._dying = True
+        self._stop.set()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def abandon_call(self, call_id: str) -> bool:
+        return self._calls.pop(call_id, None) is not None
+
+    # ------------------------------------------------------------------ the turn
+    async def _run_turn(self, turn: AgentTurn) -> None:
+        stop, error = "cancelled", ""
+        try:
+            with anyio.CancelScope() as self._scope:
+                if not self._dying and self._intent is None:
+                    result = await self._function(turn)
+                    if isinstance(result, str):
+                        self.speak(result)
+                    stop = "end_turn"
+        except Exception as raised:
+            stop, error = "error", f"{type(raised).__name__}: {raised}"
+        finally:
+            self._scope = None
+            self._conclude(stop, error)
+            if self._finishing:
+                self._stop.set()
+
+    def speak(self, text: str) -> None:
+        self.work.say(text)
+        self.work.transcript.write("message", text, at=self.tree.ledger.clock.wall.time())
+
+    async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
+        self._made += 1
+        call_id = f"call-{self._made}"
+        tool_id = await self._open_call(call_id, title, "other")
+        ctx = self.tree.system.context(tool_id) if tool_id is not None else None
+        if ctx is None:
+            raise ToolAborted(title)
+        call = _Call()
+        try:
+            self.work.start(ctx, self._run_call, call, fn, args)
+        except ActorStopped:
+            raise ToolAborted(title) from None
+        await call.done.wait()
+        if not call.finished:
+            raise ToolAborted(title)
+        await self._close_call(call_id, "failed" if call.error else "completed", str(call.error or ""))
+        if call.error is not None:
+            raise call.error
+        return call.value
+
+    async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        try:
+            call.value = await fn(*args)
+            call.finished = True
+        except Exception as error:
+            call.error, call.finished = error, True
+        finally:
+            call.done.set()
+
+    async def hand_over(self, name: str, prompt: str, agent: str | None) -> Outcome:
+        self._made += 1
+        call_id = f"call-{self._made}"
+        tool_id = await self._open_call(call_id, f"delegate to {name}", "think")
+        answered = anyio.Event()
+        outcomes: list[Outcome] = []
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        self._delegate(self.work, name, prompt, agent, tool_id, answer)
+        await answered.wait()
+        await self._close_call(call_id, "completed" if outcomes[0].outcome == "completed" else "failed")
+        return outcomes[0]

@@ -1,0 +1,543 @@
+"""An agent without a model: a program that speaks ACP version 1 on its standard streams and plays its prompt.
+
+A line of the prompt that starts with ``@`` is a step, any other line is prose. What it does to its client is real:
+tool calls, client terminals, sub-agents, permissions, and every way to misbehave that ``STEPS`` names. It is for
+demonstrations and tests. It runs alone and isolated, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+__all__ = ["STEPS", "Agent", "BadScript", "Refused", "Step", "Stop", "Turn", "main", "parse", "urgent_part"]
+
+_URGENT: Final = "Urgent message"
+"""How a line begins after which only the newest instructions count."""
+
+_FLOOD_BYTES: Final = 16 * 1024
+_POLL_S: Final = 0.01
+_CONTEXT_TOKENS: Final = 200_000
+
+
+# ---------------------------------------------------------------------------------------------------- the script
+class Step(NamedTuple):
+    """A line that starts with ``@``: its number from 1, its word, the rest of it, and the lines indented under it."""
+
+    line: int
+    word: str
+    rest: str
+    block: str
+
+
+class BadScript(Exception):
+    """A step cannot be understood or done; the message names the line."""
+
+
+class Refused(Exception):
+    """The client answered a request with an error."""
+
+
+class Stop(Exception):
+    """The turn ends here with this stop reason."""
+
+
+def parse(text: str) -> list[Step]:
+    """The steps of *text*. Only ``@agent`` takes the lines that are indented under it.
+
+    Raises:
+        BadScript: a step has an unknown word.
+    """
+    lines = text.splitlines()
+    steps: list[Step] = []
+    at = 0
+    while at < len(lines):
+        line, number = lines[at].strip(), at + 1
+        at += 1
+        if not line.startswith("@"):
+            continue
+        word, _, rest = line[1:].partition(" ")
+        if word not in STEPS:
+            raise BadScript(f"line {number}: unknown step @{word}; known steps: {' '.join('@' + one for one in STEPS)}")
+        end = _block_end(lines, at) if word == "agent" else at
+        steps.append(Step(number, word, rest.strip(), "\n".join(lines[at:end])))
+        at = end
+    return steps
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _block_end(lines: list[str], start: int) -> int:
+    """Where the block under line *start* - 1 ends: blank lines belong to it only if it goes on after them."""
+    own, end = _indent(lines[start - 1]), start
+    for at in range(start, len(lines)):
+        if lines[at].strip():
+            if _indent(lines[at]) <= own:
+                break
+            end = at + 1
+    return end
+
+
+def urgent_part(text: str) -> tuple[str, str] | None:
+    """The last urgent message of *text* in one line, and the lines after its head; ``None`` without one."""
+    lines = text.splitlines()
+    for at in reversed(range(len(lines))):
+        if lines[at].startswith(_URGENT):
+            head = lines[at][len(_URGENT) :]
+            said = [head.partition(":")[2] or head, *lines[at + 1 :]]
+            return " ".join(" ".join(said).split()), "\n" * (at + 1) + "\n".join(lines[at + 1 :])
+    return None
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0].strip() or "(no output)"
+
+
+# ---------------------------------------------------------------------------------------------------- the wire
+class Agent:
+    """The agent's side of one connection: requests in both directions, and at most one turn per session."""
+
+    def __init__(self) -> None:
+        self.directories: dict[str, str] = {}
+        self.turns: dict[str, asyncio.Task[str]] = {}
+        self.deaf = False
+        self.ended = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._requests = 0
+        self._names = 0
+        self._held = bytearray()
+
+    async def run(self) -> None:
+        """Serve until the end of standard input."""
+        asyncio.get_running_loop().add_reader(0, self._readable)
+        await self.ended.wait()
+
+    def write(self, data: bytes) -> None:
+        """All of *data* to standard output. A client that is gone ends the agent, unless it is deaf."""
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except BrokenPipeError:
+            self._end_of_input()
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.write(json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n")
+
+    def post(self, method: str, params: dict[str, Any]) -> asyncio.Future[Any]:
+        """Send a request; the future is its result."""
+        self._requests += 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[self._requests] = answer
+        self.send({"id": self._requests, "method": method, "params": params})
+        return answer
+
+    def name(self, kind: str) -> str:
+        self._names += 1
+        return f"{kind}-{self._names}"
+
+    def _readable(self) -> None:
+        data = os.read(0, 65536)
+        if not data:
+            asyncio.get_running_loop().remove_reader(0)
+            self._end_of_input()
+        self._held += data
+        *lines, rest = self._held.split(b"\n") if b"\n" in data else [self._held]
+        self._held = rest
+        for line in lines:
+            self._message(json.loads(line))
+
+    def _end_of_input(self) -> None:
+        if not self.deaf:
+            self.ended.set()
+
+    def _message(self, message: dict[str, Any]) -> None:
+        if "method" not in message:
+            self._answered(message)
+        elif "id" in message:
+            self._request(message["id"], message["method"], message.get("params") or {})
+        elif message["method"] == "session/cancel":
+            self._cancel(message["params"]["sessionId"])
+
+    def _answered(self, message: dict[str, Any]) -> None:
+        answer = self._waiting.pop(message["id"], None)
+        if answer is None or answer.done():
+            return
+        if "error" in message:
+            answer.set_exception(Refused(message["error"]["message"]))
+        else:
+            answer.set_result(message["result"])
+
+    def _request(self, rpc_id: Any, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "initialize":
+                self.send({"id": rpc_id, "result": self._hello()})
+            case "session/new":
+                session = self.name("session")
+                self.directories[session] = params["cwd"]
+                self.send({"id": rpc_id, "result": {"sessionId": session}})
+            case "session/prompt":
+                self._prompt(rpc_id, params["sessionId"], params["prompt"])
+            case "session/close":
+                self._cancel(params["sessionId"])
+                self.send({"id": rpc_id, "result": {}})
+            case _:
+                self.send({"id": rpc_id, "error": {"code": -32601, "message": f"method not found: {method}"}})
+
+    def _hello(self) -> dict[str, Any]:
+        capabilities = {"loadSession": False, "sessionCapabilities": {"close": {}}}
+        info = {"name": "scripted", "version": "1"}
+        return {"protocolVersion": 1, "agentCapabilities": capabilities, "agentInfo": info, "authMethods": []}
+
+    def _prompt(self, rpc_id: Any, session: str, blocks: list[dict[str, Any]]) -> None:
+        if session in self.turns or session not in self.directories:
+            why = "a turn is under way" if session in self.turns else "there is no such session"
+            self.send({"id": rpc_id, "error": {"code": -32600, "message": f"session/prompt: {session}: {why}"}})
+            return
+        text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
+        turn = asyncio.ensure_future(Turn(self, session, Path(self.directories[session])).play(text))
+        self.turns[session] = turn
+        turn.add_done_callback(lambda played: self._played(rpc_id, session, played))
+
+    def _played(self, rpc_id: Any, session: str, turn: asyncio.Task[str]) -> None:
+        """Answer the prompt. A callback and not the end of the task: a cancel may reach a task before it begins."""
+        del self.turns[session]
+        if turn.cancelled():
+            self.send({"id": rpc_id, "result": {"stopReason": "cancelled"}})
+        elif error := turn.exception():
+            why = str(error) if isinstance(error, BadScript) else f"the scripted agent failed: {error!r}"
+            self.send({"id": rpc_id, "error": {"code": -32603, "message": why}})
+        else:
+            self.send({"id": rpc_id, "result": {"stopReason": turn.result()}})
+
+    def _cancel(self, session: str) -> None:
+        if session in self.turns and not self.deaf:
+            self.turns[session].cancel()
+
+
+# ---------------------------------------------------------------------------------------------------- the steps
+class Turn:
+    """One prompt being played in one session."""
+
+    def __init__(self, agent: Agent, session: str, cwd: Path) -> None:
+        self.agent = agent
+        self.session = session
+        self.cwd = cwd
+
+    async def play(self, text: str) -> str:
+        """Do the steps of *text* in order; the stop reason."""
+        urgent = urgent_part(text)
+        steps = parse(urgent[1] if urgent else text)
+        if not steps:
+            self.say(f"understood: {urgent[0]}" if urgent else "nothing to do")
+        try:
+            for group in _groups(steps):
+                await _all(self._step(step) for step in group)
+        except Stop as stop:
+            return str(stop)
+        return "end_turn"
+
+    async def _step(self, step: Step) -> None:
+        try:
+            await STEPS[step.word](self, step)
+        except (OSError, ValueError, Refused) as error:
+            raise BadScript(f"line {step.line}: @{step.word} {step.rest}: {error}") from error
+
+    # ---------------------------------------------------------------------------- what the client is told
+    def update(self, what: str, /, **fields: Any) -> None:
+        update = {"sessionUpdate": what, **fields}
+        self.agent.send({"method": "session/update", "params": {"sessionId": self.session, "update": update}})
+
+    def say(self, text: str) -> None:
+        self.update("agent_message_chunk", content={"type": "text", "text": text + "\n"})
+
+    def tool(self, title: str, kind: str) -> str:
+        call = self.agent.name("call")
+        self.update("tool_call", toolCallId=call, title=title, kind=kind, status="pending")
+        return call
+
+    def progress(self, call: str, status: str, **fields: Any) -> None:
+        self.update("tool_call_update", toolCallId=call, status=status, **fields)
+
+    async def ask(self, method: str, **params: Any) -> Any:
+        return await self.agent.post(method, {"sessionId": self.session, **params})
+
+    # ---------------------------------------------------------------------------- tools
+    async def in_terminal(self, command: str) -> str:
+        """A tool call whose command the client runs; what there is to say about it."""
+        call = self.tool(command, "execute")
+        try:
+            code, output = await self._terminal(call, command)
+        except Refused as error:
+            self.progress(call, "failed")
+            return f"the command could not run: {error}"
+        return self._finished(call, code, output)
+
+    async def _terminal(self, call: str, command: str) -> tuple[int | str, str]:
+        shell = {"command": "sh", "args": ["-c", command], "cwd": str(self.cwd), "_meta": {"toolCallId": call}}
+        terminal = await self._created(self.agent.post("terminal/create", {"sessionId": self.session, **shell}))
+        try:
+            self.progress(call, "in_progress", content=[{"type": "terminal", "terminalId": terminal}])
+            ended = await self.ask("terminal/wait_for_exit", terminalId=terminal)
+            output = (await self.ask("terminal/output", terminalId=terminal))["output"]
+        except asyncio.CancelledError:
+            self._drop(terminal)
+            raise
+        await self.ask("terminal/release", terminalId=terminal)
+        code = ended.get("exitCode")
+        return (ended.get("signal") or "unknown") if code is None else code, output
+
+    async def _created(self, answer: asyncio.Future[Any]) -> str:
+        """The id of a terminal that was asked for. A cancel that overtakes the answer drops it when it comes."""
+        try:
+            return str((await asyncio.shield(answer))["terminalId"])
+        except asyncio.CancelledError:
+            answer.add_done_callback(self._created_late)
+            raise
+
+    def _created_late(self, answer: asyncio.Future[Any]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._drop(answer.result()["terminalId"])
+
+    def _drop(self, terminal: str) -> None:
+        for method in ("terminal/kill", "terminal/release"):
+            self.agent.post(method, {"sessionId": self.session, "terminalId": terminal})
+
+    async def locally(self, command: str) -> str:
+        """A tool call whose command the agent runs by itself; what there is to say about it."""
+        call = self.tool(command, "execute")
+        process = await asyncio.create_subprocess_exec(
+            *("sh", "-c", command),
+            cwd=self.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.progress(call, "in_progress")
+        try:
+            output, _ = await process.communicate()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
+        return self._finished(call, process.returncode or 0, output.decode(errors="replace"))
+
+    def _finished(self, call: str, code: int | str, output: str) -> str:
+        self.progress(call, "completed" if code == 0 else "failed")
+        return _first_line(output) if code == 0 else f"the command failed ({code}): {_first_line(output)}"
+
+    async def child(self, step: Step) -> None:
+        """A tool call that is a child session, run by the client."""
+        name, _, agent = step.rest.partition(" ")
+        call = self.tool(f"agent {name}", "other")
+        self.progress(call, "in_progress")
+        params = {"name": name, "prompt": step.block, "_meta": {"toolCallId": call}}
+        try:
+            answer = await self.agent.post("_supervisor/session/run", {**params, **({"agent": agent} if agent else {})})
+        except Refused as error:
+            answer = {"outcome": "failed", "text": str(error)}
+        self.progress(call, "completed" if answer["outcome"] == "completed" else "failed")
+        self.say(f"{name} {answer['outcome']}: {_first_line(answer['text'])}")
+
+
+def _groups(steps: list[Step]) -> Iterator[list[Step]]:
+    """The steps one by one, but neighbouring ``@agent`` steps together."""
+    group: list[Step] = []
+    for step in steps:
+        if group and not (step.word == "agent" == group[-1].word):
+            yield group
+            group = []
+        group.append(step)
+    if group:
+        yield group
+
+
+async def _all(work: Iterator[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run *work* at the same time; a cancel reaches each of it and waits for it to end."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def _think(turn: Turn, step: Step) -> None:
+    turn.update("agent_thought_chunk", content={"type": "text", "text": step.rest + "\n"})
+
+
+async def _say(turn: Turn, step: Step) -> None:
+    turn.say(step.rest)
+
+
+async def _write(turn: Turn, step: Step) -> None:
+    path, _, text = step.rest.partition(" ")
+    target = turn.cwd / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text.replace("\\n", "\n"))
+
+
+async def _run(turn: Turn, step: Step) -> None:
+    turn.say(await turn.in_terminal(step.rest))
+
+
+async def _tools(turn: Turn, step: Step) -> None:
+    count, _, command = step.rest.partition(" ")
+    for said in await _all(turn.in_terminal(command) for _ in range(int(count))):
+        turn.say(said)
+
+
+async def _local(turn: Turn, step: Step) -> None:
+    turn.say(await turn.locally(step.rest))
+
+
+async def _agent(turn: Turn, step: Step) -> None:
+    await turn.child(step)
+
+
+async def _ask(turn: Turn, step: Step) -> None:
+    call = {"toolCallId": turn.agent.name("call"), "title": step.rest, "kind": "other", "status": "pending"}
+    options = [
+        {"optionId": kind, "name": kind.replace("_", " "), "kind": kind} for kind in ("allow_once", "reject_once")
+    ]
+    answer = (await turn.ask("session/request_permission", toolCall=call, options=options))["outcome"]
+    if answer.get("optionId") != "allow_once":
+        turn.say(f"refused: {step.rest}")
+        raise Stop("end_turn")
+
+
+async def _fail(turn: Turn, step: Step) -> None:
+    raise BadScript(step.rest or "failed")
+
+
+async def _refuse(turn: Turn, step: Step) -> None:
+    raise Stop("refusal")
+
+
+def _leave(code: int) -> NoReturn:
+    os._exit(code)
+
+
+async def _exit(turn: Turn, step: Step) -> None:
+    _leave(int(step.rest))
+
+
+async def _crash_once(turn: Turn, step: Step) -> None:
+    path, _, code = step.rest.partition(" ")
+    if not (turn.cwd / path).exists():
+        (turn.cwd / path).touch()
+        _leave(int(code))
+
+
+async def _hang(turn: Turn, step: Step) -> None:
+    await asyncio.Event().wait()
+
+
+async def _deaf(turn: Turn, step: Step) -> None:
+    turn.agent.deaf = True
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+async def _daemon(turn: Turn, step: Step) -> None:
+    """The shell leads a session of its own, leaves a child in it, and ends: nobody is the daemon's parent any more."""
+    script = "trap '' TERM; sleep 86400 >/dev/null & echo $!"
+    done = subprocess.run(  # noqa: ASYNC221  a shell that ends at once
+        ["sh", "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True
+    )
+    turn.say(f"daemon {done.stdout.decode().strip()}")
+
+
+async def _flood(turn: Turn, step: Step) -> None:
+    left = int(step.rest)
+    while left > 0:
+        part = min(left, _FLOOD_BYTES)
+        turn.update("agent_message_chunk", content={"type": "text", "text": "x" * part})
+        left -= part
+        await asyncio.sleep(0)
+
+
+async def _garbage(turn: Turn, step: Step) -> None:
+    turn.agent.write(b"this is not JSON\n")
+
+
+async def _utf8(turn: Turn, step: Step) -> None:
+    turn.agent.write(b'{"jsonrpc":"2.0","method":"session/update","params":"\xff\xfe"}\n')
+
+
+async def _longline(turn: Turn, step: Step) -> None:
+    turn.update("agent_message_chunk", content={"type": "text", "text": "x" * int(step.rest)})
+
+
+async def _halfline(turn: Turn, step: Step) -> None:
+    turn.agent.write(b'{"jsonrpc":"2.0","method":"session/upd')
+    _leave(0)
+
+
+async def _wait(turn: Turn, step: Step) -> None:
+    while not (turn.cwd / step.rest).exists():  # noqa: ASYNC110  another program makes it
+        await asyncio.sleep(_POLL_S)
+
+
+async def _compact(turn: Turn, step: Step) -> None:
+    compaction = turn.agent.name("compaction")
+    for status in ("in_progress", "completed"):
+        turn.update("compaction_update", compactionId=compaction, status=status)
+
+
+async def _usage(turn: Turn, step: Step) -> None:
+    turn.update("usage_update", used=int(step.rest), size=_CONTEXT_TOKENS)
+
+
+STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
+    "think": _think,
+    "say": _say,
+    "write": _write,
+    "run": _run,
+    "tools": _tools,
+    "local": _local,
+    "agent": _agent,
+    "ask": _ask,
+    "fail": _fail,
+    "refuse": _refuse,
+    "exit": _exit,
+    "crash-once": _crash_once,
+    "hang": _hang,
+    "deaf": _deaf,
+    "daemon": _daemon,
+    "flood": _flood,
+    "garbage": _garbage,
+    "utf8": _utf8,
+    "longline": _longline,
+    "halfline": _halfline,
+    "wait": _wait,
+    "compact": _compact,
+    "usage": _usage,
+}
+"""What each word does. The script language is this table."""
+
+
+async def _serve() -> None:
+    await Agent().run()
+
+
+def main() -> None:
+    """Serve one client. SIGINT ends the agent as it ends any program, without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.set_blocking(1, True)
+    asyncio.run(_serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""``supervisor run``: a plan, the runtime, the control socket, signals and progress put together.
+
+This is the only place that installs signal handlers or configures logging, and only the command line comes here: a
+host that embeds the runtime keeps its own. A plan is checked before anything is opened; nothing is written for a bad
+one.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from contextlib import suppress
+
+import anyio
+import anyio.to_thread
+import structlog
+from anyio.abc import TaskStatus
+
+from supervisor.config import Plan, load_plan
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.plan_runner import PlanResult, run_plan
+from supervisor.ports import JournalError
+from supervisor.runtime import Supervisor, open_supervisor
+from supervisor.surfaces.cli import RunRequest
+from supervisor.surfaces.control import serve_control
+from supervisor.surfaces.failure import DONE, WORK_FAILED, WorkFailed, cause_of
+from supervisor.surfaces.live import TICK_S, Reporter, teller_for
+
+__all__ = ["configure_logging", "run"]
+
+
+def run(request: RunRequest) -> int:
+    """Run a plan to its end; the exit status.
+
+    Raises:
+        BadPlan, StateDirError, JournalError: nothing was started.
+        WorkFailed: the run could not be finished.
+    """
+    plan = load_plan(request.plan)
+    configure_logging(verbose=request.verbose)
+    return anyio.run(_run, request, plan, backend=request.backend)
+
+
+def configure_logging(*, verbose: bool) -> None:
+    """Logs go to standard error, whatever that is when a line is written."""
+    level = logging.INFO if verbose else logging.WARNING
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+async def _run(request: RunRequest, plan: Plan) -> int:
+    state = StateDir(request.state_dir)
+    reporter = Reporter(state.journal, after=_last_seq(state))
+    try:
+        result = await _supervised(request, plan, state, reporter)
+    except Exception as error:
+        if reporter.started and isinstance(cause_of(error), JournalError):
+            raise WorkFailed(f"the journal failed, the run was given up: {cause_of(error)}") from error
+        raise
+    finally:
+        reporter.close()
+    return DONE if result.ok else WORK_FAILED
+
+
+def _last_seq(state: StateDir) -> int:
+    """The number of the last record of the runs before this one."""
+    if not state.journal.exists():
+        return 0
+    with JournalReader(state.journal) as reader:
+        return reader.last_seq
+
+
+async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
+    """Run the plan. The socket, the signals and the progress stay until the supervisor has closed."""
+    closing, closed = anyio.Event(), anyio.Event()
+    async with anyio.create_task_group() as around:
+        async with open_supervisor(
+            request.state_dir, agents=plan.agents, settings=plan.settings, workdir=request.workdir
+        ) as sup:
+            reporter.start(teller_for(as_json=request.as_json, state=state))
+            await around.start(_serve, state, sup, closing, closed)
+            await around.start(_watch_signals, sup, plan)
+            around.start_soon(_report, reporter)
+            result = await run_plan(sup, plan)
+        closing.set()
+        await closed.wait()
+        around.cancel_scope.cancel()
+    reporter.end(list(result.tasks.values()), ok=result.ok)
+    return result
+
+
+async def _serve(
+    state: StateDir,
+    sup: Supervisor,
+    closing: anyio.Event,
+    closed: anyio.Event,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    path = state.control_socket
+    await serve_control(path, sup, closing=closing, task_status=task_status)
+    closed.set()
+
+
+async def _watch_signals(
+    sup: Supervisor, plan: Plan, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """The first SIGINT or SIGTERM drains, every other one stops everything now."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        now = False
+        async for number in signals:
+            _say(_STOPPING if now else _DRAINING.format(plan.drain_s))
+            await sup.stop(now=now, actor=f"signal:{signal.Signals(number).name}")
+            now = True
+
+
+_DRAINING = "draining: no task starts any more, those under way have {:g} s; signal again to stop everything now"
+_STOPPING = "stopping everything now"
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):
+        print(f"supervisor: {words}", file=sys.stderr, flush=True)
+
+
+async def _report(reporter: Reporter) -> None:
+    """Have the progress told, in a thread: whoever reads it may be slow."""
+    while True:
+        await anyio.to_thread.run_sync(reporter.look, abandon_on_cancel=True)
+        await anyio.sleep(TICK_S)

@@ -1,0 +1,169 @@
+"""Every effect there is: what a decision can ask the world to do.
+
+Effects are frozen values, compared with ``==`` and written to the journal before they are performed. The exempt ones
+end things: they are handed to the journal first and performed at once, because an abort never waits for a disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from actors.machine import Effect, Event
+
+__all__ = [
+    "Answer",
+    "BuildPrompt",
+    "Bury",
+    "CancelSession",
+    "CancelStep",
+    "CancelTool",
+    "CleanUp",
+    "EndScope",
+    "ForceStopSession",
+    "LaunchAgent",
+    "LogFatal",
+    "OpenTurn",
+    "PrepareWorktree",
+    "SendPrompt",
+    "StartTimer",
+    "StorePrompt",
+    "SupervisorEffect",
+    "Tell",
+    "Verify",
+    "encoded",
+]
+
+
+class SupervisorEffect(Effect, frozen=True, kw_only=True):
+    """An effect of this supervisor. ``exempt`` effects do not wait until their record is durable."""
+
+    exempt: ClassVar[bool] = False
+
+
+class Tell(SupervisorEffect, frozen=True, kw_only=True):
+    """Send *event* to the entity *to* (an id)."""
+
+    to: str
+    event: Event
+
+
+class StartTimer(SupervisorEffect, frozen=True, kw_only=True):
+    """Send *event* to oneself in *delay_s* seconds. It dies with the state, a *lasting* one with the entity."""
+
+    name: str
+    delay_s: float
+    event: Event
+    lasting: bool = False
+
+
+class OpenTurn(SupervisorEffect, frozen=True, kw_only=True):
+    """A turn is born, and claimed for the request."""
+
+    turn_id: str
+    request_id: str
+
+
+class PrepareWorktree(SupervisorEffect, frozen=True, kw_only=True):
+    """Have a directory to work in; answered by ``WorktreeReady`` or ``FatalError``."""
+
+
+class BuildPrompt(SupervisorEffect, frozen=True, kw_only=True):
+    """Put the request and the messages that wait into one text; answered by ``PromptReady``."""
+
+
+class StorePrompt(SupervisorEffect, frozen=True, kw_only=True):
+    """Keep the prompt where a person finds it: the session's transcript."""
+
+    prompt: str
+
+
+class LaunchAgent(SupervisorEffect, frozen=True, kw_only=True):
+    """Have an agent ready for this incarnation: the one that is idle, or a new one."""
+
+    incarnation: int
+    prompt: str
+
+
+class SendPrompt(SupervisorEffect, frozen=True, kw_only=True):
+    """Give the prompt to the agent that is ready."""
+
+    incarnation: int
+    turn_id: str
+    prompt: str
+
+
+class CancelSession(SupervisorEffect, frozen=True, kw_only=True):
+    """Ask the agent, within its protocol, to stop what it is doing."""
+
+    exempt: ClassVar[bool] = True
+    reason: str
+    abort_id: str | None = None
+    abort_reason: str | None = None
+
+
+class CancelStep(SupervisorEffect, frozen=True, kw_only=True):
+    """Give up the launch or the worktree step that is under way."""
+
+    exempt: ClassVar[bool] = True
+
+
+class ForceStopSession(SupervisorEffect, frozen=True, kw_only=True):
+    """End the agent's process tree now."""
+
+    exempt: ClassVar[bool] = True
+    reason: str
+
+
+class LogFatal(SupervisorEffect, frozen=True, kw_only=True):
+    """Tell the operator that a session gave up."""
+
+    message: str
+
+
+class EndScope(SupervisorEffect, frozen=True, kw_only=True):
+    """Join everything below the session under the ladder, then say ``Ended``. *now* starts at the kill rung."""
+
+    exempt: ClassVar[bool] = True
+    abort_id: str | None = None
+    now: bool = False
+
+
+class Answer(SupervisorEffect, frozen=True, kw_only=True):
+    """Tell whoever made the request how it ended: ``completed``, ``failed`` or ``aborted``."""
+
+    request_id: str
+    outcome: str
+    error: str = ""
+
+
+class Verify(SupervisorEffect, frozen=True, kw_only=True):
+    """Check the agent's claim; answered by ``task_completed`` or ``task_failed``."""
+
+
+class CleanUp(SupervisorEffect, frozen=True, kw_only=True):
+    """End what the turn left behind; answered by ``agent_reaped``."""
+
+
+class CancelTool(SupervisorEffect, frozen=True, kw_only=True):
+    """End one tool call's scope. *number* is the call's number within its turn."""
+
+    exempt: ClassVar[bool] = True
+    number: int
+    call_id: str
+    abort_id: str | None
+    reason: str
+
+
+class Bury(SupervisorEffect, frozen=True, kw_only=True):
+    """The entity has ended for good: its actor leaves memory, the journal has it."""
+
+
+def encoded(effect: Effect) -> bytes:
+    """The effect as JSON, as it stands in the journal while it is owed."""
+    fields: dict[str, Any] = msgspec.to_builtins(effect)
+    event = getattr(effect, "event", None)
+    if isinstance(event, Event):
+        fields["event"] = {"name": type(event).name(), "fields": msgspec.to_builtins(event)}
+    return msgspec.json.encode({"effect": type(effect).__name__, **fields})

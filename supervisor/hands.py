@@ -1,0 +1,294 @@
+"""The one place that performs effects: a decision's value in, something done in the world out.
+
+What comes of it returns through a mailbox, as an event. Effects of a session that is ending are not begun any more;
+what ends things is always done. An effect says its own name here once, and its method is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from actors import ActorStopped
+from supervisor.effects import (
+    Answer,
+    BuildPrompt,
+    Bury,
+    CancelSession,
+    CancelStep,
+    CancelTool,
+    CleanUp,
+    EndScope,
+    ForceStopSession,
+    LaunchAgent,
+    LogFatal,
+    OpenTurn,
+    PrepareWorktree,
+    SendPrompt,
+    StartTimer,
+    StorePrompt,
+    Tell,
+    Verify,
+)
+from supervisor.kinds import AGENT_KIND, TURN_KIND
+from supervisor.ladder import climb
+from supervisor.ledger import Cause, Owed
+from supervisor.lifecycles.agent import Agent, AgentData
+from supervisor.lifecycles.events import (
+    AgentLaunched,
+    AgentReaped,
+    FatalError,
+    OperatorStop,
+    PromptReady,
+    TaskAssigned,
+    TaskClaimed,
+    TaskCompleted,
+    TaskFailed,
+    UrgentMessage,
+    WorktreeReady,
+)
+from supervisor.lifecycles.turn import Turn, TurnData
+from supervisor.policy import build_prompt
+from supervisor.ports import Workspace
+from supervisor.tree import Link, Outcome, Tree, Work
+from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+
+__all__ = ["CLEANUP_S", "Hands", "MakeLink"]
+
+CLEANUP_S = 5.0
+"""The clean-up budget of a turn."""
+
+MakeLink = Callable[[Work, str, int, str], Link]
+"""Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
+
+_log = structlog.get_logger("supervisor")
+
+
+class Hands:
+    """Performs effects.
+
+    Args:
+        tree: whom they concern.
+        janitor: the actor in whose scope ends are joined; it outlives every session.
+        make_link: how an agent is had.
+        workspace: where sessions work.
+        answered: called with (request id, outcome) when a request has its answer.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        janitor: str,
+        make_link: MakeLink,
+        workspace: Workspace,
+        answered: Callable[[str, Outcome], None],
+    ) -> None:
+        self._tree = tree
+        self._janitor = janitor
+        self._make_link = make_link
+        self._workspace = workspace
+        self._answered = answered
+
+    def perform(self, owed: Owed) -> None:
+        """Do it, or begin it; nothing here waits."""
+        entity = self._tree.entities.get(owed.entity_id)
+        if entity is None:
+            return
+        session_id = getattr(entity.data, "session_id", owed.entity_id)
+        work = self._tree.works.get(session_id)
+        cause = Cause(owed.seq, owed.effect_id, owed.entity_id)
+        done = Cause(owed.seq, None, owed.entity_id)
+        match owed.effect:
+            case Tell(to=to, event=event):
+                self._tree.tell(to, event, cause=cause)
+                return
+            case Bury():
+                self._tree.bury(owed.entity_id)
+            case StartTimer() as effect:
+                ctx = self._tree.system.context(owed.entity_id)
+                if ctx is not None:
+                    entity.start_timer(ctx, effect, owed.epoch, done)
+            case effect if work is not None:
+                self._perform_for(work, owed.entity_id, effect, done)
+        self._tree.ledger.settle(owed.effect_id)
+
+    def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
+        match effect:
+            case CancelSession(reason=reason, abort_id=abort_id, abort_reason=abort_reason):
+                self._cancel_session(work, reason, abort_id, abort_reason)
+            case CancelStep():
+                self._kill(work, "the launch was cancelled")
+            case ForceStopSession(reason=reason):
+                self._kill(work, reason)
+            case EndScope(abort_id=abort_id, now=now):
+                self._end_scope(work, cause, abort_id, now)
+            case CancelTool():
+                self._cancel_tool(work, entity_id, effect, cause)
+            case Answer(request_id=request_id, outcome=outcome, error=error):
+                self._answered(request_id, Outcome(outcome, error, work.text))
+            case LogFatal(message=message):
+                _log.error("session gave up", session=work.session_id, reason=message)
+            case CleanUp():
+                self._start(work, self._janitor, self._clean_up, work, entity_id, cause)
+            case Verify():
+                self._verify(work, entity_id, cause)
+            case StorePrompt(prompt=prompt):
+                work.transcript.write("prompt", prompt + "\n", at=self._tree.ledger.clock.wall.time())
+            case _ if not work.ending:
+                self._begin(work, effect, cause)
+
+    def _begin(self, work: Work, effect: object, cause: Cause) -> None:
+        """What an ending session does not begin any more."""
+        match effect:
+            case OpenTurn(turn_id=turn_id, request_id=request_id):
+                self._open_turn(work, turn_id, request_id, cause)
+            case PrepareWorktree():
+                self._start(work, work.session_id, self._prepare, work, cause)
+            case BuildPrompt():
+                self._build_prompt(work, cause)
+            case LaunchAgent(incarnation=incarnation, prompt=prompt):
+                self._start(work, work.session_id, self._launch, work, incarnation, prompt, cause)
+            case SendPrompt(incarnation=incarnation, turn_id=turn_id, prompt=prompt):
+                self._send_prompt(work, turn_id, incarnation, prompt)
+            case _:
+                raise AssertionError(f"no hand for {type(effect).__name__}")
+
+    def _start(self, work: Work, actor_id: str, fn: Callable[..., object], *args: object) -> None:
+        ctx = self._tree.system.context(actor_id)
+        if ctx is None:
+            return
+        try:
+            work.start(ctx, fn, *args)  # type: ignore[arg-type]  # every fn here is a coroutine function
+        except ActorStopped:
+            _log.debug("not begun: its scope has ended", actor=actor_id)
+
+    # ------------------------------------------------------------------ a turn's way to its agent
+    def _open_turn(self, work: Work, turn_id: str, request_id: str, cause: Cause) -> None:
+        session = self._tree.entity(work.session_id)
+        data = TurnData(id=turn_id, session_id=work.session_id, timeout_s=session.data.limits.turn_timeout_s)
+        self._tree.birth(TURN_KIND, turn_id, parent_id=work.session_id, state=Turn.IDLE, data=data, cause=cause)
+        self._tree.tell(turn_id, TaskClaimed(request_id=request_id), cause=cause)
+
+    async def _prepare(self, work: Work, cause: Cause) -> None:
+        try:
+            work.directory = await self._workspace.prepare(work.session_id, work.profile.directory)
+        except OSError as error:
+            self._tree.tell(work.session_id, FatalError(message=str(error)), cause=cause)
+        else:
+            self._tree.tell(work.session_id, WorktreeReady(path=work.directory), cause=cause)
+
+    def _build_prompt(self, work: Work, cause: Cause) -> None:
+        data = self._tree.entity(work.session_id).data
+        prompt = build_prompt(data.current.prompt if data.current is not None else "", data.inbox)
+        self._tree.tell(work.session_id, PromptReady(prompt=prompt), cause=cause)
+
+    async def _launch(self, work: Work, incarnation: int, prompt: str, cause: Cause) -> None:
+        link = work.link
+        if link is not None and link.reusable:
+            self._reuse(work, link, incarnation, cause)
+            return
+        if link is not None:
+            link.finish()
+            await link.ended.wait()
+        work.launches += 1
+        agent_id = f"{work.session_id}:a{work.launches}"
+        data = AgentData(id=agent_id, session_id=work.session_id, adapter=work.profile.adapter)
+        try:
+            self._tree.birth(
+                AGENT_KIND, agent_id, parent_id=work.session_id, state=Agent.STARTING, data=data, cause=cause
+            )
+        except ActorStopped:
+            return
+        work.link = self._make_link(work, agent_id, incarnation, prompt)
+        self._start(work, agent_id, work.link.run)
+
+    def _reuse(self, work: Work, link: Link, incarnation: int, cause: Cause) -> None:
+        turn_id = self._tree.entity(work.session_id).data.turn_id
+        self._tree.tell(link.agent_id, TaskAssigned(turn_id=turn_id), cause=cause)
+        launched = AgentLaunched(incarnation=incarnation, agent_id=link.agent_id)
+        self._tree.tell(work.session_id, launched, cause=cause)
+        link.report_started(incarnation)
+
+    def _send_prompt(self, work: Work, turn_id: str, incarnation: int, prompt: str) -> None:
+        if work.link is not None:
+            work.running.set()
+            work.link.give(turn_id, incarnation, prompt)
+
+    # ------------------------------------------------------------------ the end of a turn
+    def _verify(self, work: Work, turn_id: str, cause: Cause) -> None:
+        """All completion signals: the agent's word was judged by the link; no call may have opened since."""
+        turn = self._tree.entity(turn_id)
+        if turn.data.open:
+            verdict = Verdict(exit=Exit.ERROR, error="a tool call was opened after the turn had ended")
+            self._tree.tell(turn_id, TaskFailed(verdict=verdict), cause=cause)
+        else:
+            self._tree.tell(turn_id, TaskCompleted(), cause=cause)
+
+    async def _clean_up(self, work: Work, turn_id: str, cause: Cause) -> None:
+        """End what the turn left behind: its calls' scopes, and a program that serves one prompt only."""
+        with anyio.move_on_after(CLEANUP_S, shield=True) as budget:
+            for tool_id in self._tree.system.children(turn_id):
+                self._tree.system.stop(tool_id, "its turn ended")
+            for tool_id in self._tree.system.children(turn_id):
+                await self._tree.system.join(tool_id)
+        note = f"not clean after {CLEANUP_S:g} s" if budget.cancelled_caught else ""
+        reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
+        self._tree.tell(turn_id, reaped, cause=cause)
+
+    # ------------------------------------------------------------------ ends
+    def _cancel_session(self, work: Work, reason: str, abort_id: str | None, abort_reason: str | None) -> None:
+        intent = Verdict(
+            exit=Exit.ERROR,
+            error=reason,
+            transition_reason=TransitionReason.ABORTED,
+            abort_reason=AbortReason(abort_reason) if abort_reason else None,
+        )
+        turn_id = self._tree.entity(work.session_id).data.turn_id
+        if work.link is not None:
+            work.link.interrupt(turn_id, intent, abort_id)
+
+    def _kill(self, work: Work, reason: str) -> None:
+        if work.link is not None and not work.link.ended.is_set():
+            work.link.kill(Verdict(exit=Exit.ERROR, error=reason, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
+
+    def _end_scope(self, work: Work, cause: Cause, abort_id: str | None, now: bool) -> None:
+        if now:
+            self._hurry(work)
+        if work.ending:
+            return
+        work.ending = True
+        ctx = self._tree.system.context(self._janitor)
+        assert ctx is not None, "the janitor outlives every session"
+        ctx.start_task(climb, self._tree, work, cause, abort_id, name=f"end of {work.session_id}")
+
+    def _hurry(self, work: Work) -> None:
+        pending = [work]
+        while pending:
+            one = pending.pop()
+            one.hurried.set()
+            pending += self._tree.children_of(one.session_id)
+
+    def _cancel_tool(self, work: Work, turn_id: str, effect: CancelTool, cause: Cause) -> None:
+        tool_id = f"{turn_id}:c{effect.number}"
+        ours = work.link is not None and work.link.abandon_call(effect.call_id)
+        self._tree.system.stop(tool_id, effect.abort_id or effect.reason)
+        children = [child for child in self._tree.children_of(work.session_id) if child.started_by == tool_id]
+        for child in children:
+            stop = OperatorStop(
+                reason=f"the call {tool_id} that started it was aborted",
+                abort_id=effect.abort_id,
+                abort_reason=AbortReason.PARENT_ABORTED,
+                transition_reason=TransitionReason.ABORTED,
+            )
+            self._tree.tell(child.session_id, stop, cause=cause)
+        turn = self._tree.entity(turn_id)
+        if not ours and not children and turn.state is not Turn.FAILED:
+            self._interrupt_for(work, effect, tool_id, cause)
+
+    def _interrupt_for(self, work: Work, effect: CancelTool, tool_id: str, cause: Cause) -> None:
+        """The agent runs this call by itself: only the whole turn can be interrupted, and is prompted again."""
+        text = f"The tool call {effect.call_id} was aborted ({effect.reason}). Go on without its result."
+        message = UrgentMessage(message_id=f"abort of {tool_id}", sender="supervisor", text=text)
+        self._tree.tell(work.session_id, message, cause=cause)

@@ -1,0 +1,133 @@
+"""The journal in memory: for a supervisor that is embedded without a state directory, and for simulated ones.
+
+It has the meaning of the journal on disk, because ``schema.folded`` decides for both; only durability is missing.
+Records are kept encoded, so that nobody's later change of a dictionary reaches the log. A ``MemoryStore`` outlives
+the journal that writes it, as a file would.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from anyio.lowlevel import cancel_shielded_checkpoint
+
+from supervisor.journal.schema import check_generation, effect_rows, folded
+from supervisor.ports import Append, EntityRow, JournalError
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["MemoryJournal", "MemoryStore"]
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(LifecycleEvent).decode
+
+
+class _Log:
+    """Records in order, found by their numbers."""
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.records: list[bytes] = []
+
+    def add(self, seq: int, record: bytes) -> None:
+        self.seqs.append(seq)
+        self.records.append(record)
+
+    def after(self, seq: int, limit: int) -> list[LifecycleEvent]:
+        start = bisect_right(self.seqs, seq)
+        return [_decode(record) for record in self.records[start : start + limit]]
+
+
+class MemoryStore:
+    """What a journal leaves behind. Opening it again is a new generation."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.log = _Log()
+        self.logs: dict[str, _Log] = {}
+        self.entities: dict[str, EntityRow] = {}
+        self.effects: set[str] = set()
+        self.owed: dict[str, tuple[str, str, bytes]] = {}
+
+    @property
+    def last_seq(self) -> int:
+        return self.log.seqs[-1] if self.log.seqs else 0
+
+    def write(self, batch: Sequence[Append]) -> None:
+        """All of *batch*, or an exception and none of it."""
+        entities = folded(self.entities, self.last_seq, batch)
+        records = [(one.record, _encode(one.record)) for one in batch]
+        owed = self._new_effects(batch)
+        for record, encoded in records:
+            self.log.add(record.seq, encoded)
+            self.logs.setdefault(record.entity_id, _Log()).add(record.seq, encoded)
+        self.entities |= entities
+        self.effects |= owed.keys()
+        self.owed |= owed
+        self.settle(name for one in batch for name in one.settled)
+
+    def _new_effects(self, batch: Sequence[Append]) -> dict[str, tuple[str, str, bytes]]:
+        owed: dict[str, tuple[str, str, bytes]] = {}
+        for name, entity_id, _, payload in effect_rows(batch):
+            if name in self.effects or name in owed:
+                raise JournalError(f"effect {name} is already in the journal; nothing was written")
+            owed[name] = (name, entity_id, payload)
+        return owed
+
+    def settle(self, effect_ids: Iterable[str]) -> None:
+        for name in effect_ids:
+            self.owed.pop(name, None)
+
+
+class MemoryJournal:
+    """A journal that ends with its process (``supervisor.ports.Journal``)."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self._store = MemoryStore() if store is None else store
+        self._store.generation += 1
+        self._generation = self._store.generation
+        self._closed = False
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    @property
+    def last_seq(self) -> int:
+        return self._store.last_seq
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        self._writable().write(batch)
+        await cancel_shielded_checkpoint()
+
+    async def settle(self, effect_ids: Sequence[str]) -> None:
+        self._writable().settle(effect_ids)
+        await cancel_shielded_checkpoint()
+
+    async def owed(self) -> list[tuple[str, str, bytes]]:
+        """The effects that were never settled, oldest first: (effect id, entity id, payload)."""
+        return list(self._reading().owed.values())
+
+    async def events(
+        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+    ) -> list[LifecycleEvent]:
+        store = self._reading()
+        log = store.log if entity_id is None else store.logs.get(entity_id, _Log())
+        return log.after(after_seq, limit)
+
+    async def entities(self, *, live_only: bool = False) -> list[EntityRow]:
+        return [row for row in self._reading().entities.values() if not (live_only and row.ended)]
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _reading(self) -> MemoryStore:
+        if self._closed:
+            raise JournalError("the journal in memory is closed; open another one on its store")
+        return self._store
+
+    def _writable(self) -> MemoryStore:
+        store = self._reading()
+        check_generation("the journal in memory", self._generation, store.generation)
+        return store

@@ -1,0 +1,91 @@
+"""The journal for those who only look: the command line, while a supervisor writes and after it has ended.
+
+The connection is read-only and holds no transaction between two questions, so it never keeps a supervisor waiting;
+each page of an answer is one consistent moment. What a killed supervisor left in its write-ahead log is read as well.
+SQLite's two helper files may stay beside the journal; the next supervisor clears them away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import apsw
+
+from supervisor.journal.schema import check_version, explaining, read_entities, read_events, read_last_seq, read_meta
+from supervisor.ports import EntityRow, JournalError
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["JournalReader"]
+
+_PAGE: Final = 1_000
+_BUSY_MS: Final = 5_000
+
+
+class JournalReader:
+    """The journal at *path*, read-only; a context manager. Every answer is as of now.
+
+    Raises:
+        JournalError: there is none, it is newer than this version, damaged, or no journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise JournalError(f"no journal at {path}: run `supervisor run` there first, or give --state-dir")
+        self._path = path
+        with explaining(self._path):
+            self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            with explaining(self._path):
+                self._db.set_busy_timeout(_BUSY_MS)
+                check_version(self._db, path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    @property
+    def generation(self) -> int:
+        """How many supervisors have owned this journal."""
+        with explaining(self._path):
+            return read_meta(self._db, "generation")
+
+    @property
+    def last_seq(self) -> int:
+        with explaining(self._path):
+            return read_last_seq(self._db)
+
+    def events(
+        self, entity_id: str | None = None, after_seq: int = 0, limit: int | None = None
+    ) -> Iterator[LifecycleEvent]:
+        """Records after *after_seq* in order, those of *entity_id* only if it is given, at most *limit*."""
+        while limit is None or limit > 0:
+            with explaining(self._path):
+                page = read_events(self._db, entity_id, after_seq, _PAGE if limit is None else min(limit, _PAGE))
+            if not page:
+                return
+            yield from page
+            after_seq = page[-1].seq
+            limit = None if limit is None else limit - len(page)
+
+    def entities(self, *, live_only: bool = False) -> list[EntityRow]:
+        """Every entity in the order of birth, or those that have not ended."""
+        with explaining(self._path):
+            return read_entities(self._db, live_only=live_only)
+
+    def entity(self, entity_id: str) -> EntityRow | None:
+        """One entity, if the journal knows it."""
+        with explaining(self._path):
+            return next(iter(read_entities(self._db, ids=[entity_id])), None)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

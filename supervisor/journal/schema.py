@@ -1,0 +1,236 @@
+"""What the journal is made of: its tables, its rows, and what one append means.
+
+The columns of a table are the fields of its record, in their order, so there is one description of each. Whether a
+batch may be written, and what the entities are after it, is decided in ``folded``, once for every implementation.
+Nothing here opens a file, starts a transaction or reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from supervisor.ports import Append, EntityRow, Fenced, JournalError
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = [
+    "EVENT_FIELDS",
+    "TABLES",
+    "VERSION",
+    "WRITE_EFFECT",
+    "WRITE_ENTITY",
+    "WRITE_EVENT",
+    "check_generation",
+    "check_version",
+    "effect_rows",
+    "entity_values",
+    "event_values",
+    "explaining",
+    "folded",
+    "read_entities",
+    "read_events",
+    "read_last_seq",
+    "read_meta",
+]
+
+VERSION: Final = 1
+"""The schema this code writes. A journal with a newer one is left alone."""
+
+EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
+_ENTITY_FIELDS: Final = EntityRow.__struct_fields__
+
+TABLES: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+CREATE TABLE entities (
+    kind TEXT NOT NULL, id TEXT NOT NULL PRIMARY KEY, parent_id TEXT, state TEXT NOT NULL, data BLOB NOT NULL,
+    entity_seq INTEGER NOT NULL, ended INTEGER NOT NULL, born_seq INTEGER NOT NULL,
+    born_at REAL NOT NULL, changed_at REAL NOT NULL
+) STRICT;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, timestamp REAL NOT NULL, monotonic_s REAL NOT NULL,
+    entity_type TEXT NOT NULL, entity_id TEXT NOT NULL REFERENCES entities (id), entity_seq INTEGER NOT NULL,
+    event TEXT NOT NULL, from_status TEXT NOT NULL, to_status TEXT NOT NULL, outcome TEXT NOT NULL,
+    actor TEXT NOT NULL, reason TEXT NOT NULL, transition_reason TEXT, abort_reason TEXT, abort_id TEXT,
+    cause_id INTEGER, severity TEXT NOT NULL, metadata TEXT NOT NULL,
+    UNIQUE (entity_id, entity_seq)
+) STRICT;
+CREATE TABLE effects (
+    effect_id TEXT NOT NULL PRIMARY KEY, entity_id TEXT NOT NULL REFERENCES entities (id), seq INTEGER NOT NULL,
+    payload BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX effects_owed ON effects (seq) WHERE settled = 0;
+"""
+# UNIQUE (entity_id, entity_seq) is also the index that reads one entity's log in order.
+
+
+def _insert(table: str, fields: Sequence[str]) -> str:
+    return f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"
+
+
+_CHANGED: Final = ", ".join(f"{name} = excluded.{name}" for name in _ENTITY_FIELDS if name != "id")
+WRITE_ENTITY: Final = f"{_insert('entities', _ENTITY_FIELDS)} ON CONFLICT (id) DO UPDATE SET {_CHANGED}"
+WRITE_EVENT: Final = _insert("events", EVENT_FIELDS)
+WRITE_EFFECT: Final = _insert("effects", ("effect_id", "entity_id", "seq", "payload"))
+
+_EVENTS: Final = f"SELECT {', '.join(EVENT_FIELDS)} FROM events"
+_ENTITIES: Final = f"SELECT {', '.join(_ENTITY_FIELDS)} FROM entities"
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+# ------------------------------------------------------------------------------------------------------- meaning
+def check_generation(where: object, ours: int, found: int) -> None:
+    """Refuse a writer whose epoch is over.
+
+    Raises:
+        Fenced: a later supervisor owns the journal.
+    """
+    if found != ours:
+        raise Fenced(f"{where}: generation {found} owns this journal now, ours was {ours}; this supervisor must stop")
+
+
+def folded(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]) -> dict[str, EntityRow]:
+    """The entities of *batch* after it, where *rows* are those that exist and *last_seq* is the journal's last record.
+
+    Raises:
+        Fenced: a record does not continue its entity's log, or the journal's.
+    """
+    after: dict[str, EntityRow] = {}
+    for one in batch:
+        record = one.record
+        before = after.get(record.entity_id) or rows.get(record.entity_id)
+        _check_order(record, before.entity_seq if before else 0, last_seq)
+        last_seq = record.seq
+        after[record.entity_id] = _advanced(before, one)
+    return after
+
+
+def _check_order(record: LifecycleEvent, entity_seq: int, last_seq: int) -> None:
+    who = f"{record.entity_type} {record.entity_id}"
+    if record.entity_seq != entity_seq + 1:
+        raise Fenced(
+            f"{who}: expected entity_seq {entity_seq + 1}, found {record.entity_seq}; nothing was written, read its log"
+            " again"
+        )
+    if record.seq <= last_seq:
+        raise Fenced(
+            f"{who}: expected a seq above {last_seq}, found {record.seq}; nothing was written, read last_seq again"
+        )
+
+
+def _advanced(before: EntityRow | None, one: Append) -> EntityRow:
+    # What is only recorded about an entity that has ended (a refusal, a late fact) does not bring it back to life.
+    stays_ended = before is not None and before.ended and one.record.outcome != "transition"
+    return EntityRow(
+        kind=one.record.entity_type,
+        id=one.record.entity_id,
+        parent_id=one.parent_id,
+        state=one.state,
+        data=one.data,
+        entity_seq=one.record.entity_seq,
+        ended=one.ended or stays_ended,
+        born_seq=before.born_seq if before else one.record.seq,
+        born_at=before.born_at if before else one.record.timestamp,
+        changed_at=one.record.timestamp,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- rows
+def event_values(record: LifecycleEvent) -> tuple[Any, ...]:
+    """*record* as a row of ``events``."""
+    return (*msgspec.structs.astuple(record)[:-1], _encode(record.metadata).decode())
+
+
+def entity_values(row: EntityRow) -> tuple[Any, ...]:
+    """*row* as a row of ``entities``."""
+    return msgspec.structs.astuple(row)
+
+
+def effect_rows(batch: Iterable[Append]) -> list[tuple[str, str, int, bytes]]:
+    """The effects that *batch* owes, as rows of ``effects``."""
+    return [(name, one.record.entity_id, one.record.seq, payload) for one in batch for name, payload in one.owed]
+
+
+def _event(row: tuple[Any, ...]) -> LifecycleEvent:
+    fields = dict(zip(EVENT_FIELDS, row, strict=True))
+    fields["metadata"] = _decode(fields["metadata"])
+    return LifecycleEvent(**fields)
+
+
+def _entity(row: tuple[Any, ...]) -> EntityRow:
+    fields = dict(zip(_ENTITY_FIELDS, row, strict=True))
+    fields["ended"] = bool(fields["ended"])
+    return EntityRow(**fields)
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limit: int) -> list[LifecycleEvent]:
+    """Records in order; those of one entity come off its own index."""
+    if entity_id is None:
+        rows = db.execute(f"{_EVENTS} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit))
+    else:
+        where = f"{_EVENTS} WHERE entity_id = ? AND seq > ? ORDER BY entity_seq LIMIT ?"
+        rows = db.execute(where, (entity_id, after_seq, limit))
+    return [_event(row) for row in rows]
+
+
+def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
+    """Entities in the order of their birth: all, those of *ids*, those that have not ended."""
+    where = " WHERE ended = 0" if live_only else ""
+    values: tuple[str, ...] = ()
+    if ids is not None:
+        where, values = " WHERE id IN (SELECT value FROM json_each(?))", (_encode(ids).decode(),)
+    return [_entity(row) for row in db.execute(f"{_ENTITIES}{where} ORDER BY born_seq", values)]
+
+
+def read_last_seq(db: apsw.Connection) -> int:
+    """The number of the last record, 0 in an empty journal."""
+    return int(db.execute("SELECT coalesce(max(seq), 0) FROM events").get)
+
+
+def read_meta(db: apsw.Connection, key: str) -> int:
+    """One of the journal's own numbers: ``schema_version``, ``generation``."""
+    if (found := db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get) is None:
+        raise apsw.CorruptError(f"meta has no {key}")
+    return int(found)
+
+
+def check_version(db: apsw.Connection, path: Path) -> None:
+    """Refuse what this code cannot read; changes nothing.
+
+    Raises:
+        JournalError: the file is a database of somebody else, or of a newer supervisor.
+    """
+    if not db.table_exists(None, "meta"):
+        raise JournalError(f"{path} is not a supervisor's journal; move it away or use another --state-dir")
+    if (found := read_meta(db, "schema_version")) > VERSION:
+        raise JournalError(
+            f"{path} has schema {found}, this version reads up to {VERSION};"
+            " use a newer supervisor-runtime or another --state-dir"
+        )
+
+
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Errors of the driver and of the system leave as a :class:`JournalError` that names the file."""
+    try:
+        yield
+    except (apsw.Error, OSError) as error:
+        raise JournalError(f"{path} {_sentence(error)}") from error
+
+
+def _sentence(error: apsw.Error | OSError) -> str:
+    match error:
+        case apsw.NotADBError():
+            return f"is not a journal ({error}); move it away or use another --state-dir"
+        case apsw.CorruptError():
+            return f"is damaged ({error}); restore a copy or use another --state-dir"
+        case apsw.FullError():
+            return f"could not be written ({error}); make room on its disk and start again"
+        case _:
+            return f"could not be used ({type(error).__name__}: {error}); see to the disk and start again"

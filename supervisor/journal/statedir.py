@@ -1,0 +1,171 @@
+"""The state directory: where everything of one supervisor lies, and the lock that keeps a second one out.
+
+The paths are named here and nowhere else. Nothing is written before it is clear that the directory can be used, and a
+failed attempt takes back what it made. The kernel releases the lock when its holder dies, so a lock is never stale.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePath
+from typing import Final
+from urllib.parse import quote, unquote
+
+__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id"]
+
+_NAME_MAX: Final = 200
+"""Characters of one folder's name; file systems allow 255 bytes."""
+
+
+class StateDirError(Exception):
+    """The state directory cannot be used; the message says which, why, and what to do."""
+
+
+class StateDirBusy(StateDirError):
+    """Another supervisor has the lock. ``pid`` is its process, ``None`` if it has not said yet."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        self.path, self.pid = path, pid
+        who = f" (pid {pid})" if pid else ""
+        super().__init__(
+            f"another supervisor{who} already runs on {path}; use another --state-dir or stop it with `supervisor stop`"
+        )
+
+
+class StateDir:
+    """The paths below *root*. The constructor only names them; :meth:`open` makes sure that they can be used."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runtime = root / "runtime"
+        self.journal = self.runtime / "journal.db"
+        self.control_socket = self.runtime / "control.sock"
+        self.lock_file = self.runtime / "lock"
+        self.transitions = root / "transitions.jsonl"
+        self.agents = root / "agents"
+        self.archive = root / "archive"
+        self.metrics = root / "metrics"
+        self.traces = root / "traces"
+        self.worktrees = root / "worktrees"
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = True) -> StateDir:
+        """The state directory at *path*; with *create*, made if it is missing.
+
+        Raises:
+            StateDirError: something is in the way, it is not writable, or it is missing and *create* is false.
+        """
+        state = cls(path)
+        if create:
+            _check_usable(path)
+            _make(state)
+        elif not state.runtime.is_dir():
+            raise StateDirError(f"no state directory at {path}: run `supervisor run` there first, or give --state-dir")
+        return state
+
+    def transcript(self, session_id: str) -> Path:
+        """Where the transcript of a session is written."""
+        return self.agents / folder_name(session_id) / "transcript.log"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Own the directory for as long as the context is open, or this process lives.
+
+        Raises:
+            StateDirBusy: another supervisor owns it; nothing was changed.
+            StateDirError: the lock cannot be opened.
+        """
+        try:
+            fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+        try:
+            self._take(fd)
+            yield
+        finally:
+            os.close(fd)
+
+    def _take(self, fd: int) -> None:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.write(fd, f"{os.getpid()} {time.time():.3f}\n".encode())
+        except BlockingIOError:
+            raise StateDirBusy(self.root, _pid(os.pread(fd, 64, 0))) from None
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+
+
+def _pid(text: bytes) -> int | None:
+    first = text.split(b" ")[0]
+    return int(first) if first.isdigit() else None
+
+
+# -------------------------------------------------------------------------------------------------------- making
+def _check_usable(path: Path) -> None:
+    try:
+        there = next(one for one in (path, *path.absolute().parents) if os.path.lexists(one))
+        writable = os.access(there, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if not there.is_dir():
+        raise StateDirError(f"{path} cannot be a state directory: {there} is not a directory; use another --state-dir")
+    if not writable:
+        raise StateDirError(f"{path} cannot be a state directory: {there} is not writable; use another --state-dir")
+
+
+def _make(state: StateDir) -> None:
+    made: list[Path] = []
+    try:
+        _make_folders(state.root, made)
+        if not any(state.root.iterdir()):  # never hide the files of somebody who names a directory of his own
+            made.append(state.root / ".gitignore")
+            made[-1].write_text("*\n")
+        _make_folders(state.runtime, made)
+        state.runtime.chmod(0o700)
+    except OSError as error:
+        _take_back(made)
+        raise _unusable(state.root, error) from error
+
+
+def _make_folders(path: Path, made: list[Path]) -> None:
+    if not path.parent.exists():
+        _make_folders(path.parent, made)
+    if not path.is_dir():
+        path.mkdir(exist_ok=True)
+        made.append(path)
+
+
+def _take_back(made: list[Path]) -> None:
+    for path in reversed(made):
+        with suppress(OSError):  # the first error is the one to tell; a folder that is in use by now stays
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _unusable(path: Path, error: OSError) -> StateDirError:
+    where = error.filename or path
+    return StateDirError(f"{path} cannot be a state directory: {where}: {error.strerror}; use another --state-dir")
+
+
+# --------------------------------------------------------------------------------------------------------- names
+def folder_name(session_id: str) -> PurePath:
+    """*session_id* as a relative path below ``agents/``: one folder, or several where the name is too long for one.
+
+    No two ids share a folder, none leaves ``agents/``, and :func:`session_id` is the way back.
+    """
+    if not session_id:
+        raise ValueError("session_id: '' names no session; give the id of one")
+    name = quote(session_id, safe="", errors="surrogateescape")
+    if name in (".", ".."):
+        name = name.replace(".", "%2E")
+    parts = [name[start : start + _NAME_MAX] for start in range(0, len(name), _NAME_MAX)]
+    return PurePath(*(f"{part}+" for part in parts[:-1]), parts[-1])  # a quoted name has no "+" of its own
+
+
+def session_id(folder: PurePath) -> str:
+    """The session whose :func:`folder_name` is *folder*."""
+    return unquote("".join(part.removesuffix("+") for part in folder.parts), errors="surrogateescape")

@@ -1,0 +1,184 @@
+"""What an agent said, as a capped text log for people; the journal does not hold it.
+
+Text is written through at once: it survives the supervisor's death, and a reader can follow it. Offsets count the
+whole text ever written. Its beginning is kept in the file itself and its end in two files beside it, each named by
+the offset it starts at; when both are full the older goes, and a reader is told how many bytes are missing. A disk
+that refuses never fails the session: the log says what it lost when it can be written again. Times are passed in.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+__all__ = ["CAP_BYTES", "Transcript", "follow_from", "read"]
+
+CAP_BYTES: Final = 8 * 1024 * 1024
+_CAP_LEAST_BYTES: Final = 1_024
+
+
+class Transcript:
+    """The log of one session at *path*, continued if it is there. Lines are ``HH:MM:SS.mmm source| text`` in UTC.
+
+    Args:
+        path: the first file; made, with its folder, when the first text is written.
+        cap_bytes: how much of the text is kept: the first half of it, and the last quarter to half.
+    """
+
+    def __init__(self, path: Path, *, cap_bytes: int = CAP_BYTES) -> None:
+        if cap_bytes < _CAP_LEAST_BYTES:
+            raise ValueError(f"cap_bytes: {cap_bytes} is too small for a transcript; give at least {_CAP_LEAST_BYTES}")
+        self.path = path
+        self._head_bytes = cap_bytes // 2
+        self._tail_bytes = cap_bytes // 4
+        self._fd: int | None = None
+        self._start = self._end = 0  # offsets in the whole text: of the open file, and of what comes next
+        self._source: str | None = None  # whose line is open
+        self._lost_bytes = 0
+
+    @property
+    def lost_bytes(self) -> int:
+        """What the disk has refused since it last took something."""
+        return self._lost_bytes
+
+    def write(self, source: str, text: str, *, at: float) -> None:
+        """Add what *source* said at Unix time *at*. Chunks of one source that hold no newline share a line."""
+        if text:
+            self._add(self._rendered(source, text, at))
+
+    def flush(self) -> None:
+        """End the line that is open, so that what comes next begins one of its own."""
+        if self._source is not None:
+            self._source = None
+            self._add("\n")
+
+    def close(self) -> None:
+        """End the line and close the file; a later write opens it again."""
+        self.flush()
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------------------------------------------- text
+    def _rendered(self, source: str, text: str, at: float) -> str:
+        prefix = f"{_clock(at)} {source}| "
+        *whole, rest = text.split("\n")
+        opening = "" if self._source == source else prefix if self._source is None else f"\n{prefix}"
+        body = f"\n{prefix}".join([*whole, rest] if rest else whole)
+        self._source = source if rest else None
+        return f"{opening}{body}" if rest else f"{opening}{body}\n"
+
+    # ---------------------------------------------------------------------------------------------------- file
+    def _add(self, text: str) -> None:
+        lost = _note(f"up to {self._lost_bytes} bytes lost, the disk refused them") if self._lost_bytes else ""
+        try:
+            unsure = self._fd is None or lost  # whether the line before is whole
+            self._open()
+            self._store(("\n" if unsure and self._mid_line() else "") + lost + text)
+            self._lost_bytes = 0
+        except OSError:  # not logged either: a log may lie on the same disk. ``lost_bytes`` and the note tell it
+            self._lost_bytes += len(text.encode(errors="replace"))
+            self._source = None
+
+    def _open(self) -> None:
+        if self._fd is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            parts = _parts(self.path)
+            self._open_part(parts[-1][0] if parts else 0)
+
+    def _open_part(self, start: int) -> None:
+        path = _part(self.path, start)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._start, self._end = start, start + os.fstat(self._fd).st_size
+
+    def _mid_line(self) -> bool:
+        assert self._fd is not None
+        size = self._end - self._start
+        return size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+
+    def _store(self, text: str) -> None:
+        step = self._tail_bytes // 4  # characters, of at most four bytes each: a piece always fits into a file
+        for first in range(0, len(text), step):
+            data = text[first : first + step].encode(errors="replace")
+            if self._end + len(data) > self._start + (self._tail_bytes if self._start else self._head_bytes):
+                self._rotate()
+            self._put(data)
+
+    def _rotate(self) -> None:
+        for _, old in [part for part in _parts(self.path) if part[0]][:-1]:
+            old.unlink()
+        self._release()
+        self._open_part(self._end)
+
+    def _put(self, data: bytes) -> None:
+        assert self._fd is not None
+        while data:
+            done = os.write(self._fd, data)
+            self._end += done
+            data = data[done:]
+
+    def _release(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+
+def follow_from(path: Path, offset: int) -> tuple[str, int]:
+    """The text of the transcript at *path* from *offset* on, and the offset to ask for next.
+
+    Text that is gone by now is told in a line of its own; a missing file is an empty transcript.
+    """
+    text = ""
+    for start, part in _parts(path):
+        data = _bytes_from(part, max(0, offset - start))
+        if data and start > offset:
+            text += ("\n" if text and not text.endswith("\n") else "") + _note(f"{start - offset} bytes dropped")
+        more, used = codecs.utf_8_decode(data, "replace", False)  # a character that is still being written comes later
+        text += more
+        offset = max(offset, start) + used if data else offset
+    return text, offset
+
+
+def read(path: Path) -> Iterator[str]:
+    """The lines of the transcript at *path*, without their newlines."""
+    text, _ = follow_from(path, 0)
+    yield from text.removesuffix("\n").split("\n") if text else ()
+
+
+def _bytes_from(part: Path, offset: int) -> bytes:
+    try:
+        with part.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+    except FileNotFoundError:  # dropped since we looked
+        return b""
+
+
+def _part(path: Path, start: int) -> Path:
+    return path.with_name(f"{path.name}.{start}") if start else path
+
+
+def _parts(path: Path) -> list[tuple[int, Path]]:
+    """The files of a transcript by the offset that each begins at."""
+    tails = ((one.name.removeprefix(f"{path.name}."), one) for one in path.parent.glob(f"{path.name}.*"))
+    parts = [(int(start), one) for start, one in tails if start.isdigit()]
+    return sorted([(0, path), *parts] if path.exists() else parts)
+
+
+def _note(what: str) -> str:
+    return f"-- {what} --\n"
+
+
+def _clock(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%H:%M:%S.%f")[:-3]

@@ -1,0 +1,219 @@
+"""The one door to the journal: every event becomes a record here, and its effects are released when it is durable.
+
+Group commit: while one batch is on its way to the disk the next one gathers. Exempt effects (they end things) are
+performed as soon as their record is handed over. A failed commit is never papered over: nothing more is released,
+and whoever owns the ledger hears of it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import anyio
+import msgspec
+
+from actors.machine import Effect, Event
+from actors.mailbox import ReplyPort
+from supervisor.effects import SupervisorEffect, encoded
+from supervisor.ports import Append, Journal, JournalError, WallClock
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["BATCH_MAX", "Cause", "Clock", "Ledger", "Owed"]
+
+BATCH_MAX = 512
+"""Records per transaction: measured, larger ones only add latency."""
+
+
+class Cause(NamedTuple):
+    """What led to a message: the record, the owed effect that it settles, and who acted."""
+
+    seq: int | None = None
+    effect_id: str | None = None
+    actor: str = "supervisor"
+
+
+class Owed(NamedTuple):
+    """An effect of a recorded event, with the state epoch of its entity when it was decided."""
+
+    entity_id: str
+    effect_id: str
+    effect: Effect
+    seq: int
+    epoch: int
+
+
+class Clock:
+    """Monotonic seconds that look like Unix time: read once off the wall, then counted by the event loop.
+
+    A jump of the wall clock changes no time-out and no order.
+    """
+
+    def __init__(self, wall: WallClock) -> None:
+        self.wall = wall
+        self._offset = wall.time() - anyio.current_time()
+
+    def now(self) -> float:
+        return anyio.current_time() + self._offset
+
+
+class _Pending(NamedTuple):
+    append: Append
+    owed: tuple[Owed, ...]
+    reply: ReplyPort | None
+
+
+class Ledger:
+    """Records in, durable records and their effects out.
+
+    Args:
+        journal: where records become durable.
+        clock: the time they carry.
+        perform: called for every effect, once.
+        publish: called for every record once it is durable, in order.
+        failed: called once when the journal cannot be written.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        *,
+        perform: Callable[[Owed], None],
+        publish: Callable[[LifecycleEvent], None],
+        failed: Callable[[JournalError], None],
+    ) -> None:
+        self.clock = clock
+        self._journal = journal
+        self._perform, self._publish, self._failed = perform, publish, failed
+        self._seq = journal.last_seq
+        self._pending: list[_Pending] = []
+        self._settled: list[str] = []
+        self._work = anyio.Event()
+        self._clean = anyio.Event()
+        self._clean.set()
+        self.error: JournalError | None = None
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest record, durable or not."""
+        return self._seq
+
+    def record(
+        self,
+        *,
+        kind: str,
+        entity_id: str,
+        entity_seq: int,
+        parent_id: str | None,
+        state: str,
+        data: msgspec.Struct,
+        name: str,
+        outcome: str,
+        cause: Cause,
+        epoch: int,
+        event: Event | None = None,
+        effects: Sequence[Effect] = (),
+        from_state: str = "",
+        metadata: dict[str, Any] | None = None,
+        ended: bool = False,
+        reply: ReplyPort | None = None,
+        **described: Any,
+    ) -> LifecycleEvent:
+        """Hand over one record; exempt effects are performed before this returns. *reply* gets it when durable."""
+        self._seq += 1
+        record = LifecycleEvent(
+            seq=self._seq,
+            timestamp=self.clock.wall.time(),
+            monotonic_s=event.at if event is not None else self.clock.now(),
+            entity_type=kind,
+            entity_id=entity_id,
+            entity_seq=entity_seq,
+            event=name,
+            from_status=from_state,
+            to_status=state,
+            outcome=outcome,
+            actor=cause.actor,
+            cause_id=cause.seq,
+            metadata=metadata if metadata is not None else _fields(event),
+            **described,
+        )
+        owed = tuple(
+            Owed(entity_id, f"{self._seq}.{number}", effect, self._seq, epoch) for number, effect in enumerate(effects)
+        )
+        append = Append(
+            record=record,
+            parent_id=parent_id,
+            state=state,
+            data=msgspec.json.encode(data),
+            owed=tuple((one.effect_id, encoded(one.effect)) for one in owed),
+            settled=self._take_settled(cause),
+            ended=ended,
+        )
+        exempt = [one for one in owed if isinstance(one.effect, SupervisorEffect) and one.effect.exempt]
+        later = tuple(one for one in owed if one not in exempt)
+        self._pending.append(_Pending(append, later, reply))
+        self._clean = self._clean if not self._clean.is_set() else anyio.Event()
+        self._work.set()
+        for one in exempt:
+            self._perform(one)
+        return record
+
+    def settle(self, effect_id: str) -> None:
+        """The effect has been performed; that becomes durable with the next record."""
+        self._settled.append(effect_id)
+
+    def _take_settled(self, cause: Cause) -> tuple[str, ...]:
+        settled, self._settled = self._settled, []
+        if cause.effect_id is not None:
+            settled.append(cause.effect_id)
+        return tuple(settled)
+
+    async def run(self) -> None:
+        """Commit, for ever."""
+        while True:
+            await self._work.wait()
+            self._work = anyio.Event()
+            while self._pending:
+                batch, self._pending = self._pending[:BATCH_MAX], self._pending[BATCH_MAX:]
+                if not await self._commit(batch):
+                    return
+            self._clean.set()
+
+    async def _commit(self, batch: list[_Pending]) -> bool:
+        try:
+            await self._journal.append([one.append for one in batch])
+        except JournalError as error:
+            self._give_up(error, batch)
+            return False
+        for one in batch:
+            self._publish(one.append.record)
+            if one.reply is not None:
+                one.reply.resolve(one.append.record)
+            for owed in one.owed:
+                self._perform(owed)
+        return True
+
+    def _give_up(self, error: JournalError, batch: list[_Pending]) -> None:
+        self.error = error
+        for one in [*batch, *self._pending]:
+            if one.reply is not None:
+                one.reply.fail(error)
+        self._clean.set()
+        self._failed(error)
+
+    async def flush(self) -> None:
+        """Wait until everything recorded so far, and what it led to at once, is durable, or the journal has failed."""
+        while self.error is None and not self._clean.is_set():
+            await self._clean.wait()
+        if self.error is None and self._settled:
+            settled, self._settled = self._settled, []
+            await self._journal.settle(settled)
+
+
+def _fields(event: Event | None) -> dict[str, Any]:
+    if event is None:
+        return {}
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    fields.pop("at", None)
+    return fields

@@ -1,0 +1,260 @@
+"""The events of sessions, turns and agents: one file, because each of the three tells the others what happened.
+
+Names are past tense or the seed's spelling. Every event carries what its guards and actions need and nothing else.
+"""
+
+from __future__ import annotations
+
+from actors.machine import Event
+from supervisor.vocabulary import Exit, Verdict
+
+__all__ = [
+    "AgentExited",
+    "AgentLaunched",
+    "AgentReady",
+    "AgentReaped",
+    "AgentSpawned",
+    "AgentStarted",
+    "BackoffElapsed",
+    "CompactNeeded",
+    "CompactionCompleted",
+    "Ended",
+    "FatalError",
+    "GraceExceeded",
+    "MessageReceived",
+    "OperatorStop",
+    "PromptReady",
+    "SessionExited",
+    "SessionStable",
+    "SessionStarted",
+    "TaskAssigned",
+    "TaskClaimed",
+    "TaskCompleted",
+    "TaskFailed",
+    "TaskFinished",
+    "ToolCompleted",
+    "ToolStarted",
+    "TurnReaped",
+    "TurnRequested",
+    "UrgentMessage",
+    "VerifyRequested",
+    "WorktreeReady",
+]
+
+
+# ---------------------------------------------------------------------------------------------------- session (003)
+class TurnRequested(Event, frozen=True, kw_only=True):
+    """Somebody gave it a prompt."""
+
+    request_id: str
+    prompt: str
+
+
+class WorktreeReady(Event, frozen=True, kw_only=True):
+    """There is a directory to work in."""
+
+    path: str = ""
+
+
+class PromptReady(Event, frozen=True, kw_only=True):
+    """The prompt is written."""
+
+    prompt: str
+
+
+class AgentLaunched(Event, frozen=True, kw_only=True):
+    """The agent's process runs; it is not ready yet."""
+
+    incarnation: int
+    agent_id: str
+
+
+class SessionStarted(Event, frozen=True, kw_only=True):
+    """The agent is ready for the prompt."""
+
+    seq: int
+    incarnation: int
+    agent_id: str = ""
+
+
+class SessionExited(Event, frozen=True, kw_only=True):
+    """This incarnation is over, well or badly; the evidence is in the verdict."""
+
+    incarnation: int
+    verdict: Verdict
+
+
+class SessionStable(Event, frozen=True, kw_only=True):
+    """It has been Running for as long as ``stable_after_s`` asks."""
+
+    incarnation: int
+
+
+class UrgentMessage(Event, frozen=True, kw_only=True):
+    """A message that cannot wait for the end of the turn."""
+
+    message_id: str
+    sender: str
+    text: str
+
+
+class MessageReceived(Event, frozen=True, kw_only=True):
+    """A message for the next prompt."""
+
+    message_id: str
+    sender: str
+    text: str
+
+
+class GraceExceeded(Event, frozen=True, kw_only=True):
+    """It was asked to stop and did not."""
+
+    incarnation: int
+
+
+class BackoffElapsed(Event, frozen=True, kw_only=True):
+    """It may try again."""
+
+
+class OperatorStop(Event, frozen=True, kw_only=True):
+    """Somebody with the right to says stop: an operator, an abort, or the owner that has no more work for it."""
+
+    reason: str
+    outcome: str = "aborted"
+    abort_id: str | None = None
+    abort_reason: str | None = None
+    transition_reason: str | None = None
+    now: bool = False
+
+
+class FatalError(Event, frozen=True, kw_only=True):
+    """There is no point in going on."""
+
+    message: str
+
+
+class TurnReaped(Event, frozen=True, kw_only=True):
+    """A turn of this session has been cleaned up after."""
+
+    turn_id: str
+    completed: bool
+    error: str = ""
+
+
+class Ended(Event, frozen=True, kw_only=True):
+    """Everything below this session has ended: its last record."""
+
+    rung: str
+    took_s: float
+    survivors: int = 0
+
+
+# ------------------------------------------------------------------------------------------------------- turn (000)
+class TaskClaimed(Event, frozen=True, kw_only=True):
+    """A prompt was reserved for this turn."""
+
+    spelled = "task_claimed"
+    request_id: str = ""
+
+
+class AgentSpawned(Event, frozen=True, kw_only=True):
+    """The agent's process was ``launched``, or is ``ready``: the event fires twice."""
+
+    spelled = "agent_spawned"
+    incarnation: int
+    phase: str
+
+
+class ToolStarted(Event, frozen=True, kw_only=True):
+    spelled = "tool_started"
+    number: int
+    call_id: str
+    title: str
+    tool_kind: str = "other"
+
+
+class ToolCompleted(Event, frozen=True, kw_only=True):
+    """The one result of a call: ``completed``, ``failed``, ``aborted`` or ``unknown``."""
+
+    spelled = "tool_completed"
+    call_id: str
+    outcome: str
+    reason: str = ""
+    abort_id: str | None = None
+
+
+class CompactNeeded(Event, frozen=True, kw_only=True):
+    spelled = "compact_needed"
+
+
+class CompactionCompleted(Event, frozen=True, kw_only=True):
+    spelled = "compaction_completed"
+
+
+class VerifyRequested(Event, frozen=True, kw_only=True):
+    """The agent declared the work finished, verifiably."""
+
+    spelled = "verify_requested"
+    verdict: Verdict = Verdict(exit=Exit.SUCCESS)
+
+
+class TaskCompleted(Event, frozen=True, kw_only=True):
+    spelled = "task_completed"
+
+
+class TaskFailed(Event, frozen=True, kw_only=True):
+    """The turn cannot succeed any more; the verdict says why, and an abort names itself."""
+
+    spelled = "task_failed"
+    verdict: Verdict
+    abort_id: str | None = None
+
+
+class AgentReaped(Event, frozen=True, kw_only=True):
+    """Everything of this turn is cleaned up; ``degraded`` if not all of it could be."""
+
+    spelled = "agent_reaped"
+    degraded: bool = False
+    note: str = ""
+
+
+# ------------------------------------------------------------------------------------------------------ agent (000)
+class AgentStarted(Event, frozen=True, kw_only=True):
+    """Its process runs."""
+
+    spelled = "process_started"
+    pid: int
+
+
+class AgentReady(Event, frozen=True, kw_only=True):
+    """It answered: it can take a prompt. ``resume_id`` is its own name for the conversation."""
+
+    spelled = "agent_ready"
+    resume_id: str | None = None
+    info: str = ""
+
+
+class TaskFinished(Event, frozen=True, kw_only=True):
+    """Its turn is over; it is there for another."""
+
+    spelled = "task_finished"
+
+
+class TaskAssigned(Event, frozen=True, kw_only=True):
+    """It got another turn."""
+
+    spelled = "task_assigned"
+    turn_id: str = ""
+
+
+class AgentExited(Event, frozen=True, kw_only=True):
+    """It is gone, with everything it started. ``status`` is the raw exit status in Python's form."""
+
+    spelled = "agent_exited"
+    status: int | None = None
+    ended_by: str = ""
+    killed: int = 0
+    survivors: int = 0
+    reason: str = ""
+    abort_reason: str | None = None
+    abort_id: str | None = None

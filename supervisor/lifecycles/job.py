@@ -1,0 +1,213 @@
+"""The lifecycle of a job: the scheduler's view of a run, with its dependencies, queue, worker and requeue (seed 004).
+
+A job never has a second opinion: ``retry_count`` is the run's failure count, and ``final`` tells that the run gave
+up before the count did. Only a running job has a worker. Times are ``event.at``; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event, Machine, rule
+
+__all__ = [
+    "JOB",
+    "ExecutionCompleted",
+    "ExecutionFailed",
+    "Job",
+    "JobData",
+    "RetryDelayElapsed",
+    "SchedulerAssigned",
+    "UserCancelled",
+    "ValidationFailed",
+    "ValidationPassed",
+    "WorkerLost",
+    "WorkerStarted",
+]
+
+
+class Job(Enum):
+    """The eight states, spelled as in the specification."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    RUNNING = "running"
+    VALIDATING = "validating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RETRYING = "retrying"
+    CANCELLED = "cancelled"
+
+
+class JobData(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler knows; ``max_retries`` is the run's ``max_attempts`` minus 1, times are monotonic seconds.
+
+    ``started_at`` is the first start, ``attempt_started_at`` the latest.
+    """
+
+    max_retries: int = 4
+    capabilities: tuple[str, ...] = ()
+    retry_count: int = 0
+    worker_id: str | None = None
+    created_at: float | None = None
+    started_at: float | None = None
+    attempt_started_at: float | None = None
+    completed_at: float | None = None
+    last_error: str = ""
+
+
+class SchedulerAssigned(Event, frozen=True, kw_only=True):
+    """The scheduler gave it a place; *waiting_for* names the dependencies that are not completed (none may be left)."""
+
+    spelled = "scheduler_assigned"
+    waiting_for: tuple[str, ...] = ()
+
+
+class WorkerStarted(Event, frozen=True, kw_only=True):
+    """A worker took it; the worker's *capabilities* must hold everything that the job needs."""
+
+    spelled = "worker_started"
+    worker_id: str
+    capabilities: tuple[str, ...] = ()
+
+
+class ExecutionCompleted(Event, frozen=True, kw_only=True):
+    """The worker reports the end of the execution; only exit code 0 is one that can be validated."""
+
+    spelled = "execution_completed"
+    exit_code: int = 0
+
+
+class ExecutionFailed(Event, frozen=True, kw_only=True):
+    """The execution failed or timed out; *final* says that the run will make no further attempt."""
+
+    spelled = "execution_failed"
+    error: str
+    final: bool = False
+
+
+class WorkerLost(Event, frozen=True, kw_only=True):
+    """The worker is gone; the job is charged nothing."""
+
+    spelled = "worker_lost"
+    error: str = "worker lost"
+
+
+class UserCancelled(Event, frozen=True, kw_only=True):
+    """Nobody wants it any more."""
+
+    spelled = "user_cancelled"
+    reason: str = ""
+
+
+class RetryDelayElapsed(Event, frozen=True, kw_only=True):
+    """The wait before the next attempt is over."""
+
+    spelled = "retry_delay_elapsed"
+
+
+class ValidationPassed(Event, frozen=True, kw_only=True):
+    """Every rule passed; *failed_rules* must be empty."""
+
+    spelled = "validation_passed"
+    failed_rules: tuple[str, ...] = ()
+
+
+class ValidationFailed(Event, frozen=True, kw_only=True):
+    """Some rule failed; *failed_rules* names at least one."""
+
+    spelled = "validation_failed"
+    failed_rules: tuple[str, ...]
+
+
+Out = tuple[JobData, tuple[Effect, ...]]
+
+
+def dependencies_satisfied(data: JobData, event: SchedulerAssigned) -> bool:
+    return not event.waiting_for
+
+
+def worker_capable(data: JobData, event: WorkerStarted) -> bool:
+    return all(one in event.capabilities for one in data.capabilities)
+
+
+def exit_code_zero(data: JobData, event: ExecutionCompleted) -> bool:
+    return event.exit_code == 0
+
+
+def retries_left(data: JobData, event: ExecutionFailed) -> bool:
+    return data.retry_count < data.max_retries and not event.final
+
+
+def all_rules_pass(data: JobData, event: ValidationPassed) -> bool:
+    return not event.failed_rules
+
+
+def some_rule_fails(data: JobData, event: ValidationFailed) -> bool:
+    return bool(event.failed_rules)
+
+
+def note_creation(data: JobData, event: Event) -> Out:
+    return replace(data, created_at=event.at if data.created_at is None else data.created_at), ()
+
+
+def assign_worker(data: JobData, event: WorkerStarted) -> Out:
+    started_at = event.at if data.started_at is None else data.started_at
+    return replace(data, worker_id=event.worker_id, started_at=started_at, attempt_started_at=event.at), ()
+
+
+def release_worker(data: JobData, event: Event) -> Out:
+    return replace(data, worker_id=None), ()
+
+
+def count_retry(data: JobData, event: Event) -> Out:
+    return replace(data, retry_count=data.retry_count + 1), ()
+
+
+def keep_error(data: JobData, event: ExecutionFailed | WorkerLost) -> Out:
+    return replace(data, last_error=event.error), ()
+
+
+def keep_findings(data: JobData, event: ValidationFailed) -> Out:
+    return replace(data, last_error=f"validation failed: {', '.join(event.failed_rules)}"), ()
+
+
+def note_completion(data: JobData, event: Event) -> Out:
+    return replace(data, completed_at=event.at), ()
+
+
+CANCEL = "a cancel must find every state that has not ended"
+LOST = "a lost worker requeues its job, uncharged; the seed would leave it running without one"
+
+J = Job
+JOB: Machine[Job, JobData] = Machine(
+    "job",
+    source="004",
+    initial=[J.PENDING],
+    terminal=[J.COMPLETED, J.FAILED, J.CANCELLED],
+    rules=[
+        rule(SchedulerAssigned, J.PENDING, J.QUEUED, when=dependencies_satisfied, do=[note_creation]),
+        rule(WorkerStarted, J.QUEUED, J.RUNNING, when=worker_capable, do=[assign_worker]),
+        rule(ExecutionCompleted, J.RUNNING, J.VALIDATING, when=exit_code_zero, do=[release_worker]),
+        rule(
+            ExecutionFailed,
+            J.RUNNING,
+            J.RETRYING,
+            when=retries_left,
+            do=[count_retry, keep_error, release_worker],
+            trigger="retry_count < max_retries",
+        ),
+        rule(
+            ExecutionFailed, J.RUNNING, J.FAILED, do=[keep_error, release_worker], trigger="retry_count >= max_retries"
+        ),
+        rule(UserCancelled, J.RUNNING, J.CANCELLED, do=[release_worker]),
+        rule(RetryDelayElapsed, J.RETRYING, J.QUEUED),
+        rule(ValidationPassed, J.VALIDATING, J.COMPLETED, when=all_rules_pass, do=[note_completion]),
+        rule(ValidationFailed, J.VALIDATING, J.FAILED, when=some_rule_fails, do=[keep_findings]),
+        rule(WorkerLost, J.RUNNING, J.RETRYING, do=[keep_error, release_worker], extension=LOST),
+        rule(UserCancelled, [J.PENDING, J.QUEUED, J.RETRYING, J.VALIDATING], J.CANCELLED, extension=CANCEL),
+    ],
+)

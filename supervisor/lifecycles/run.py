@@ -1,0 +1,350 @@
+"""The lifecycle of a run: executing one claim of a task, with attempts, time-outs, tests and a circuit (seed 002).
+
+``FAILED`` and ``TIMEOUT`` are decision states, left at once by ``retry_decided``: the guards here are the one place
+that decides about another attempt. Chance enters only as the ``jitter`` of an event, time only as limits in seconds
+for whoever sets the timers. A failure that is charged to nobody (a lost worker) moves the run and no counter.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event, Machine, rule
+
+__all__ = [
+    "RUN",
+    "BackoffCompleted",
+    "Cancelled",
+    "CircuitOpened",
+    "CooldownExpired",
+    "ErrorCategory",
+    "ExecutionCompleted",
+    "ExecutionFailed",
+    "ExecutionTimedOut",
+    "ExecutorStarted",
+    "ManualReset",
+    "ProbeFailed",
+    "ProbeStarted",
+    "RetryDecided",
+    "Run",
+    "RunData",
+    "SkipCause",
+    "Skipped",
+    "TestsFailed",
+    "TestsPassed",
+    "retry_delay_s",
+]
+
+
+class Run(Enum):
+    """The eleven states, spelled as in the specification."""
+
+    PENDING = "PENDING"
+    IN_PROGRESS = "IN_PROGRESS"
+    VALIDATING = "VALIDATING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    RETRYING = "RETRYING"
+    CIRCUIT_OPEN = "CIRCUIT_OPEN"
+    HALF_OPEN = "HALF_OPEN"
+    TIMEOUT = "TIMEOUT"
+    SKIPPED = "SKIPPED"
+    CANCELLED = "CANCELLED"
+
+
+class ErrorCategory(StrEnum):
+    """What kind of error it was; only a permanent one rules out another attempt."""
+
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    UNKNOWN = "unknown"
+
+
+class SkipCause(StrEnum):
+    """Why a run was never started."""
+
+    DEPENDENCY_FAILED = "dependency_failed"
+    OPTIONAL = "optional"
+    CONDITION_NOT_MET = "condition_not_met"
+
+
+class RunData(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits first, then counters.
+
+    ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
+    has been seen, ``probes`` the probes admitted since the circuit first opened. ``delay_s`` is the wait that the
+    last decision imposed, ``permanent`` rules out retries and probes, ``probe`` marks the attempt under way as one.
+    """
+
+    max_attempts: int = 5
+    base_delay_s: float = 2.0
+    max_delay_s: float = 60.0
+    jitter: float = 0.25
+    max_error_repeats: int = 2
+    probes_max: int = 3
+    cooldown_s: float = 60.0
+    timeout_s: float = 300.0
+    attempts: int = 0
+    failures: int = 0
+    same_error: int = 0
+    probes: int = 0
+    delay_s: float = 0.0
+    permanent: bool = False
+    probe: bool = False
+    last_error: str = ""
+    last_signature: str = ""
+
+
+class ExecutorStarted(Event, frozen=True, kw_only=True):
+    """An executor took the run; *waiting_for* names the dependencies that are not completed (none may be left)."""
+
+    spelled = "executor_started"
+    waiting_for: tuple[str, ...] = ()
+
+
+class Skipped(Event, frozen=True, kw_only=True):
+    """It will not be executed; *final* is false while the failed dependency may still succeed."""
+
+    spelled = "skipped"
+    cause: SkipCause = SkipCause.DEPENDENCY_FAILED
+    dependency: str = ""
+    final: bool = True
+
+
+class Cancelled(Event, frozen=True, kw_only=True):
+    """A user, or the workstream that it belongs to, cancelled it."""
+
+    spelled = "cancelled"
+    reason: str = ""
+
+
+class ExecutionCompleted(Event, frozen=True, kw_only=True):
+    """The tool, or the agent, says that it is done."""
+
+    spelled = "execution_completed"
+
+
+class ExecutionFailed(Event, frozen=True, kw_only=True):
+    """The attempt failed with *error*; equal *signature* means the same error. *charged* is false for a lost worker."""
+
+    spelled = "execution_failed"
+    error: str
+    signature: str = ""
+    category: ErrorCategory = ErrorCategory.UNKNOWN
+    charged: bool = True
+
+
+class ExecutionTimedOut(Event, frozen=True, kw_only=True):
+    """The attempt exceeded its time-out and was terminated."""
+
+    spelled = "execution_timed_out"
+    error: str = "execution timed out"
+    signature: str = "timeout"
+
+
+class TestsPassed(Event, frozen=True, kw_only=True):
+    """Every acceptance test passed."""
+
+    spelled = "tests_passed"
+    __test__ = False  # not a test class, whatever pytest thinks of the name
+
+
+class TestsFailed(Event, frozen=True, kw_only=True):
+    """An acceptance test failed: permanent, since validation is deterministic."""
+
+    spelled = "tests_failed"
+    __test__ = False
+    error: str
+
+
+class RetryDecided(Event, frozen=True, kw_only=True):
+    """A decision state is left; *jitter* is a factor drawn from the run's random stream (1 +- the jitter limit)."""
+
+    spelled = "retry_decided"
+    jitter: float = 1.0
+
+
+class BackoffCompleted(Event, frozen=True, kw_only=True):
+    """The delay is over and an executor took the next attempt."""
+
+    spelled = "backoff_completed"
+
+
+class CircuitOpened(Event, frozen=True, kw_only=True):
+    """The circuit opened during the wait (the workstream's retry budget is spent, say)."""
+
+    spelled = "circuit_opened"
+    reason: str = ""
+
+
+class CooldownExpired(Event, frozen=True, kw_only=True):
+    """The circuit has been open for its cool-down; refused when no probe is left."""
+
+    spelled = "cooldown_expired"
+
+
+class ProbeStarted(Event, frozen=True, kw_only=True):
+    """The one attempt of a half-open circuit was launched."""
+
+    spelled = "probe_started"
+
+
+class ProbeFailed(Event, frozen=True, kw_only=True):
+    """The probe could not start."""
+
+    spelled = "probe_failed"
+    error: str
+
+
+class ManualReset(Event, frozen=True, kw_only=True):
+    """*by* looked at it and lets it start afresh; the name is the audit."""
+
+    spelled = "manual_reset"
+    by: str
+
+
+Out = tuple[RunData, tuple[Effect, ...]]
+
+
+def retry_delay_s(data: RunData, jitter: float) -> float:
+    """Seconds before the next attempt: doubling from the base, times *jitter*, capped before and after.
+
+    An uncharged first failure waits for nothing. The exponent is bounded: far beyond the cap, and no overflow.
+    """
+    if data.failures == 0:
+        return 0.0
+    factor = min(max(jitter, 1.0 - data.jitter), 1.0 + data.jitter)
+    delay_s = min(data.max_delay_s, data.base_delay_s * 2.0 ** min(data.failures - 1, 64))
+    return min(data.max_delay_s, delay_s * factor)
+
+
+def dependencies_completed(data: RunData, event: ExecutorStarted) -> bool:
+    return not event.waiting_for
+
+
+def ended_for_good(data: RunData, event: Skipped) -> bool:
+    return event.final
+
+
+def retry_allowed(data: RunData, event: Event) -> bool:
+    """Attempts left, nothing permanent, no probe, the last error at most ``max_error_repeats`` times in a row.
+
+    With the defaults the third identical error in a row, or the fifth failure, opens the circuit.
+    """
+    exhausted = data.failures >= data.max_attempts or data.same_error > data.max_error_repeats
+    return not (exhausted or data.permanent or data.probe)
+
+
+def probes_left(data: RunData, event: Event) -> bool:
+    return not data.permanent and data.probes < data.probes_max
+
+
+def begin_attempt(data: RunData, event: Event) -> Out:
+    return replace(data, attempts=data.attempts + 1, delay_s=0.0), ()
+
+
+def begin_probe(data: RunData, event: ProbeStarted) -> Out:
+    return replace(data, attempts=data.attempts + 1, delay_s=0.0, probe=True), ()
+
+
+def admit_probe(data: RunData, event: CooldownExpired) -> Out:
+    return replace(data, probes=data.probes + 1), ()
+
+
+def end_probe(data: RunData, event: Event) -> Out:
+    return replace(data, probe=False), ()
+
+
+def charge(data: RunData, event: ExecutionFailed | ExecutionTimedOut) -> Out:
+    """Count a failure once, and how often in a row this very error has been seen."""
+    if isinstance(event, ExecutionFailed) and not event.charged:
+        return replace(data, last_error=event.error), ()
+    permanent = isinstance(event, ExecutionFailed) and event.category is ErrorCategory.PERMANENT
+    signature = event.signature or event.error
+    repeated = data.failures > 0 and signature == data.last_signature
+    return replace(
+        data,
+        failures=data.failures + 1,
+        same_error=data.same_error + 1 if repeated else 1,
+        permanent=data.permanent or permanent,
+        last_error=event.error,
+        last_signature=signature,
+    ), ()
+
+
+def charge_for_good(data: RunData, event: TestsFailed) -> Out:
+    return replace(data, failures=data.failures + 1, permanent=True, last_error=event.error), ()
+
+
+def keep_error(data: RunData, event: ProbeFailed) -> Out:
+    return replace(data, last_error=event.error, probe=False), ()
+
+
+def set_delay(data: RunData, event: RetryDecided) -> Out:
+    return replace(data, delay_s=retry_delay_s(data, event.jitter)), ()
+
+
+def start_afresh(data: RunData, event: ManualReset) -> Out:
+    """Zero what an earlier life counted; the limits and the last error stay."""
+    counters = RunData()
+    return replace(
+        data,
+        attempts=counters.attempts,
+        failures=counters.failures,
+        same_error=counters.same_error,
+        probes=counters.probes,
+        delay_s=counters.delay_s,
+        permanent=counters.permanent,
+        probe=counters.probe,
+        last_signature=counters.last_signature,
+    ), ()
+
+
+CANCEL = "a cancel must find every state that has not ended"
+R = Run
+RUN: Machine[Run, RunData] = Machine(
+    "run",
+    source="002",
+    initial=[R.PENDING],
+    terminal=[R.COMPLETED, R.SKIPPED, R.CANCELLED],
+    rules=[
+        rule(
+            ExecutorStarted,
+            R.PENDING,
+            R.IN_PROGRESS,
+            when=dependencies_completed,
+            do=[begin_attempt],
+            trigger="Executor Starts",
+        ),
+        rule(Skipped, R.PENDING, R.SKIPPED, when=ended_for_good, trigger="Dependency Failed"),
+        rule(Cancelled, R.PENDING, R.CANCELLED, trigger="User Cancels"),
+        rule(ExecutionCompleted, R.IN_PROGRESS, R.VALIDATING, trigger="Tool Execution Complete"),
+        rule(ExecutionFailed, R.IN_PROGRESS, R.FAILED, do=[charge], trigger="Tool Execution Error"),
+        rule(ExecutionTimedOut, R.IN_PROGRESS, R.TIMEOUT, do=[charge], trigger="Execution Timeout"),
+        rule(Cancelled, R.IN_PROGRESS, R.CANCELLED, trigger="User Interrupt"),
+        rule(TestsPassed, R.VALIDATING, R.COMPLETED, do=[end_probe], trigger="Tests Pass"),
+        rule(TestsFailed, R.VALIDATING, R.FAILED, do=[charge_for_good], trigger="Tests Fail"),
+        rule(RetryDecided, R.FAILED, R.RETRYING, when=retry_allowed, do=[set_delay], trigger="Retry Available"),
+        rule(RetryDecided, R.FAILED, R.CIRCUIT_OPEN, do=[end_probe], trigger="Max Retries Reached"),
+        rule(BackoffCompleted, R.RETRYING, R.IN_PROGRESS, do=[begin_attempt], trigger="Backoff Complete"),
+        rule(CircuitOpened, R.RETRYING, R.CIRCUIT_OPEN, trigger="Circuit Opens"),
+        rule(
+            CooldownExpired, R.CIRCUIT_OPEN, R.HALF_OPEN, when=probes_left, do=[admit_probe], trigger="Cooldown Expires"
+        ),
+        rule(ProbeStarted, R.HALF_OPEN, R.IN_PROGRESS, do=[begin_probe], trigger="Test Retry"),
+        rule(ProbeFailed, R.HALF_OPEN, R.CIRCUIT_OPEN, do=[keep_error], trigger="Test Fails"),
+        rule(RetryDecided, R.TIMEOUT, R.RETRYING, when=retry_allowed, do=[set_delay], trigger="Retry Available"),
+        rule(RetryDecided, R.TIMEOUT, R.FAILED, trigger="No Retries Left"),
+        rule(ManualReset, R.CIRCUIT_OPEN, R.PENDING, do=[start_afresh], trigger="Manual intervention/reset"),
+        rule(Cancelled, R.CIRCUIT_OPEN, R.CANCELLED, trigger="Workstream cancelled"),
+        rule(
+            Cancelled,
+            [R.VALIDATING, R.FAILED, R.RETRYING, R.HALF_OPEN, R.TIMEOUT],
+            R.CANCELLED,
+            extension=CANCEL,
+        ),
+    ],
+)

@@ -1,0 +1,489 @@
+"""The lifecycle of an agent session (seed 003): eight states, two counters, and two events that stop it from anywhere.
+
+The table holds the seed's edges exactly; what real life adds is marked as an extension with its reason. Guards and
+actions are pure. Staleness is judged by the incarnation, which rises at every ``PromptReady``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from actors.machine import Effect, Event, Machine, rule
+from supervisor.effects import (
+    Answer,
+    BuildPrompt,
+    Bury,
+    CancelSession,
+    CancelStep,
+    EndScope,
+    ForceStopSession,
+    LaunchAgent,
+    LogFatal,
+    OpenTurn,
+    PrepareWorktree,
+    SendPrompt,
+    StartTimer,
+    StorePrompt,
+    Tell,
+)
+from supervisor.lifecycles.events import (
+    AgentLaunched,
+    AgentSpawned,
+    BackoffElapsed,
+    Ended,
+    FatalError,
+    GraceExceeded,
+    MessageReceived,
+    OperatorStop,
+    PromptReady,
+    SessionExited,
+    SessionStable,
+    SessionStarted,
+    TaskFailed,
+    TurnReaped,
+    TurnRequested,
+    UrgentMessage,
+    WorktreeReady,
+)
+from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+
+__all__ = [
+    "SESSION",
+    "Message",
+    "Request",
+    "Session",
+    "SessionData",
+    "SessionLimits",
+    "backoff_ms",
+    "stale",
+]
+
+
+class Session(Enum):
+    INITIALIZING = "Initializing"
+    BUILDING_PROMPT = "BuildingPrompt"
+    SPAWNING = "Spawning"
+    RUNNING = "Running"
+    INTERRUPTING = "Interrupting"
+    SESSION_COMPLETE = "SessionComplete"
+    COOLING_DOWN = "CoolingDown"
+    STOPPED = "Stopped"
+
+
+# ------------------------------------------------------------------------------------------------------- data
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of one session. Thresholds and backoff are the seed's; the grace and the deadlines are ours."""
+
+    max_consecutive_errors: int = 5
+    max_total_errors: int = 20
+    backoff_base_ms: int = 2_000
+    backoff_cap_ms: int = 60_000
+    grace_s: float = 10.0
+    spawn_deadline_s: float = 60.0
+    turn_timeout_s: float = 300.0
+    stable_after_s: float = 0.0
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that somebody waits for."""
+
+    id: str
+    prompt: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits for the next prompt."""
+
+    id: str
+    sender: str
+    text: str
+    urgent: bool
+
+
+class SessionData(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out."""
+
+    id: str
+    agent: str
+    limits: SessionLimits = SessionLimits()
+    incarnation: int = 0
+    concluded: int = 0
+    session_seq: int = 1
+    turn_seq: int = 0
+    turn_id: str = ""
+    consecutive_errors: int = 0
+    total_errors: int = 0
+    current: Request | None = None
+    queue: tuple[Request, ...] = ()
+    inbox: tuple[Message, ...] = ()
+    offered: int = 0
+    urgent_latched: bool = False
+    prompt: str = ""
+    last_error: str = ""
+    outcome: str = ""
+    abort_id: str | None = None
+    ended: bool = False
+
+
+Effects = tuple[Effect, ...]
+Answered = tuple[SessionData, Effects]
+
+
+# ------------------------------------------------------------------------------------------------------- guards
+def stale(data: SessionData, event: Event) -> bool:
+    """True for the result of an incarnation that is over: it is recorded and dropped."""
+    incarnation = getattr(event, "incarnation", None)
+    if incarnation is None:
+        return False
+    return bool(incarnation < data.incarnation or incarnation <= data.concluded)
+
+
+def at_rest(data: SessionData, event: Event) -> bool:
+    return data.current is None
+
+
+def exited_clean(data: SessionData, event: SessionExited) -> bool:
+    return event.verdict.exit is Exit.SUCCESS
+
+
+def threshold_reached(data: SessionData, event: SessionExited) -> bool:
+    limits = data.limits
+    return (
+        data.consecutive_errors + 1 >= limits.max_consecutive_errors or data.total_errors + 1 >= limits.max_total_errors
+    )
+
+
+def clean_and_threshold_reached(data: SessionData, event: SessionExited) -> bool:
+    return exited_clean(data, event) and threshold_reached(data, event)
+
+
+def urgent_latched(data: SessionData, event: Event) -> bool:
+    return data.urgent_latched
+
+
+# ------------------------------------------------------------------------------------------------------- actions
+def _change(data: SessionData, **changes: Any) -> SessionData:
+    return msgspec.structs.replace(data, **changes)
+
+
+def backoff_ms(consecutive_errors: int, limits: SessionLimits) -> int:
+    """``min(2000 * 2^(n-1), 60000)`` for n consecutive errors (seed 003)."""
+    exponent = min(consecutive_errors - 1, 32)
+    return int(min(limits.backoff_base_ms * 2**exponent, limits.backoff_cap_ms))
+
+
+def open_turn(data: SessionData, event: Event) -> Answered:
+    assert data.current is not None, "a turn is opened for a request"
+    number = data.turn_seq + 1
+    turn_id = f"{data.id}:t{number}"
+    changed = _change(data, turn_seq=number, turn_id=turn_id)
+    return changed, (OpenTurn(turn_id=turn_id, request_id=data.current.id),)
+
+
+def take_request(data: SessionData, event: TurnRequested) -> Answered:
+    return _change(data, current=Request(id=event.request_id, prompt=event.prompt)), ()
+
+
+def queue_request(data: SessionData, event: TurnRequested) -> Answered:
+    return _change(data, queue=(*data.queue, Request(id=event.request_id, prompt=event.prompt))), ()
+
+
+def prepare_worktree(data: SessionData, event: Event) -> Answered:
+    return data, (PrepareWorktree(),)
+
+
+def build_prompt(data: SessionData, event: Event) -> Answered:
+    return data, (BuildPrompt(),)
+
+
+def increment_session(data: SessionData, event: Event) -> Answered:
+    return _change(data, session_seq=data.session_seq + 1), ()
+
+
+def new_incarnation(data: SessionData, event: PromptReady) -> Answered:
+    changed = _change(data, incarnation=data.incarnation + 1, prompt=event.prompt, offered=len(data.inbox))
+    return changed, ()
+
+
+def store_prompt(data: SessionData, event: PromptReady) -> Answered:
+    return data, (StorePrompt(prompt=event.prompt),)
+
+
+def launch_agent(data: SessionData, event: PromptReady) -> Answered:
+    late = SessionExited(
+        incarnation=data.incarnation,
+        verdict=Verdict(exit=Exit.TIMEOUT, error="the agent was not ready in time", abort_reason=AbortReason.TIMEOUT),
+    )
+    launch = LaunchAgent(incarnation=data.incarnation, prompt=event.prompt)
+    return data, (launch, StartTimer(name="spawn", delay_s=data.limits.spawn_deadline_s, event=late))
+
+
+def turn_launched(data: SessionData, event: AgentLaunched) -> Answered:
+    return data, (Tell(to=data.turn_id, event=AgentSpawned(incarnation=event.incarnation, phase="launched")),)
+
+
+def turn_ready(data: SessionData, event: SessionStarted) -> Answered:
+    return data, (Tell(to=data.turn_id, event=AgentSpawned(incarnation=event.incarnation, phase="ready")),)
+
+
+def reset_errors(data: SessionData, event: Event) -> Answered:
+    return _change(data, consecutive_errors=0), ()
+
+
+def reset_errors_when_stable(data: SessionData, event: SessionStarted) -> Answered:
+    if data.limits.stable_after_s <= 0:
+        return reset_errors(data, event)
+    later = SessionStable(incarnation=data.incarnation)
+    return data, (StartTimer(name="stable", delay_s=data.limits.stable_after_s, event=later),)
+
+
+def send_prompt(data: SessionData, event: SessionStarted) -> Answered:
+    return data, (SendPrompt(incarnation=data.incarnation, turn_id=data.turn_id, prompt=data.prompt),)
+
+
+def raise_latched(data: SessionData, event: Event) -> Answered:
+    last = [message for message in data.inbox if message.urgent][-1]
+    again = UrgentMessage(message_id=last.id, sender=last.sender, text=last.text)
+    return _change(data, urgent_latched=False), (Tell(to=data.id, event=again),)
+
+
+def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> Answered:
+    if any(message.id == event.message_id for message in data.inbox):
+        return data, ()
+    urgent = isinstance(event, UrgentMessage)
+    message = Message(id=event.message_id, sender=event.sender, text=event.text, urgent=urgent)
+    return _change(data, inbox=(*data.inbox, message)), ()
+
+
+def latch_urgent(data: SessionData, event: UrgentMessage) -> Answered:
+    return _change(data, urgent_latched=True), ()
+
+
+def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
+    cancel = CancelSession(reason=f"urgent message from {event.sender}", abort_reason=AbortReason.USER_INTERRUPT)
+    grace = GraceExceeded(incarnation=data.incarnation)
+    return data, (cancel, StartTimer(name="grace", delay_s=data.limits.grace_s, event=grace))
+
+
+def conclude(data: SessionData, event: Event) -> Answered:
+    return _change(data, concluded=data.incarnation, urgent_latched=False), ()
+
+
+def count_success(data: SessionData, event: SessionExited) -> Answered:
+    changed = _change(data, consecutive_errors=0, inbox=data.inbox[data.offered :], offered=0, last_error="")
+    return changed, ()
+
+
+def count_failure(data: SessionData, event: SessionExited) -> Answered:
+    error = event.verdict.error or "exited before it was ready"
+    changed = _change(
+        data,
+        consecutive_errors=data.consecutive_errors + 1,
+        total_errors=data.total_errors + 1,
+        last_error=error,
+    )
+    return changed, ()
+
+
+def back_off(data: SessionData, event: SessionExited) -> Answered:
+    delay_s = backoff_ms(data.consecutive_errors, data.limits) / 1000
+    return data, (StartTimer(name="backoff", delay_s=delay_s, event=BackoffElapsed()),)
+
+
+def fail_launched_turn(data: SessionData, event: SessionExited) -> Answered:
+    verdict = event.verdict
+    if verdict.exit is Exit.SUCCESS:
+        verdict = msgspec.structs.replace(verdict, exit=Exit.ERROR, error="the agent exited before it was ready")
+    return data, (Tell(to=data.turn_id, event=TaskFailed(verdict=verdict)), ForceStopSession(reason=verdict.error))
+
+
+def force_stop(data: SessionData, event: GraceExceeded) -> Answered:
+    return data, (ForceStopSession(reason=f"it did not stop within {data.limits.grace_s:g} s"),)
+
+
+def log_fatal(data: SessionData, event: SessionExited | FatalError) -> Answered:
+    if isinstance(event, FatalError):
+        message = event.message
+    else:
+        counted = f"{data.consecutive_errors} in a row, {data.total_errors} in all"
+        message = f"too many errors ({counted}): {data.last_error}"
+    return _change(data, last_error=message, outcome="failed"), (LogFatal(message=message),)
+
+
+def note_stop(data: SessionData, event: OperatorStop) -> Answered:
+    outcome = event.outcome
+    return _change(data, outcome=outcome, abort_id=event.abort_id, last_error=event.reason), ()
+
+
+def cancel_session(data: SessionData, event: OperatorStop) -> Answered:
+    cancel = CancelSession(reason=event.reason, abort_id=event.abort_id, abort_reason=event.abort_reason)
+    return data, (cancel,)
+
+
+def cancel_agent(data: SessionData, event: FatalError) -> Answered:
+    return data, (CancelSession(reason=event.message),)
+
+
+def cancel_step(data: SessionData, event: OperatorStop | FatalError) -> Answered:
+    if data.current is None or not data.turn_id:
+        return data, (CancelStep(),)
+    if isinstance(event, OperatorStop):
+        verdict = Verdict(
+            exit=Exit.ERROR,
+            error=event.reason,
+            transition_reason=TransitionReason.ABORTED,
+            abort_reason=AbortReason(event.abort_reason) if event.abort_reason else None,
+        )
+        failed = TaskFailed(verdict=verdict, abort_id=event.abort_id)
+    else:
+        failed = TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=event.message))
+    return data, (CancelStep(), Tell(to=data.turn_id, event=failed))
+
+
+def end_scope(data: SessionData, event: Event) -> Answered:
+    now = isinstance(event, OperatorStop) and event.now
+    return data, (EndScope(abort_id=data.abort_id, now=now),)
+
+
+def hurry(data: SessionData, event: OperatorStop) -> Answered:
+    return data, () if data.ended else (EndScope(abort_id=data.abort_id, now=True),)
+
+
+def settle_request(data: SessionData, event: TurnReaped) -> Answered:
+    """The request whose turn was reaped is answered; the next one is taken."""
+    if data.current is None or event.turn_id != data.turn_id:
+        return data, ()
+    outcome = "completed" if event.completed else "failed"
+    answer = Answer(request_id=data.current.id, outcome=outcome, error=event.error)
+    if not data.queue:
+        return _change(data, current=None), (answer,)
+    following, *rest = data.queue
+    data, opened = open_turn(_change(data, current=following, queue=tuple(rest)), event)
+    return data, (answer, *opened, PrepareWorktree())
+
+
+def answer_all(data: SessionData, event: Ended) -> Answered:
+    waiting = (*((data.current,) if data.current else ()), *data.queue)
+    outcome = "failed" if data.outcome == "failed" else "aborted"
+    answers = tuple(Answer(request_id=one.id, outcome=outcome, error=data.last_error) for one in waiting)
+    return _change(data, current=None, queue=(), ended=True), (*answers, Bury())
+
+
+# ------------------------------------------------------------------------------------------------------- the table
+S = Session
+ACTIVE = [S.RUNNING, S.INTERRUPTING]
+RESTING = [S.INITIALIZING, S.BUILDING_PROMPT, S.SPAWNING, S.SESSION_COMPLETE, S.COOLING_DOWN]
+LIVE = [*RESTING, *ACTIVE]
+
+PROMPTS = "the seed does not say where prompts come from: they are queued, one request at a time"
+KEPT = "the seed interrupts only in Running; elsewhere a message is kept for the next prompt"
+BEFORE_READY = "a clean exit before it was ready is an error"
+JOINED = "Stopped is committed at once; what was below it is joined afterwards"
+
+SESSION: Machine[Session, SessionData] = Machine(
+    "session",
+    source="003",
+    initial=[S.INITIALIZING],
+    terminal=[S.STOPPED],
+    rules=[
+        rule(WorktreeReady, S.INITIALIZING, S.BUILDING_PROMPT, do=[build_prompt]),
+        rule(PromptReady, S.BUILDING_PROMPT, S.SPAWNING, do=[new_incarnation, store_prompt, launch_agent]),
+        rule(
+            SessionStarted,
+            S.SPAWNING,
+            S.RUNNING,
+            when=urgent_latched,
+            do=[reset_errors_when_stable, turn_ready, raise_latched],
+        ),
+        rule(SessionStarted, S.SPAWNING, S.RUNNING, do=[reset_errors_when_stable, turn_ready, send_prompt]),
+        rule(
+            SessionExited,
+            S.SPAWNING,
+            S.STOPPED,
+            when=clean_and_threshold_reached,
+            do=[conclude, count_failure, log_fatal, fail_launched_turn, end_scope],
+            extension=BEFORE_READY,
+        ),
+        rule(
+            SessionExited,
+            S.SPAWNING,
+            S.COOLING_DOWN,
+            when=exited_clean,
+            do=[conclude, count_failure, back_off, fail_launched_turn],
+            extension=BEFORE_READY,
+        ),
+        rule(
+            SessionExited,
+            S.SPAWNING,
+            S.STOPPED,
+            when=threshold_reached,
+            do=[conclude, count_failure, log_fatal, fail_launched_turn, end_scope],
+        ),
+        rule(SessionExited, S.SPAWNING, S.COOLING_DOWN, do=[conclude, count_failure, back_off, fail_launched_turn]),
+        rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success]),
+        rule(
+            SessionExited,
+            S.RUNNING,
+            S.STOPPED,
+            when=threshold_reached,
+            do=[conclude, count_failure, log_fatal, end_scope],
+        ),
+        rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, back_off]),
+        rule(UrgentMessage, S.RUNNING, S.INTERRUPTING, do=[keep_message, interrupt]),
+        rule(SessionExited, S.INTERRUPTING, S.BUILDING_PROMPT, do=[conclude, open_turn, build_prompt]),
+        rule(GraceExceeded, S.INTERRUPTING, S.BUILDING_PROMPT, do=[force_stop, conclude, open_turn, build_prompt]),
+        rule(WorktreeReady, S.SESSION_COMPLETE, S.BUILDING_PROMPT, do=[increment_session, build_prompt]),
+        rule(BackoffElapsed, S.COOLING_DOWN, S.BUILDING_PROMPT, do=[open_turn, build_prompt]),
+        rule(OperatorStop, ACTIVE, S.STOPPED, do=[note_stop, cancel_session, end_scope]),
+        rule(OperatorStop, RESTING, S.STOPPED, do=[note_stop, cancel_step, end_scope]),
+        rule(OperatorStop, S.STOPPED, S.STOPPED, do=[hurry]),
+        rule(FatalError, ACTIVE, S.STOPPED, do=[log_fatal, cancel_agent, end_scope]),
+        rule(FatalError, RESTING, S.STOPPED, do=[log_fatal, cancel_step, end_scope]),
+        rule(FatalError, S.STOPPED, S.STOPPED),
+        # extensions that change no state
+        rule(
+            TurnRequested,
+            [S.INITIALIZING, S.SESSION_COMPLETE],
+            None,
+            when=at_rest,
+            do=[take_request, open_turn, prepare_worktree],
+            extension=PROMPTS,
+        ),
+        rule(TurnRequested, LIVE, None, do=[queue_request], extension=PROMPTS),
+        rule(
+            AgentLaunched,
+            S.SPAWNING,
+            None,
+            do=[turn_launched],
+            extension="the process runs before it is ready; the turn wants to know",
+        ),
+        rule(
+            SessionStable,
+            S.RUNNING,
+            None,
+            do=[reset_errors],
+            extension="stable_after_s > 0 lets the reset of consecutive_errors wait",
+        ),
+        rule(UrgentMessage, S.SPAWNING, None, do=[keep_message, latch_urgent], extension=KEPT),
+        rule(
+            UrgentMessage,
+            [S.INITIALIZING, S.BUILDING_PROMPT, S.INTERRUPTING, S.SESSION_COMPLETE, S.COOLING_DOWN],
+            None,
+            do=[keep_message],
+            extension=KEPT,
+        ),
+        rule(MessageReceived, LIVE, None, do=[keep_message], extension=KEPT),
+        rule(TurnReaped, S.SESSION_COMPLETE, None, do=[settle_request], extension=PROMPTS),
+        rule(
+            TurnReaped,
+            [one for one in S if one is not S.SESSION_COMPLETE],
+            None,
+            extension="a turn that failed is tried again by its session, or given up when it ends",
+        ),
+        rule(SessionExited, S.STOPPED, None, do=[conclude], extension=JOINED),
+        rule(Ended, S.STOPPED, None, do=[answer_all], extension=JOINED),
+    ],
+)

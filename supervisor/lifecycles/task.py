@@ -1,0 +1,383 @@
+"""The lifecycle of a task: who owns the work, who approves it, when it is merged and closed (seeds 000 and 001).
+
+The thirty edges of the specification stand here one by one with its own words as ``trigger``; the approval gate and
+the failed subtask are marked extensions. Everything is pure: a retry is decided by counters in the data, and who
+claimed, failed or blocked the task is a fact that the event carries.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event, Machine, rule
+from supervisor.vocabulary import AbortReason, TransitionReason
+
+__all__ = [
+    "TASK",
+    "ApprovalDenied",
+    "ApprovalGranted",
+    "ApprovalRequested",
+    "Approved",
+    "Blocked",
+    "Cancelled",
+    "Claimed",
+    "Closed",
+    "Completed",
+    "Failed",
+    "Orphaned",
+    "Recovered",
+    "RecoveryFailed",
+    "Rejected",
+    "Requeued",
+    "Retried",
+    "Split",
+    "Started",
+    "SubtaskFailed",
+    "SubtaskTimedOut",
+    "SubtasksCompleted",
+    "Task",
+    "TaskData",
+    "TaskEvent",
+    "Unblocked",
+    "Unclaimed",
+    "VerificationRejected",
+]
+
+
+class Task(Enum):
+    """The twelve states, spelled as in the specification."""
+
+    PLANNED = "PLANNED"
+    OPEN = "OPEN"
+    CLAIMED = "CLAIMED"
+    IN_PROGRESS = "IN_PROGRESS"
+    DONE = "DONE"
+    CLOSED = "CLOSED"
+    FAILED = "FAILED"
+    BLOCKED = "BLOCKED"
+    WAITING_FOR_SUBTASKS = "WAITING_FOR_SUBTASKS"
+    CANCELLED = "CANCELLED"
+    ORPHANED = "ORPHANED"
+    PENDING_APPROVAL = "PENDING_APPROVAL"
+
+
+class TaskData(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task knows: its holder, its retry budget, what it waits for, and its last words."""
+
+    max_retries: int = 3
+    needs_approval: bool = False
+    claimed_by: str = ""
+    claims: int = 0
+    retries: int = 0
+    waiting_for: tuple[str, ...] = ()
+    summary: str = ""
+    last_failure: str = ""
+
+
+class TaskEvent(Event, frozen=True, kw_only=True):
+    """What every event of a task carries: the reason, for people."""
+
+    reason: str = ""
+
+
+class Approved(TaskEvent, frozen=True, kw_only=True):
+    """A person approved the planned task."""
+
+    spelled = "approved"
+
+
+class Rejected(TaskEvent, frozen=True, kw_only=True):
+    """A person rejected the planned task."""
+
+    spelled = "rejected"
+
+
+class Claimed(TaskEvent, frozen=True, kw_only=True):
+    """An agent took it; *by* names the agent's session."""
+
+    spelled = "claimed"
+    by: str
+
+
+class Unclaimed(TaskEvent, frozen=True, kw_only=True):
+    """It was given back before work began; ``orphan_recovered`` where its agent crashed before the start."""
+
+    spelled = "unclaimed"
+    transition_reason: TransitionReason | None = None
+
+
+class Started(TaskEvent, frozen=True, kw_only=True):
+    """The agent began to work."""
+
+    spelled = "started"
+
+
+class Completed(TaskEvent, frozen=True, kw_only=True):
+    """The work is there and nobody has checked it yet."""
+
+    spelled = "completed"
+    summary: str = ""
+
+
+class Failed(TaskEvent, frozen=True, kw_only=True):
+    """It did not work out; *reason* says why, in the agent's or the runtime's words."""
+
+    spelled = "failed"
+    transition_reason: TransitionReason | None = None
+    abort_reason: AbortReason | None = None
+
+
+class Blocked(TaskEvent, frozen=True, kw_only=True):
+    """It cannot go on without *on*: tasks, resources or approvals from outside."""
+
+    spelled = "blocked"
+    on: tuple[str, ...] = ()
+
+
+class Unblocked(TaskEvent, frozen=True, kw_only=True):
+    """What it was blocked on is there."""
+
+    spelled = "unblocked"
+
+
+class Split(TaskEvent, frozen=True, kw_only=True):
+    """It became *subtasks* and waits for them."""
+
+    spelled = "split"
+    subtasks: tuple[str, ...]
+
+
+class SubtasksCompleted(TaskEvent, frozen=True, kw_only=True):
+    """Every subtask is completed."""
+
+    spelled = "subtasks_completed"
+
+
+class SubtaskTimedOut(TaskEvent, frozen=True, kw_only=True):
+    """*subtask* does not answer."""
+
+    spelled = "subtask_timed_out"
+    subtask: str
+
+
+class SubtaskFailed(TaskEvent, frozen=True, kw_only=True):
+    """*subtask* failed for good."""
+
+    spelled = "subtask_failed"
+    subtask: str
+
+
+class Orphaned(TaskEvent, frozen=True, kw_only=True):
+    """Its agent died under it."""
+
+    spelled = "orphaned"
+    abort_reason: AbortReason | None = None
+
+
+class Recovered(TaskEvent, frozen=True, kw_only=True):
+    """The partial work of a dead agent was saved and merged."""
+
+    spelled = "recovered"
+    summary: str = ""
+
+
+class RecoveryFailed(TaskEvent, frozen=True, kw_only=True):
+    """Nothing of a dead agent's work could be saved."""
+
+    spelled = "recovery_failed"
+
+
+class Requeued(TaskEvent, frozen=True, kw_only=True):
+    """It was taken from its agent, alive or dead, for another one."""
+
+    spelled = "requeued"
+    transition_reason: TransitionReason | None = None
+
+
+class Retried(TaskEvent, frozen=True, kw_only=True):
+    """It shall be tried once more; refused when the retry budget is spent."""
+
+    spelled = "retried"
+
+
+class Cancelled(TaskEvent, frozen=True, kw_only=True):
+    """Nobody wants it any more."""
+
+    spelled = "cancelled"
+
+
+class Closed(TaskEvent, frozen=True, kw_only=True):
+    """The result was verified and merged."""
+
+    spelled = "closed"
+
+
+class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
+    """The result was rejected, or could not be merged; *reason* names the finding or the conflict."""
+
+    spelled = "verification_rejected"
+
+
+class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
+    """The result waits for a person; refused for a task that asked for no approval."""
+
+    spelled = "approval_requested"
+
+
+class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
+    """*by* approved the result, which is verified and merged."""
+
+    spelled = "approval_granted"
+    by: str
+
+
+class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
+    """*by* denied the result."""
+
+    spelled = "approval_denied"
+    by: str
+
+
+Out = tuple[TaskData, tuple[Effect, ...]]
+
+
+def retries_left(data: TaskData, event: Event) -> bool:
+    return data.retries < data.max_retries
+
+
+def approval_needed(data: TaskData, event: Event) -> bool:
+    return data.needs_approval
+
+
+def hold(data: TaskData, event: Claimed) -> Out:
+    return replace(data, claimed_by=event.by, claims=data.claims + 1), ()
+
+
+def release(data: TaskData, event: Event) -> Out:
+    return replace(data, claimed_by="", waiting_for=()), ()
+
+
+def count_retry(data: TaskData, event: Event) -> Out:
+    return replace(data, retries=data.retries + 1), ()
+
+
+def keep_summary(data: TaskData, event: Completed | Recovered) -> Out:
+    return replace(data, summary=event.summary), ()
+
+
+def keep_failure(data: TaskData, event: TaskEvent) -> Out:
+    return replace(data, last_failure=event.reason), ()
+
+
+def wait_for_others(data: TaskData, event: Blocked) -> Out:
+    return replace(data, waiting_for=event.on), ()
+
+
+def wait_for_subtasks(data: TaskData, event: Split) -> Out:
+    return replace(data, waiting_for=event.subtasks), ()
+
+
+def wait_for_subtask(data: TaskData, event: SubtaskTimedOut | SubtaskFailed) -> Out:
+    return replace(data, waiting_for=(event.subtask,)), ()
+
+
+def wait_for_nothing(data: TaskData, event: Event) -> Out:
+    return replace(data, waiting_for=()), ()
+
+
+APPROVAL = "approval gate: the seed sets this state past its table; here it is entered and left through the machine"
+FAILED_SUBTASK = "a failed subtask blocks its parent as an unresponsive one does; the seed knows no such edge"
+
+T = Task
+TASK: Machine[Task, TaskData] = Machine(
+    "task",
+    source="000",
+    initial=[T.PLANNED, T.OPEN],
+    terminal=[T.CLOSED, T.CANCELLED, T.PENDING_APPROVAL],
+    reserved=[T.PENDING_APPROVAL],
+    rules=[
+        rule(Approved, T.PLANNED, T.OPEN, trigger="Human approves the planned task"),
+        rule(Rejected, T.PLANNED, T.CANCELLED, trigger="Human rejects the planned task"),
+        rule(Claimed, T.OPEN, T.CLAIMED, do=[hold], trigger="Agent calls claim_next() or claim_by_id()"),
+        rule(
+            Split,
+            T.OPEN,
+            T.WAITING_FOR_SUBTASKS,
+            do=[wait_for_subtasks],
+            trigger="Task decomposed before agent assignment",
+        ),
+        rule(Cancelled, T.OPEN, T.CANCELLED, trigger="Manual cancellation"),
+        rule(Started, T.CLAIMED, T.IN_PROGRESS, trigger="Agent begins execution"),
+        rule(Unclaimed, T.CLAIMED, T.OPEN, do=[release], trigger="Unclaim / force-reassign to different agent"),
+        rule(Completed, T.CLAIMED, T.DONE, do=[keep_summary], trigger="Fast completion (task was trivial)"),
+        rule(Failed, T.CLAIMED, T.FAILED, do=[keep_failure], trigger="Immediate failure (e.g., scope violation)"),
+        rule(Cancelled, T.CLAIMED, T.CANCELLED, trigger="Manual cancellation"),
+        rule(
+            Split,
+            T.CLAIMED,
+            T.WAITING_FOR_SUBTASKS,
+            do=[wait_for_subtasks],
+            trigger="Agent splits task into subtasks",
+        ),
+        rule(Blocked, T.CLAIMED, T.BLOCKED, do=[wait_for_others], trigger="Dependency discovered after claim"),
+        rule(Completed, T.IN_PROGRESS, T.DONE, do=[keep_summary], trigger="Agent reports successful completion"),
+        rule(Failed, T.IN_PROGRESS, T.FAILED, do=[keep_failure], trigger="Agent reports failure"),
+        rule(Blocked, T.IN_PROGRESS, T.BLOCKED, do=[wait_for_others], trigger="External dependency blocks progress"),
+        rule(
+            Split,
+            T.IN_PROGRESS,
+            T.WAITING_FOR_SUBTASKS,
+            do=[wait_for_subtasks],
+            trigger="Agent decomposes task mid-execution",
+        ),
+        rule(Requeued, T.IN_PROGRESS, T.OPEN, do=[release], trigger="Force-requeue for different agent"),
+        rule(Cancelled, T.IN_PROGRESS, T.CANCELLED, trigger="Manual cancellation"),
+        rule(
+            Orphaned, T.IN_PROGRESS, T.ORPHANED, do=[keep_failure], trigger="Heartbeat timeout / agent crash detected"
+        ),
+        rule(Recovered, T.ORPHANED, T.DONE, do=[keep_summary], trigger="Partial work saved and merged"),
+        rule(RecoveryFailed, T.ORPHANED, T.FAILED, do=[keep_failure], trigger="Crash recovery failed"),
+        rule(Requeued, T.ORPHANED, T.OPEN, do=[release], trigger="Requeued for retry by another agent"),
+        rule(Unblocked, T.BLOCKED, T.OPEN, do=[release], trigger="Blocking dependency resolved"),
+        rule(Cancelled, T.BLOCKED, T.CANCELLED, trigger="Manual cancellation"),
+        rule(
+            SubtasksCompleted,
+            T.WAITING_FOR_SUBTASKS,
+            T.DONE,
+            do=[wait_for_nothing],
+            trigger="All child subtasks completed",
+        ),
+        rule(
+            SubtaskTimedOut,
+            T.WAITING_FOR_SUBTASKS,
+            T.BLOCKED,
+            do=[wait_for_subtask],
+            trigger="Subtask timeout escalation (parent blocked waiting on unresponsive subtask)",
+        ),
+        rule(Cancelled, T.WAITING_FOR_SUBTASKS, T.CANCELLED, trigger="Manual cancellation"),
+        rule(
+            Retried,
+            T.FAILED,
+            T.OPEN,
+            when=retries_left,
+            do=[count_retry, release],
+            trigger="Retry (respects max_retries, default 3)",
+        ),
+        rule(Closed, T.DONE, T.CLOSED, trigger="Janitor verification passed + branch merged"),
+        rule(
+            VerificationRejected,
+            T.DONE,
+            T.FAILED,
+            do=[keep_failure],
+            trigger="Janitor verification rejected the result",
+        ),
+        rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
+        rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
+        rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, extension=APPROVAL),
+        rule(ApprovalDenied, T.PENDING_APPROVAL, T.FAILED, do=[keep_failure], extension=APPROVAL),
+        rule(Cancelled, T.PENDING_APPROVAL, T.CANCELLED, extension=APPROVAL),
+    ],
+)

@@ -1,0 +1,227 @@
+"""The lifecycle of a turn (seed 000): one prompt handled by an agent, from the claim to the clean-up.
+
+Ten states, nine events, eighteen edges, exactly as printed. A turn is never reset: the next one is a new entity.
+Tool calls are counted in the data: TOOL_USE is entered at the first and left at the last; each call has one result.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from actors.machine import Effect, Event, Machine, rule
+from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, Verify
+from supervisor.lifecycles.events import (
+    AgentReaped,
+    AgentSpawned,
+    CompactionCompleted,
+    CompactNeeded,
+    SessionExited,
+    TaskClaimed,
+    TaskCompleted,
+    TaskFailed,
+    ToolCompleted,
+    ToolStarted,
+    TurnReaped,
+    VerifyRequested,
+)
+from supervisor.vocabulary import AbortReason, Exit, Verdict
+
+__all__ = [
+    "TURN",
+    "Call",
+    "Turn",
+    "TurnData",
+    "call_of",
+    "stale",
+]
+
+
+class Turn(Enum):
+    IDLE = "IDLE"
+    CLAIMING = "CLAIMING"
+    SPAWNING = "SPAWNING"
+    RUNNING = "RUNNING"
+    TOOL_USE = "TOOL_USE"
+    COMPACTING = "COMPACTING"
+    VERIFYING = "VERIFYING"
+    COMPLETING = "COMPLETING"
+    FAILED = "FAILED"
+    REAPED = "REAPED"
+
+
+# ------------------------------------------------------------------------------------------------------- data
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call that is open: its number within the turn, and the agent's own name for it."""
+
+    number: int
+    call_id: str
+    title: str
+    tool_kind: str
+
+
+class TurnData(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    session_id: str
+    request_id: str = ""
+    timeout_s: float = 300.0
+    incarnation: int = 0
+    phase: str = ""
+    calls: int = 0
+    open: tuple[Call, ...] = ()
+    verdict: Verdict | None = None
+    abort_id: str | None = None
+
+
+Answered = tuple[TurnData, tuple[Effect, ...]]
+
+
+# ------------------------------------------------------------------------------------------------------- guards
+def call_of(data: TurnData, call_id: str) -> Call | None:
+    """The open call of that name."""
+    return next((call for call in data.open if call.call_id == call_id), None)
+
+
+def stale(data: TurnData, event: Event) -> bool:
+    """A second result of a call, a repeated phase, or a failure of what is already settled."""
+    if isinstance(event, ToolCompleted):
+        return call_of(data, event.call_id) is None
+    if isinstance(event, AgentSpawned):
+        return event.incarnation == data.incarnation and event.phase == data.phase
+    return isinstance(event, TaskFailed) and data.verdict is not None and data.phase == "settled"
+
+
+def launched(data: TurnData, event: AgentSpawned) -> bool:
+    return event.phase == "launched"
+
+
+def ready(data: TurnData, event: AgentSpawned) -> bool:
+    return event.phase == "ready"
+
+
+def last_call(data: TurnData, event: ToolCompleted) -> bool:
+    return len(data.open) == 1
+
+
+# ------------------------------------------------------------------------------------------------------- actions
+def _change(data: TurnData, **changes: Any) -> TurnData:
+    return msgspec.structs.replace(data, **changes)
+
+
+def note_request(data: TurnData, event: TaskClaimed) -> Answered:
+    return _change(data, request_id=event.request_id), ()
+
+
+def note_phase(data: TurnData, event: AgentSpawned) -> Answered:
+    return _change(data, incarnation=event.incarnation, phase=event.phase), ()
+
+
+def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
+    error = f"the turn took longer than turn_timeout_s ({data.timeout_s:g} s)"
+    verdict = Verdict(exit=Exit.TIMEOUT, error=error, abort_reason=AbortReason.TIMEOUT)
+    late = TaskFailed(verdict=verdict)
+    return data, (StartTimer(name="turn", delay_s=data.timeout_s, event=late, lasting=True),)
+
+
+def open_call(data: TurnData, event: ToolStarted) -> Answered:
+    call = Call(number=event.number, call_id=event.call_id, title=event.title, tool_kind=event.tool_kind)
+    return _change(data, calls=data.calls + 1, open=(*data.open, call)), ()
+
+
+def close_call(data: TurnData, event: ToolCompleted) -> Answered:
+    call = call_of(data, event.call_id)
+    assert call is not None, "a call that is not open is stale"
+    changed = _change(data, open=tuple(one for one in data.open if one is not call))
+    if event.outcome != "aborted":
+        return changed, ()
+    cancel = CancelTool(number=call.number, call_id=call.call_id, abort_id=event.abort_id, reason=event.reason)
+    return changed, (cancel,)
+
+
+def settle(data: TurnData, event: VerifyRequested | TaskFailed) -> Answered:
+    abort_id = event.abort_id if isinstance(event, TaskFailed) else None
+    return _change(data, verdict=event.verdict, abort_id=abort_id), ()
+
+
+def seal(data: TurnData, event: Event) -> Answered:
+    """From here on a failure comes too late."""
+    return _change(data, phase="settled"), ()
+
+
+def report_exit(data: TurnData, event: Event) -> Answered:
+    assert data.verdict is not None, "an exit is reported with its verdict"
+    return data, (Tell(to=data.session_id, event=SessionExited(incarnation=data.incarnation, verdict=data.verdict)),)
+
+
+def close_calls(data: TurnData, event: Event) -> Answered:
+    """Every call that is open when its turn fails gets its one result here."""
+    outcome = "aborted" if data.abort_id else "unknown"
+    cancels = tuple(
+        CancelTool(
+            number=call.number, call_id=call.call_id, abort_id=data.abort_id, reason=f"its turn failed: {outcome}"
+        )
+        for call in data.open
+    )
+    return _change(data, open=()), cancels
+
+
+def verify(data: TurnData, event: Event) -> Answered:
+    return data, (Verify(),)
+
+
+def clean_up(data: TurnData, event: Event) -> Answered:
+    return data, (CleanUp(),)
+
+
+def must_compact(data: TurnData, event: Event) -> Answered:
+    """The seed goes to RUNNING and says "must compact first": so the need is raised again at once."""
+    return data, (Tell(to=data.id, event=CompactNeeded()),)
+
+
+def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
+    verdict = data.verdict or Verdict(exit=Exit.ERROR, error="it ended without a verdict")
+    completed = verdict.exit is Exit.SUCCESS
+    reaped = TurnReaped(turn_id=data.id, completed=completed, error=verdict.error)
+    return data, (Tell(to=data.session_id, event=reaped), Bury())
+
+
+# ------------------------------------------------------------------------------------------------------- the table
+T = Turn
+PARALLEL = "parallel tool calls: TOOL_USE is entered at the first and left at the last"
+
+TURN: Machine[Turn, TurnData] = Machine(
+    "turn",
+    source="000",
+    initial=[T.IDLE],
+    terminal=[T.REAPED],
+    rules=[
+        rule(TaskClaimed, T.IDLE, T.CLAIMING, do=[note_request]),
+        rule(AgentSpawned, T.CLAIMING, T.SPAWNING, when=launched, do=[note_phase]),
+        rule(TaskFailed, T.CLAIMING, T.FAILED, do=[settle, seal, clean_up]),
+        rule(AgentSpawned, T.SPAWNING, T.RUNNING, when=ready, do=[note_phase, start_deadline]),
+        rule(TaskFailed, T.SPAWNING, T.FAILED, do=[settle, seal, clean_up]),
+        rule(ToolStarted, T.RUNNING, T.TOOL_USE, do=[open_call]),
+        rule(CompactNeeded, T.RUNNING, T.COMPACTING),
+        rule(VerifyRequested, T.RUNNING, T.VERIFYING, do=[settle, report_exit, verify]),
+        rule(TaskFailed, T.RUNNING, T.FAILED, do=[settle, seal, report_exit, clean_up]),
+        rule(ToolCompleted, T.TOOL_USE, T.RUNNING, when=last_call, do=[close_call]),
+        rule(ToolCompleted, T.TOOL_USE, None, do=[close_call], extension=PARALLEL),
+        rule(ToolStarted, T.TOOL_USE, None, do=[open_call], extension=PARALLEL),
+        rule(TaskFailed, T.TOOL_USE, T.FAILED, do=[settle, seal, close_calls, report_exit, clean_up]),
+        rule(VerifyRequested, T.COMPACTING, T.RUNNING),
+        rule(
+            CompactionCompleted,
+            T.COMPACTING,
+            T.RUNNING,
+            extension="the name says what happened; the seed spells it verify_requested",
+        ),
+        rule(TaskFailed, T.COMPACTING, T.FAILED, do=[settle, seal, report_exit, clean_up]),
+        rule(TaskCompleted, T.VERIFYING, T.COMPLETING, do=[seal, clean_up]),
+        rule(CompactNeeded, T.VERIFYING, T.RUNNING, do=[must_compact]),
+        rule(TaskFailed, T.VERIFYING, T.FAILED, do=[settle, seal, clean_up]),
+        rule(AgentReaped, T.COMPLETING, T.REAPED, do=[report_reaped]),
+        rule(AgentReaped, T.FAILED, T.REAPED, do=[report_reaped]),
+    ],
+)

@@ -1,0 +1,175 @@
+"""The lifecycle of a worker: one or more slots on a host that take jobs (seed 004).
+
+It never holds more tasks than it has slots. Told to shut down while busy it drains: it takes nothing new, stays busy
+until its last task has ended, and ``shutdown_requested``, raised once more then, takes it out. One that was lost and
+came back holds nothing: its tasks were fenced off when it was given up.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event, Machine, rule
+
+__all__ = [
+    "WORKER",
+    "HealthCheckRecovered",
+    "HealthCheckTimeout",
+    "MaxTimeoutExceeded",
+    "RegistrationComplete",
+    "ShutdownRequested",
+    "TaskAssigned",
+    "TaskCompleted",
+    "Worker",
+    "WorkerData",
+]
+
+
+class Worker(Enum):
+    """The five states, spelled as in the specification."""
+
+    INITIALIZING = "initializing"
+    IDLE = "idle"
+    BUSY = "busy"
+    UNRESPONSIVE = "unresponsive"
+    SHUTDOWN = "shutdown"
+
+
+class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits, then what it holds: ``active_tasks`` of ``max_concurrent_tasks`` slots are taken."""
+
+    max_concurrent_tasks: int = 1
+    misses_max: int = 3
+    shutdown_s: float = 180.0
+    capabilities: tuple[str, ...] = ()
+    active_tasks: int = 0
+    draining: bool = False
+
+
+class RegistrationComplete(Event, frozen=True, kw_only=True):
+    """It registered *capabilities* with the supervisor."""
+
+    spelled = "registration_complete"
+    capabilities: tuple[str, ...] = ()
+
+
+class TaskAssigned(Event, frozen=True, kw_only=True):
+    """It was given *task_id*, which needs *capabilities*."""
+
+    spelled = "task_assigned"
+    task_id: str = ""
+    capabilities: tuple[str, ...] = ()
+
+
+class TaskCompleted(Event, frozen=True, kw_only=True):
+    """*task_id* has ended, whatever its outcome."""
+
+    spelled = "task_completed"
+    task_id: str = ""
+
+
+class HealthCheckTimeout(Event, frozen=True, kw_only=True):
+    """It has missed *missed* health checks in a row."""
+
+    spelled = "health_check_timeout"
+    missed: int
+
+
+class HealthCheckRecovered(Event, frozen=True, kw_only=True):
+    """It answers again."""
+
+    spelled = "health_check_recovered"
+
+
+class MaxTimeoutExceeded(Event, frozen=True, kw_only=True):
+    """It has been silent for *silent_s* seconds."""
+
+    spelled = "max_timeout_exceeded"
+    silent_s: float
+
+
+class ShutdownRequested(Event, frozen=True, kw_only=True):
+    """It shall shut down; raised again when the last task of a draining worker has ended."""
+
+    spelled = "shutdown_requested"
+    reason: str = ""
+
+
+Out = tuple[WorkerData, tuple[Effect, ...]]
+
+
+def slot_free(data: WorkerData, event: TaskAssigned) -> bool:
+    """It is not draining, has a slot, and provides what the task needs."""
+    provides = all(one in data.capabilities for one in event.capabilities)
+    return provides and not data.draining and data.active_tasks < data.max_concurrent_tasks
+
+
+def tasks_remain(data: WorkerData, event: TaskCompleted) -> bool:
+    return data.active_tasks > 1
+
+
+def drained(data: WorkerData, event: TaskCompleted) -> bool:
+    return data.draining and data.active_tasks <= 1
+
+
+def no_active_tasks(data: WorkerData, event: ShutdownRequested) -> bool:
+    return data.active_tasks == 0
+
+
+def missed_enough(data: WorkerData, event: HealthCheckTimeout) -> bool:
+    return event.missed >= data.misses_max
+
+
+def silent_too_long(data: WorkerData, event: MaxTimeoutExceeded) -> bool:
+    return event.silent_s >= data.shutdown_s
+
+
+def register(data: WorkerData, event: RegistrationComplete) -> Out:
+    return replace(data, capabilities=event.capabilities), ()
+
+
+def take_slot(data: WorkerData, event: TaskAssigned) -> Out:
+    return replace(data, active_tasks=data.active_tasks + 1), ()
+
+
+def free_slot(data: WorkerData, event: TaskCompleted) -> Out:
+    return replace(data, active_tasks=max(0, data.active_tasks - 1)), ()
+
+
+def lose_tasks(data: WorkerData, event: HealthCheckTimeout) -> Out:
+    return replace(data, active_tasks=0), ()
+
+
+def drain(data: WorkerData, event: ShutdownRequested) -> Out:
+    return replace(data, draining=True), ()
+
+
+SLOTS = "a worker with several slots stays busy while one is taken; the seed's worker has one slot"
+DRAIN = "a busy worker drains first: 'after_task_complete' in the seed, where nothing remembers the request"
+IDLE_LOST = "an idle worker falls silent too"
+
+W = Worker
+WORKER: Machine[Worker, WorkerData] = Machine(
+    "worker",
+    source="004",
+    initial=[W.INITIALIZING],
+    terminal=[W.SHUTDOWN],
+    rules=[
+        rule(RegistrationComplete, W.INITIALIZING, W.IDLE, do=[register]),
+        rule(TaskAssigned, W.IDLE, W.BUSY, when=slot_free, do=[take_slot]),
+        rule(TaskAssigned, W.BUSY, None, when=slot_free, do=[take_slot], extension=SLOTS),
+        rule(TaskCompleted, W.BUSY, None, when=tasks_remain, do=[free_slot], extension=SLOTS),
+        rule(TaskCompleted, W.BUSY, None, when=drained, do=[free_slot], extension=DRAIN),
+        rule(TaskCompleted, W.BUSY, W.IDLE, do=[free_slot]),
+        rule(HealthCheckTimeout, W.BUSY, W.UNRESPONSIVE, when=missed_enough, do=[lose_tasks]),
+        rule(HealthCheckTimeout, W.IDLE, W.UNRESPONSIVE, when=missed_enough, extension=IDLE_LOST),
+        rule(HealthCheckRecovered, W.UNRESPONSIVE, W.IDLE),
+        rule(MaxTimeoutExceeded, W.UNRESPONSIVE, W.SHUTDOWN, when=silent_too_long),
+        rule(ShutdownRequested, W.IDLE, W.SHUTDOWN),
+        rule(ShutdownRequested, W.BUSY, W.SHUTDOWN, when=no_active_tasks, trigger="after_task_complete"),
+        rule(ShutdownRequested, W.BUSY, None, do=[drain], extension=DRAIN),
+    ],
+)

@@ -1,0 +1,187 @@
+"""The lifecycle of a workstream: a plan, a graph of tasks that ends in one merge (seed 004).
+
+Once executing it never goes backwards: it stays there until all its tasks are settled, unless a critical one fails.
+What its tasks did is a count that the event carries and a guard compares with the specification; terminal states
+are sticky.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event, Machine, rule
+
+__all__ = [
+    "WORKSTREAM",
+    "AllTasksCompleted",
+    "AllTasksCreated",
+    "CriticalTaskFailed",
+    "FirstTaskStarted",
+    "SettledWithCancellations",
+    "SettledWithFailures",
+    "UserCancelled",
+    "ValidationFailed",
+    "ValidationPassed",
+    "Workstream",
+    "WorkstreamData",
+]
+
+
+class Workstream(Enum):
+    """The seven states, spelled as in the specification."""
+
+    PLANNED = "planned"
+    READY = "ready"
+    EXECUTING = "executing"
+    VALIDATING = "validating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class WorkstreamData(msgspec.Struct, frozen=True, kw_only=True):
+    """What it knows: how many tasks the plan specifies, when the first one started, and what went wrong last."""
+
+    tasks: int
+    started_at: float | None = None
+    last_error: str = ""
+
+
+class AllTasksCreated(Event, frozen=True, kw_only=True):
+    """*count* tasks exist; it must be the number that the plan specifies, and at least one."""
+
+    spelled = "all_tasks_created"
+    count: int
+
+
+class FirstTaskStarted(Event, frozen=True, kw_only=True):
+    """*task_id* is the first task to run."""
+
+    spelled = "first_task_started"
+    task_id: str = ""
+
+
+class AllTasksCompleted(Event, frozen=True, kw_only=True):
+    """*completed* tasks are completed; it must be all of them."""
+
+    spelled = "all_tasks_completed"
+    completed: int
+
+
+class CriticalTaskFailed(Event, frozen=True, kw_only=True):
+    """*task_id*, without which the plan is worth nothing, has failed."""
+
+    spelled = "critical_task_failed"
+    task_id: str
+    error: str = ""
+
+
+class SettledWithFailures(Event, frozen=True, kw_only=True):
+    """Every task has ended, and at least one has failed."""
+
+    spelled = "settled_with_failures"
+    completed: int
+    failed: int
+    cancelled: int = 0
+
+
+class SettledWithCancellations(Event, frozen=True, kw_only=True):
+    """Every task has ended, none has failed, and at least one was cancelled."""
+
+    spelled = "settled_with_cancellations"
+    completed: int
+    cancelled: int
+
+
+class ValidationPassed(Event, frozen=True, kw_only=True):
+    """The final validation passed: merge."""
+
+    spelled = "validation_passed"
+
+
+class ValidationFailed(Event, frozen=True, kw_only=True):
+    """The final validation failed."""
+
+    spelled = "validation_failed"
+    error: str = ""
+
+
+class UserCancelled(Event, frozen=True, kw_only=True):
+    """Nobody wants it any more."""
+
+    spelled = "user_cancelled"
+    reason: str = ""
+
+
+Out = tuple[WorkstreamData, tuple[Effect, ...]]
+
+
+def count_matches(data: WorkstreamData, event: AllTasksCreated) -> bool:
+    return event.count == data.tasks > 0
+
+
+def all_completed(data: WorkstreamData, event: AllTasksCompleted) -> bool:
+    return event.completed == data.tasks
+
+
+def settled_some_failed(data: WorkstreamData, event: SettledWithFailures) -> bool:
+    return event.failed > 0 and event.completed + event.failed + event.cancelled == data.tasks
+
+
+def settled_some_cancelled(data: WorkstreamData, event: SettledWithCancellations) -> bool:
+    return event.cancelled > 0 and event.completed + event.cancelled == data.tasks
+
+
+def note_start(data: WorkstreamData, event: Event) -> Out:
+    return replace(data, started_at=event.at), ()
+
+
+def keep_critical(data: WorkstreamData, event: CriticalTaskFailed) -> Out:
+    return replace(data, last_error=f"critical task {event.task_id} failed: {event.error}"), ()
+
+
+def keep_count(data: WorkstreamData, event: SettledWithFailures) -> Out:
+    return replace(data, last_error=f"{event.failed} of {data.tasks} tasks failed"), ()
+
+
+def keep_error(data: WorkstreamData, event: ValidationFailed) -> Out:
+    return replace(data, last_error=event.error), ()
+
+
+FAILURES = "a failure that is not critical lets the others finish, then the plan has failed; the seed would never end"
+CANCELLATIONS = "when all tasks have ended and some were cancelled, none failed, there is nothing to validate"
+
+W = Workstream
+WORKSTREAM: Machine[Workstream, WorkstreamData] = Machine(
+    "workstream",
+    source="004",
+    initial=[W.PLANNED],
+    terminal=[W.COMPLETED, W.FAILED, W.CANCELLED],
+    rules=[
+        rule(AllTasksCreated, W.PLANNED, W.READY, when=count_matches),
+        rule(FirstTaskStarted, W.READY, W.EXECUTING, do=[note_start]),
+        rule(AllTasksCompleted, W.EXECUTING, W.VALIDATING, when=all_completed),
+        rule(CriticalTaskFailed, W.EXECUTING, W.FAILED, do=[keep_critical]),
+        rule(ValidationPassed, W.VALIDATING, W.COMPLETED),
+        rule(ValidationFailed, W.VALIDATING, W.FAILED, do=[keep_error]),
+        rule(UserCancelled, [W.PLANNED, W.READY, W.EXECUTING], W.CANCELLED),
+        rule(
+            SettledWithFailures,
+            W.EXECUTING,
+            W.FAILED,
+            when=settled_some_failed,
+            do=[keep_count],
+            extension=FAILURES,
+        ),
+        rule(
+            SettledWithCancellations,
+            W.EXECUTING,
+            W.CANCELLED,
+            when=settled_some_cancelled,
+            extension=CANCELLATIONS,
+        ),
+    ],
+)

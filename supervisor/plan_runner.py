@@ -1,0 +1,139 @@
+"""Runs a plan: each task is one prompt of one session, after the tasks it depends on, some at once.
+
+A task is an entity with a log like any other: claimed by its session, started when its agent is, completed and closed
+when the turn was verified. What depends on a task that did not close is never started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import anyio
+
+from supervisor.config import Plan, TaskConfig
+from supervisor.entity import Refused
+from supervisor.kinds import TASK_KIND
+from supervisor.ledger import Cause
+from supervisor.lifecycles.task import (
+    Cancelled,
+    Claimed,
+    Closed,
+    Completed,
+    Failed,
+    Started,
+    Task,
+    TaskData,
+    TaskEvent,
+)
+from supervisor.runtime import Session, Supervisor
+from supervisor.tree import NoSuchEntity
+
+__all__ = ["PlanResult", "TaskResult", "run_plan"]
+
+ACTOR = "plan"
+
+
+class TaskResult(NamedTuple):
+    """How a task ended: ``completed``, ``failed``, ``aborted``, or ``blocked`` by one that it depends on."""
+
+    id: str
+    session_id: str
+    outcome: str
+    error: str
+    took_s: float
+
+
+class PlanResult(NamedTuple):
+    """How every task of a plan ended."""
+
+    tasks: Mapping[str, TaskResult]
+
+    @property
+    def ok(self) -> bool:
+        return all(task.outcome == "completed" for task in self.tasks.values())
+
+
+async def run_plan(sup: Supervisor, plan: Plan) -> PlanResult:
+    """Run every task of *plan* on *sup*, in dependency order, up to ``max_sessions`` at once."""
+    runner = _Runner(sup, plan)
+    for task in plan.tasks:
+        runner.open(task)
+    async with anyio.create_task_group() as group:
+        for task in plan.tasks:
+            group.start_soon(runner.run, task)
+    return PlanResult({task.id: runner.results[task.id] for task in plan.tasks})
+
+
+class _Runner:
+    def __init__(self, sup: Supervisor, plan: Plan) -> None:
+        self._sup = sup
+        self._slots = anyio.CapacityLimiter(plan.max_sessions)
+        self._done = {task.id: anyio.Event() for task in plan.tasks}
+        self._entities: dict[str, str] = {}
+        self.results: dict[str, TaskResult] = {}
+
+    def open(self, task: TaskConfig) -> None:
+        """The task's log begins."""
+        entity_id = self._sup.new_id(f"task:{task.id}")
+        self._entities[task.id] = entity_id
+        data = TaskData(waiting_for=task.depends_on)
+        self._sup.tree.birth(TASK_KIND, entity_id, parent_id=None, state=Task.OPEN, data=data, cause=Cause(actor=ACTOR))
+
+    async def run(self, task: TaskConfig) -> None:
+        began = anyio.current_time()
+        for needed in task.depends_on:
+            await self._done[needed].wait()
+        failed = [needed for needed in task.depends_on if self.results[needed].outcome != "completed"]
+        if failed:
+            session_id, outcome, error = "", "blocked", f"it depends on {', '.join(failed)}, which did not complete"
+            await self._post(task, Cancelled(reason=error))
+        else:
+            async with self._slots:
+                began = anyio.current_time()
+                session_id, outcome, error = await self._work(task)
+        took_s = round(anyio.current_time() - began, 6)
+        self.results[task.id] = TaskResult(task.id, session_id, outcome, error, took_s)
+        self._sup.tree.bury(self._entities[task.id])
+        self._done[task.id].set()
+
+    async def _work(self, task: TaskConfig) -> tuple[str, str, str]:
+        try:
+            session = await self._sup.start_session(task.id, agent=task.agent)
+        except Refused as refusal:
+            await self._post(task, Cancelled(reason=str(refusal)))
+            return "", "aborted", str(refusal)
+        await self._post(task, Claimed(by=session.id, reason=f"agent {task.agent}"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._note_start, task, session)
+            outcome, error = await self._turn(task, session)
+            group.cancel_scope.cancel()
+        await self._settle(task, outcome, error)
+        await session.close()
+        return session.id, outcome, error
+
+    async def _turn(self, task: TaskConfig, session: Session) -> tuple[str, str]:
+        try:
+            result = await session.run(task.prompt)
+        except (NoSuchEntity, Refused) as error:
+            return "aborted", str(error)
+        return result.outcome, result.error
+
+    async def _note_start(self, task: TaskConfig, session: Session) -> None:
+        work = self._sup.tree.works.get(session.id)
+        if work is not None:
+            await work.running.wait()
+            await self._post(task, Started(reason="its agent is ready"))
+
+    async def _settle(self, task: TaskConfig, outcome: str, error: str) -> None:
+        match outcome:
+            case "completed":
+                await self._post(task, Completed(reason="the turn was verified"))
+                await self._post(task, Closed(reason="nothing to merge: the session worked in place"))
+            case "aborted":
+                await self._post(task, Cancelled(reason=error))
+            case _:
+                await self._post(task, Failed(reason=error))
+
+    async def _post(self, task: TaskConfig, event: TaskEvent) -> None:
+        await self._sup.tree.post(self._entities[task.id], event, cause=Cause(actor=ACTOR))

@@ -1,0 +1,179 @@
+"""A plan's text as data, with the line of every field. Safe YAML only, and nothing that could grow without bound.
+
+A file may have 1 MiB and 100,000 values, aliases counted as often as they are used. Every fault is a ``BadPlan`` that
+names the file and the line. Nothing here knows what a plan means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+__all__ = ["BYTES_MAX", "NODES_MAX", "BadPlan", "FieldPath", "Source", "read_source", "spelled"]
+
+BYTES_MAX: Final = 1024 * 1024
+NODES_MAX: Final = 100_000
+
+_KEY_TAGS: Final = frozenset({"tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"})
+
+FieldPath = tuple[str | int, ...]
+"""The way to a field: ``("tasks", 1, "agent")``."""
+
+
+class BadPlan(Exception):
+    """A plan that cannot be run: one line per problem, each with file, line and field. Nothing was started."""
+
+
+def spelled(path: FieldPath) -> str:
+    """The path as a person writes it: ``tasks[1].agent``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+class Source:
+    """A YAML document: its data, and where each field of it stands."""
+
+    def __init__(self, name: str, root: yaml.Node, data: Any) -> None:
+        self.name, self.root, self.data = name, root, data
+
+    def line(self, path: FieldPath) -> int:
+        """The line of that field, or of the nearest one around it that is there (from 1)."""
+        node, line = self.root, self.root.start_mark.line
+        for part in path:
+            found = _step(node, part)
+            if found is None:
+                break
+            mark, node = found
+            line = mark.start_mark.line
+        return int(line) + 1
+
+    def written(self, path: FieldPath) -> str | None:
+        """The scalar at *path* as it stands in the file; ``None`` if there is none."""
+        node = self.root
+        for part in path:
+            found = _step(node, part)
+            if found is None:
+                return None
+            node = found[1]
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+    def bad(self, problems: Iterable[tuple[FieldPath, str]]) -> BadPlan:
+        """The error that tells all *problems*, in the order of the file."""
+        placed = sorted((self.line(path), number, path, words) for number, (path, words) in enumerate(problems))
+        return BadPlan("\n".join(f"{self.name}:{line}: {_field(path)}{words}" for line, _, path, words in placed))
+
+
+def _field(path: FieldPath) -> str:
+    return f"{spelled(path)}: " if path else ""
+
+
+def _step(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """The node that marks the place of *part* (a key, an item), and its value."""
+    if isinstance(node, yaml.SequenceNode):
+        inside = isinstance(part, int) and 0 <= part < len(node.value)
+        return (node.value[part], node.value[part]) if inside else None
+    if isinstance(node, yaml.MappingNode):
+        return next(((key, value) for key, value in node.value if key.value == str(part)), None)
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+def read_source(path: Path) -> Source:
+    """Read and parse *path*.
+
+    Raises:
+        BadPlan: it is missing, too big, not UTF-8, not YAML, or says a thing twice.
+    """
+    name = str(path)
+    return parse(_text(_bytes(path, name), name), name)
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    if path.is_dir():
+        raise BadPlan(f"{name}: is a directory; give the path of a plan, for example {path / 'plan.yaml'}")
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise BadPlan(f"{name}: no such file; give the path of a plan (examples/plan.yaml is one)") from None
+    except (OSError, ValueError) as error:
+        raise BadPlan(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > BYTES_MAX:
+        raise BadPlan(f"{name}: is larger than {BYTES_MAX} bytes, the most a plan may have; split it")
+    return data
+
+
+def _text(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        wrong = f"byte 0x{data[error.start]:02x} at position {error.start}"
+        raise BadPlan(f"{name}:{line}: not UTF-8 ({wrong}); save the plan as UTF-8") from None
+
+
+def parse(text: str, name: str) -> Source:
+    """The document that *text* holds."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            raise BadPlan(f"{name}: is empty; a plan needs agents and tasks")
+        _check_nodes(root, name)
+        data = yaml.SafeLoader("").construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        raise BadPlan(_not_yaml(error, name)) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadPlan(f"{name}:{line}: not YAML: {error.reason} (#x{_code(error.character):02x})") from None
+    except RecursionError:
+        raise BadPlan(f"{name}: nested too deeply; a plan has five levels") from None
+    except ValueError as error:
+        why = str(error).partition(";")[0]
+        raise BadPlan(f"{name}: a value that looks like a number or a date is none ({why}); quote it") from None
+    return Source(name, root, data)
+
+
+def _code(character: object) -> int:
+    return ord(character) if isinstance(character, str) else int(str(character))
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, name: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    place = f"{mark.line + 1}:{mark.column + 1}: " if mark else " "
+    words = ", ".join(part for part in (error.context, error.problem) if part)
+    return f"{name}:{place}not YAML: {words}"
+
+
+def _check_nodes(root: yaml.Node, name: str) -> None:
+    """Refuse a document that says a key twice, or that its aliases make too large (or endless)."""
+    pending, counted = [root], 1
+    while pending:
+        node = pending.pop()
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node, name)
+            inside = [part for pair in node.value for part in pair]
+        else:
+            inside = node.value if isinstance(node, yaml.SequenceNode) else []
+        counted += len(inside)
+        if counted > NODES_MAX:
+            raise BadPlan(f"{name}: has more than {NODES_MAX} values, its aliases resolved; split it")
+        pending += inside
+
+
+def _check_keys(node: yaml.MappingNode, name: str) -> None:
+    first: dict[Any, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise BadPlan(f"{name}:{line}: a key must be text, not a list or a mapping")
+        if key.tag not in _KEY_TAGS:
+            kind = key.tag.rpartition(":")[2]
+            raise BadPlan(f"{name}:{line}: the key {key.value} is read as {kind}; quote it to make it text")
+        if key.value in first:
+            raise BadPlan(f"{name}:{line}: {key.value}: is there twice (first in line {first[key.value]}); remove one")
+        first[key.value] = line

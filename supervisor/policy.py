@@ -1,0 +1,111 @@
+"""Decisions that are one place's business each: the verdict on a turn, the reason of an exit, the text of a prompt.
+
+Pure: what was seen goes in, a value comes out. An exit code is never believed on its own: success is a terminal
+event of the agent, without an error and without an open tool call.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from actors.machine import Event
+from supervisor.lifecycles.events import FatalError, OperatorStop
+from supervisor.lifecycles.session import Message
+from supervisor.vocabulary import AbortReason, Exit, Severity, TransitionReason, Verdict
+
+__all__ = ["abort_reason_of", "build_prompt", "describe_status", "judge", "severity_of"]
+
+STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
+    "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
+    "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),
+    "refusal": ("the agent refused to go on", TransitionReason.STOP_HOOK_BLOCKED, None),
+    "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
+}
+"""What an agent's word on its turn means where it is not the end of the work."""
+
+
+def abort_reason_of(status: int | None, *, intended: AbortReason | None = None) -> AbortReason | None:
+    """The reason behind an exit status in Python's form; ``None`` for 0.
+
+    *intended* is what we sent the process away for, noted before the signal: only a SIGKILL that was not ours is
+    taken for the out-of-memory killer.
+    """
+    if intended is not None:
+        return intended
+    match status:
+        case 0:
+            return None
+        case 124:
+            return AbortReason.TIMEOUT
+        case 126:
+            return AbortReason.PERMISSION_DENIED
+        case 130 | -2:
+            return AbortReason.USER_INTERRUPT
+        case 143 | -15:
+            return AbortReason.SHUTDOWN_SIGNAL
+        case 137 | -9:
+            return AbortReason.OOM
+        case _:
+            return AbortReason.UNKNOWN
+
+
+def describe_status(status: int | None) -> str:
+    """An exit status in words."""
+    if status is None:
+        return "its exit status is not known"
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"
+
+
+def judge(
+    stop: str,
+    error: str,
+    *,
+    open_calls: Sequence[str] = (),
+    status: int | None = None,
+    intent: Verdict | None = None,
+) -> Verdict:
+    """The verdict on a turn from the agent's claim (*stop*, *error*) and what we know.
+
+    *intent* is why we asked it to stop; it explains every end but a success that came first.
+    """
+    if stop == "end_turn" and not error and not open_calls:
+        return Verdict(exit=Exit.SUCCESS, status=status)
+    if intent is not None:
+        return intent
+    if stop == "end_turn" and not error:
+        error = f"the turn ended with open tool calls: {', '.join(open_calls)}"
+        return Verdict(exit=Exit.ERROR, error=error, abort_reason=AbortReason.UNKNOWN, status=status)
+    if stop in STOPS:
+        words, reason, abort_reason = STOPS[stop]
+        return Verdict(
+            exit=Exit.ERROR, error=error or words, transition_reason=reason, abort_reason=abort_reason, status=status
+        )
+    abort_reason = abort_reason_of(status) if status else None
+    return Verdict(exit=Exit.ERROR, error=error or describe_status(status), abort_reason=abort_reason, status=status)
+
+
+def build_prompt(prompt: str, messages: Sequence[Message]) -> str:
+    """The text an agent gets: the request, then the messages that waited for it, oldest first, urgent ones named so."""
+    parts = [prompt]
+    for message in messages:
+        kind = "Urgent message" if message.urgent else "Message"
+        parts.append(f"{kind} from {message.sender}:\n{message.text}")
+    return "\n\n".join(parts)
+
+
+def severity_of(event: Event) -> Severity:
+    """How loud the record of an event is (seed 004: a failure that is retried warns, one that is final is an error)."""
+    if isinstance(event, FatalError):
+        return Severity.CRITICAL
+    if isinstance(event, OperatorStop) and event.abort_id is not None:
+        return Severity.WARNING
+    verdict = getattr(event, "verdict", None)
+    if isinstance(verdict, Verdict) and verdict.exit is not Exit.SUCCESS:
+        return Severity.WARNING
+    return Severity.INFO

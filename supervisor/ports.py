@@ -1,0 +1,420 @@
+"""The doors to the world: what the runtime asks of processes, agents, the disk, and the clock.
+
+Protocols and the values that cross them; no implementation. One conformance suite per port runs on every
+implementation. A codec is sans-I/O: bytes in, agent events out; commands in, bytes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = [
+    "Append",
+    "ChildAsked",
+    "CloseInput",
+    "Codec",
+    "Compaction",
+    "EntityRow",
+    "Fenced",
+    "Journal",
+    "JournalError",
+    "Launch",
+    "Malformed",
+    "Out",
+    "PermissionAsked",
+    "Process",
+    "ProcessHost",
+    "ProcessReport",
+    "Ready",
+    "Send",
+    "Signal",
+    "SpawnError",
+    "TerminalKilled",
+    "TerminalOpened",
+    "Text",
+    "ToolClosed",
+    "ToolOpened",
+    "TranscriptSink",
+    "TurnEnded",
+    "Usage",
+    "WallClock",
+    "Workspace",
+]
+
+
+# --------------------------------------------------------------------------------------------------- processes
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to start: its argv, working directory, and whole environment (nothing is inherited)."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The fate of a process and of everything it started.
+
+    ``status`` is the main process's exit status in Python's form (negative: signal), ``None`` when it is not known
+    (the warden itself died). ``ended_by`` is ``exit`` (by itself), ``terminate`` or ``kill`` (by us).
+    ``killed`` counts the descendants that had to be killed, ``survivors`` those that are still there: 0, or -1 when
+    nobody can say.
+    """
+
+    pid: int
+    status: int | None
+    ended_by: str
+    killed: int
+    survivors: int
+    took_s: float
+
+
+class SpawnError(Exception):
+    """A program could not be started; the message says which, and why."""
+
+
+class Process(Protocol):
+    """A running program under its warden. ``signal``, ``terminate`` and ``kill`` never wait and never raise."""
+
+    @property
+    def pid(self) -> int: ...
+
+    async def receive(self) -> bytes:
+        """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
+        ...
+
+    async def receive_err(self) -> bytes:
+        """The next bytes of its standard error; ``b""`` at the end."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Write all of *data* to its standard input; a closed input drops it silently (the exit tells why)."""
+        ...
+
+    def close_input(self) -> None:
+        """End of its standard input."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the main process only."""
+        ...
+
+    def terminate(self) -> None:
+        """SIGTERM, then SIGCONT, to the whole tree."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL the whole tree until nothing is left."""
+        ...
+
+    async def wait_exit(self) -> int | None:
+        """The exit status of the main process (Python's form), ``None`` when the warden was lost."""
+        ...
+
+    async def wait_ended(self) -> ProcessReport:
+        """Its fate, once the whole tree is gone and reaped."""
+        ...
+
+
+class ProcessHost(Protocol):
+    """Starts programs, each under a warden of its own."""
+
+    def spawn(
+        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
+    ) -> AbstractAsyncContextManager[Process]:
+        """Start *launch*. Leaving the context ends the whole tree (terminate, then kill) under a bounded shield.
+
+        Raises:
+            SpawnError: the program is missing, not executable, or the working directory does not exist.
+        """
+        ...
+
+
+# --------------------------------------------------------------------------------------------------- agents
+class Send(msgspec.Struct, frozen=True):
+    """Write these bytes to the agent's standard input."""
+
+    data: bytes
+
+
+class CloseInput(msgspec.Struct, frozen=True):
+    """End of the agent's standard input."""
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """Send this signal to the agent's main process (agents without an in-band cancel)."""
+
+    number: int
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The agent can take prompts. ``resume_id`` is its own name for the conversation, where it has one."""
+
+    resume_id: str | None = None
+    info: str = ""
+
+
+class Text(msgspec.Struct, frozen=True):
+    """Something the agent said (``message``), thought (``thought``) or logged (``log``)."""
+
+    kind: str
+    text: str
+
+
+class ToolOpened(msgspec.Struct, frozen=True):
+    """The agent began a tool call."""
+
+    call_id: str
+    title: str
+    tool_kind: str = "other"
+
+
+class ToolClosed(msgspec.Struct, frozen=True):
+    """A tool call returned: ``completed`` or ``failed``."""
+
+    call_id: str
+    outcome: str
+
+
+class PermissionAsked(msgspec.Struct, frozen=True):
+    """The agent may not go on before it is answered with one of ``options`` (option id, kind)."""
+
+    request_id: str
+    title: str
+    options: tuple[tuple[str, str], ...]
+
+
+class TerminalOpened(msgspec.Struct, frozen=True):
+    """The agent asks us to run a command for it; ``call_id`` is the tool call it serves (never empty)."""
+
+    terminal_id: str
+    call_id: str
+    argv: tuple[str, ...]
+    cwd: str | None
+    env: dict[str, str]
+
+
+class TerminalKilled(msgspec.Struct, frozen=True):
+    """The agent asks us to end that command (kill, or release while it runs)."""
+
+    terminal_id: str
+
+
+class ChildAsked(msgspec.Struct, frozen=True):
+    """The agent asks for a sub-agent: a child session that works on *prompt*; answered by ``Codec.child_ended``."""
+
+    request_id: str
+    name: str
+    prompt: str
+    agent: str | None
+    call_id: str | None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What the agent says it has used so far, as it says it."""
+
+    used: dict[str, Any]
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """Context compaction began (``active``) or ended."""
+
+    active: bool
+    failed: bool = False
+
+
+class TurnEnded(msgspec.Struct, frozen=True):
+    """The agent's word on the turn: ``end_turn``, ``cancelled``, ``refusal``, ``max_tokens``, ``max_turns``, ``error``.
+
+    It is a claim: success also needs no open tool call and no error.
+    """
+
+    stop: str
+    error: str = ""
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """The agent broke its protocol; *why* names what was wrong. Its turn fails with that reason."""
+
+    why: str
+
+
+Out = (
+    Send
+    | CloseInput
+    | Signal
+    | Ready
+    | Text
+    | ToolOpened
+    | ToolClosed
+    | PermissionAsked
+    | TerminalOpened
+    | TerminalKilled
+    | ChildAsked
+    | Usage
+    | Compaction
+    | TurnEnded
+    | Malformed
+)
+"""Everything a codec answers with: bytes for the agent, or what the agent told us."""
+
+
+class Codec(Protocol):
+    """One conversation with one agent process, without I/O. Every method answers with what to do and what was said.
+
+    A codec never raises for anything an agent sends: it answers :class:`Malformed`.
+    """
+
+    @property
+    def one_shot(self) -> bool:
+        """True if the process serves one prompt and exits (the prompt is known at the launch)."""
+        ...
+
+    def argv(self, command: Sequence[str], prompt: str) -> tuple[str, ...]:
+        """The command line for a process that will first be given *prompt*."""
+        ...
+
+    def start(self, cwd: str) -> Iterable[Out]:
+        """The process runs: begin the conversation."""
+        ...
+
+    def prompt(self, text: str) -> Iterable[Out]: ...
+
+    def interrupt(self) -> Iterable[Out]:
+        """Ask the agent to stop what it is doing now, within the protocol."""
+        ...
+
+    def close(self) -> Iterable[Out]:
+        """Ask the agent to end."""
+        ...
+
+    def feed(self, data: bytes) -> Iterable[Out]:
+        """Bytes of the agent's standard output; ``b""`` is its end."""
+        ...
+
+    def exited(self, status: int | None) -> Iterable[Out]:
+        """The agent's main process ended, all its output has been fed."""
+        ...
+
+    def permission(self, request_id: str, option_id: str | None) -> Iterable[Out]:
+        """Answer a :class:`PermissionAsked`; ``None`` is *cancelled*."""
+        ...
+
+    def terminal_output(self, terminal_id: str, data: bytes) -> Iterable[Out]: ...
+
+    def terminal_exited(self, terminal_id: str, status: int | None) -> Iterable[Out]:
+        """The command of a :class:`TerminalOpened` ended (Python's form of status), or could not start (127)."""
+        ...
+
+    def child_ended(self, request_id: str, outcome: str, text: str) -> Iterable[Out]:
+        """The child session of a :class:`ChildAsked` ended: ``completed``, ``failed`` or ``aborted``."""
+        ...
+
+
+# --------------------------------------------------------------------------------------------------- the journal
+class JournalError(Exception):
+    """The journal could not answer. After a failed append the outcome is unknown: read again before a retry."""
+
+
+class Fenced(JournalError):
+    """Another writer was there first: the entity's version is not the expected one, or the epoch is over."""
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """What one event changes for one entity, all or nothing.
+
+    ``record.entity_seq`` must be the entity's last one plus 1. ``state`` and ``data`` are the entity after it
+    (``data`` encoded as JSON), ``owed`` the effects it now owes as (effect id, JSON), ``settled`` the ids of effects
+    that are no longer owed, ``ended`` marks the entity's last record.
+    """
+
+    record: LifecycleEvent
+    parent_id: str | None
+    state: str
+    data: bytes
+    owed: tuple[tuple[str, bytes], ...] = ()
+    settled: tuple[str, ...] = ()
+    ended: bool = False
+
+
+class EntityRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An entity as the journal knows it."""
+
+    kind: str
+    id: str
+    parent_id: str | None
+    state: str
+    data: bytes
+    entity_seq: int
+    ended: bool
+    born_seq: int
+    born_at: float
+    changed_at: float
+
+
+class Journal(Protocol):
+    """One log per entity, one writer. ``append`` returns when all of it is durable, or raises and nothing is known."""
+
+    @property
+    def generation(self) -> int:
+        """Counts the supervisors that have owned this journal, from 1."""
+        ...
+
+    @property
+    def last_seq(self) -> int: ...
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        """Write *batch* in one transaction.
+
+        Raises:
+            Fenced: some entity's version is not the expected one; nothing was written.
+            JournalError: the disk failed; the outcome is unknown.
+        """
+        ...
+
+    async def settle(self, effect_ids: Sequence[str]) -> None:
+        """These effects have been performed."""
+        ...
+
+    async def events(
+        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+    ) -> list[LifecycleEvent]: ...
+
+    async def entities(self, *, live_only: bool = False) -> list[EntityRow]: ...
+
+    async def owed(self) -> list[tuple[str, str, bytes]]:
+        """The effects that are owed and not settled: (effect id, entity id, JSON), oldest first."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Workspace(Protocol):
+    """Where a session works."""
+
+    async def prepare(self, session_id: str, directory: str) -> str:
+        """Have a directory ready; its path.
+
+        Raises:
+            OSError: there is none, and none can be had; the message says why.
+        """
+        ...
+
+
+class TranscriptSink(Protocol):
+    """What a session's agent said, for people; never raises."""
+
+    def write(self, source: str, text: str, *, at: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class WallClock(Protocol):
+    """Unix time, for people; decisions never use it."""
+
+    def time(self) -> float: ...

@@ -1,0 +1,288 @@
+"""The process host: starts programs under wardens, and sees to it that leaving a context leaves nothing behind.
+
+Each program costs one task (it alone listens to the warden) and a handful of descriptors; both are gone when its
+context is left. Leaving is shielded and bounded: terminate, kill, and at last give up and say so. What became of the
+main process is learned from the warden, never from the end of output, which any descendant can hold open.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from types import TracebackType
+from typing import assert_never
+
+import anyio
+from anyio.abc import TaskGroup
+
+from supervisor.ports import Launch, ProcessReport, SpawnError
+from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, encoded
+from supervisor.processes.pipes import Input, Output
+from supervisor.processes.refusals import check, refusal, silence
+
+__all__ = ["WardenHost", "WardenProcess"]
+
+KILL_EXTRA_S = 2.0
+"""On top of ``kill_s``: for a loaded machine to run the warden at all."""
+
+
+class WardenProcess:
+    """A running program under its warden: ``supervisor.ports.Process``."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.report: ProcessReport | None = None
+        self._launch = launch
+        self._pid = 0
+        self._failed: Failed | None = None
+        self._fate: Ended | None = None
+        self._status: int | None = None
+        self._order = "exit"
+        self._ordered_at_s: float | None = None
+        self._settled, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
+        self._watching = anyio.CancelScope(shield=True)
+        self._open()
+
+    def _open(self) -> None:
+        """Pipes and a warden, or nothing at all."""
+        with ExitStack() as theirs, ExitStack() as ours:
+            try:
+                stdin, self._stdin = _input(theirs, ours)
+                stdout, self._stdout = _output(theirs, ours)
+                stderr, self._stderr = _output(theirs, ours)
+                self.lifeline = Lifeline(stdin, stdout, stderr)
+            except OSError as error:
+                raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no warden for it ({error})") from error
+            ours.pop_all()
+
+    # ------------------------------------------------------------------------------------------ the port
+    @property
+    def pid(self) -> int:
+        """The main process."""
+        return self._pid
+
+    async def receive(self) -> bytes:
+        """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
+        return await self._stdout.receive()
+
+    async def receive_err(self) -> bytes:
+        """The next bytes of its standard error, at most 64 KiB; ``b""`` at the end."""
+        return await self._stderr.receive()
+
+    async def send(self, data: bytes) -> None:
+        """Write all of *data* to its standard input; a closed input drops it silently."""
+        await self._stdin.send(data)
+
+    def close_input(self) -> None:
+        """End of its standard input."""
+        self._stdin.close()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the main process only; a number that is no signal is nothing."""
+        if 0 < number < signal.NSIG:
+            self.lifeline.order(b"signal %d" % number)
+
+    def terminate(self) -> None:
+        """SIGTERM, then SIGCONT, to the whole tree."""
+        self._note_order("terminate")
+        self.lifeline.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL the whole tree until nothing is left."""
+        self._note_order("kill")
+        self.lifeline.kill()
+
+    async def wait_exit(self) -> int | None:
+        """The exit status of the main process, ``None`` when it is not known."""
+        await self._exited.wait()
+        return self._status
+
+    async def wait_ended(self) -> ProcessReport:
+        """Its fate, once the whole tree is gone and reaped, its warden too; also after the context was left."""
+        await self._ended.wait()
+        assert self.report is not None, "ended is set with the report"
+        return self.report
+
+    # ------------------------------------------------------------------------------------------ beginning
+    async def launched(self) -> None:
+        """Describe the program to the warden and wait until it runs.
+
+        Raises:
+            SpawnError: it does not.
+        """
+        await self.lifeline.send(encoded(self._launch))
+        await self._settled.wait()
+        if self._failed is not None:
+            raise refusal(self._launch, self._failed.step, self._failed.errno)
+        if not self._pid:
+            raise silence(self._launch, self._stderr.peek())
+
+    async def watch(self) -> None:
+        """Listen to the warden until it is gone. A cancellation from outside does not deafen it."""
+        with self._watching:
+            async for status in self.lifeline.statuses():
+                self._learn(status)
+            await self.lifeline.reap()
+            self._conclude(self._survived() if self._fate is None else self._reported(self._fate))
+
+    def _learn(self, status: Status) -> None:
+        match status:
+            case Spawned(pid=pid):
+                self._pid = pid
+                self._settled.set()
+            case Failed():
+                self._failed = status
+                self._settled.set()
+            case Exited(status=number):
+                self._status = number
+                self._exited.set()
+            case Ended():
+                self._fate = status
+            case _:
+                assert_never(status)
+
+    # ------------------------------------------------------------------------------------------ end
+    def _note_order(self, order: str) -> None:
+        if self._order != "kill":
+            self._order = order
+        if self._ordered_at_s is None:
+            self._ordered_at_s = anyio.current_time()
+
+    def _reported(self, fate: Ended) -> ProcessReport:
+        return ProcessReport(
+            pid=self._pid,
+            status=fate.status,
+            ended_by=fate.ended_by,
+            killed=fate.killed,
+            survivors=0,
+            took_s=fate.took_s,
+        )
+
+    def _survived(self) -> ProcessReport:
+        """The warden was lost. The kernel kills its child with it; of the rest, what is in the child's group."""
+        if self._pid:
+            with suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+        return self._unknown(self._order)
+
+    def _unknown(self, ended_by: str) -> ProcessReport:
+        now_s = anyio.current_time()
+        took_s = now_s - (now_s if self._ordered_at_s is None else self._ordered_at_s)
+        return ProcessReport(
+            pid=self._pid, status=self._status, ended_by=ended_by, killed=0, survivors=-1, took_s=took_s
+        )
+
+    def _conclude(self, report: ProcessReport) -> None:
+        self.report = report
+        self._settled.set()
+        self._exited.set()
+        self._ended.set()
+
+    async def leave(self, terminate_s: float, kill_s: float) -> None:
+        """See the tree off: terminate, wait, kill, wait. What was ordered before is not said again."""
+        self._stdin.close()
+        try:
+            if self.report is None and self._pid and self._order != "kill":
+                if self._order == "exit":
+                    self.terminate()
+                await self._ended_within(terminate_s)
+            if self.report is None:
+                self.kill()
+                await self._ended_within(kill_s + KILL_EXTRA_S)
+        finally:
+            self._watching.cancel()
+
+    async def _ended_within(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._ended.wait()
+
+    def close(self) -> None:
+        """Let go of everything, the warden included: it goes on alone if it is not done."""
+        if self.report is None:
+            self._conclude(self._unknown("kill"))
+        for end in (self._stdin, self._stdout, self._stderr, self.lifeline):
+            end.close()
+
+
+def _input(theirs: ExitStack, ours: ExitStack) -> tuple[int, Input]:
+    reading, writing = os.pipe()
+    theirs.callback(os.close, reading)
+    end = Input(writing)
+    ours.callback(end.close)
+    return reading, end
+
+
+def _output(theirs: ExitStack, ours: ExitStack) -> tuple[int, Output]:
+    reading, writing = os.pipe()
+    theirs.callback(os.close, writing)
+    end = Output(reading)
+    ours.callback(end.close)
+    return writing, end
+
+
+class _Spawned(AbstractAsyncContextManager[WardenProcess]):
+    """One ``async with host.spawn(...)``: entered and left by one task."""
+
+    def __init__(self, host: WardenHost, launch: Launch, terminate_s: float, kill_s: float) -> None:
+        self._host = host
+        self._launch = launch
+        self._terminate_s = terminate_s
+        self._kill_s = kill_s
+        self._nursery: TaskGroup = anyio.create_task_group()
+
+    async def __aenter__(self) -> WardenProcess:
+        check(self._launch)
+        self._process = WardenProcess(self._launch)
+        await self._nursery.__aenter__()
+        self._nursery.start_soon(self._process.watch)
+        try:
+            await self._process.launched()
+        except BaseException:
+            await self._leave()
+            raise
+        return self._process
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """The nursery is never told of the body's exception, so that it leaves as it is, not in a group."""
+        self._nursery.cancel_scope.shield = True
+        try:
+            await self._process.leave(self._terminate_s, self._kill_s)
+        finally:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        try:
+            await self._nursery.__aexit__(None, None, None)
+        finally:
+            self._process.close()  # not before nobody waits on it
+            self._host.abandon(self._process.lifeline)
+
+
+class WardenHost:
+    """Starts programs, each under a warden of its own: ``supervisor.ports.ProcessHost``."""
+
+    def __init__(self) -> None:
+        if os.name != "posix":
+            raise RuntimeError("processes can be supervised on Linux (fully) and macOS (weakly) only: run it there")
+        self._abandoned: list[Lifeline] = []
+
+    def spawn(
+        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
+    ) -> AbstractAsyncContextManager[WardenProcess]:
+        """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
+
+        Raises:
+            SpawnError: the program is missing, not executable, or the working directory does not exist.
+        """
+        self._abandoned = [lifeline for lifeline in self._abandoned if not lifeline.reaped()]
+        return _Spawned(self, launch, terminate_s, kill_s)
+
+    def abandon(self, lifeline: Lifeline) -> None:
+        """A warden that outlived its context is reaped at some later spawn."""
+        if not lifeline.reaped():
+            self._abandoned.append(lifeline)

@@ -1,0 +1,350 @@
+"""The one process between the supervisor and a program: ``python -I -S warden.py CONTROL_FD SUPERVISOR_PID``.
+
+It starts the program, adopts whatever the program's descendants orphan, and does not exit before ``waitpid`` says
+that there is no descendant left: no scan is a proof, ECHILD is. The control socket is its lifeline: end of file means
+*kill everything*, whether the supervisor closed it on purpose or died. It uses the standard library only, and as
+little of that as it can, because every program waits for it to start; so JSON is written by hand, and the launch comes
+as NUL-separated bytes, the way the kernel itself keeps argv and environ.
+
+In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
+     ``signal N`` (main process only) and ``term`` (SIGTERM, then SIGCONT, to the whole tree).
+Out: one JSON object per line: ``spawned``, ``failed``, ``exited``, ``ended``.
+
+Linux gives the whole promise. Elsewhere there is no subreaper, and only the program's process group is ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import
+    from collections.abc import Collection
+    from typing import NoReturn
+
+__all__ = ["Warden", "children", "descendants", "main"]
+
+LINUX = sys.platform == "linux"
+LISTED = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+OOM_MARGIN = 500
+NAP_MAX_MS = 50
+CHUNK_BYTES = 65536
+
+
+# ------------------------------------------------------------------------------------------------- the family
+def children(pid: int) -> list[int]:
+    """The direct children of *pid*, dead or alive."""
+    found: list[int] = []
+    with suppress(OSError):  # it has just gone
+        for task in os.listdir(f"/proc/{pid}/task") if LISTED else ():
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as listing:
+                found += map(int, listing.read().split())
+    return found if LISTED or not LINUX else _children_scanned(pid)
+
+
+def _children_scanned(pid: int) -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == pid]
+
+
+def _parent(pid: str) -> int:
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
+        return int(stat.read().rpartition(b")")[2].split()[1])
+    return -1
+
+
+def descendants(pid: int) -> list[int]:
+    """Everything below *pid*, parents first: a snapshot, which a process that forks can outrun."""
+    found = children(pid)
+    for child in found:  # the list grows as we walk along it
+        found += children(child)
+    return found
+
+
+def send(pids: Collection[int], *numbers: int) -> None:
+    """Signal each of *pids*; one that is gone, or may not be signalled, does not stop the others."""
+    for pid in pids:
+        for number in numbers:
+            with suppress(OSError):
+                os.kill(pid, number)
+
+
+def strike(pids: Collection[int]) -> None:
+    """SIGKILL our children *pids* with their process groups.
+
+    The group is what catches a process that forks and exits faster than we can look: the kernel signals a group and
+    starts a new member of it one after the other, never at once. A group holds our descendants only, as their
+    sessions were all made below us; our own, where a child is before it has one, is left out.
+    """
+    groups = set()
+    for pid in pids:
+        with suppress(OSError):
+            groups.add(os.getpgid(pid))
+    send([-group for group in groups - {os.getpgrp()}], signal.SIGKILL)
+    send(pids, signal.SIGKILL)
+
+
+# ------------------------------------------------------------------------------------------------- the program
+def prctl(option: int, value: int) -> None:
+    """Linux's prctl; elsewhere nothing."""
+    if LINUX:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def become(cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], warden: int, trouble: int) -> NoReturn:
+    """In the forked child: turn into the program, or say on *trouble* which step failed and with which errno."""
+    step = b"start"
+    try:
+        leave_warden(warden)
+        step = b"cwd"
+        os.chdir(cwd)
+        step = b"exec"
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(trouble, b"%s %d" % (step, error.errno or 0))
+    finally:
+        os._exit(127)
+
+
+def leave_warden(warden: int) -> None:
+    """A session of its own, death with its warden, and signals as a fresh program expects them."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != warden:  # it died before the line above took effect
+        os._exit(127)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError):  # those that libc keeps for itself
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def let_go_of_pipes() -> None:
+    """The program's pipes belong to the program: ours would keep its readers waiting for an end."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd, inheritable=False)
+    os.close(null)
+
+
+def outlive_the_program() -> None:
+    """Short of memory, the kernel should choose the program, not the one that cleans up after it."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "r+") as score:
+        wanted = max(-1000, int(score.read()) - OOM_MARGIN)
+        score.seek(0)
+        score.write(str(wanted))
+
+
+# ------------------------------------------------------------------------------------------------- the warden
+class Warden:
+    """Waits for one of three things, the program's end, an order, the supervisor's end; then ends everything."""
+
+    def __init__(self, control: int, supervisor: int) -> None:
+        self.control = control
+        self.heard = b""
+        self.pid = 0
+        self.status: int | None = None
+        self.trouble = -1
+        self.over = False
+        self.terminating = False
+        self.sweeping = False
+        self.cut_short = False
+        self.killed = 0
+        self.since_s: float | None = None
+        self.poll = select.poll()
+        self.poll.register(control, select.POLLIN)
+        self.bell = self._hang_bell()
+        self.lost = self._watch_supervisor(supervisor)
+
+    def _hang_bell(self) -> int:
+        """A pipe that becomes readable when a child ends."""
+        bell, clapper = os.pipe()
+        for fd in (bell, clapper):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self.poll.register(bell, select.POLLIN)
+        return bell
+
+    def _watch_supervisor(self, supervisor: int) -> int:
+        """Know of its death even where somebody it forked still holds a copy of the lifeline."""
+        if not hasattr(os, "pidfd_open"):
+            return -1
+        try:
+            lost = os.pidfd_open(supervisor)
+        except OSError:  # a kernel before 5.3, or already gone: then the lifeline says so
+            return -1
+        self.poll.register(lost, select.POLLIN)
+        self.over = os.getppid() != supervisor
+        return lost
+
+    def run(self) -> None:
+        """Serve until it is over, sweep, report."""
+        while not self.over:
+            self.turn()
+        self.sweep()
+        self.say(
+            b'{"event":"ended","status":%s,"ended_by":"%s","killed":%d,"took_s":%.6f}'
+            % (b"null" if self.status is None else b"%d" % self.status, self.ended_by(), self.killed, self.took_s())
+        )
+
+    def turn(self) -> None:
+        """Handle what is there, waiting for it if need be: deaths first, so that an order that came after is late."""
+        ready = self.poll.poll()
+        self.reap()
+        for fd, _ in ready:
+            if fd == self.control:
+                self.listen()
+            elif fd == self.trouble:
+                self.learn_start()
+            elif fd == self.lost:
+                self.over = True
+
+    def say(self, line: bytes) -> None:
+        with suppress(OSError):  # nobody listens any more
+            os.write(self.control, line + b"\n")
+
+    # ------------------------------------------------------------------------------------------ orders
+    def listen(self) -> None:
+        data = b""
+        with suppress(OSError):
+            data = os.read(self.control, CHUNK_BYTES)
+        self.heard += data
+        if not data:
+            self.over = True
+        elif self.pid:
+            self.obey()
+        else:
+            self.launch()
+
+    def obey(self) -> None:
+        *orders, self.heard = self.heard.split(b"\n")
+        for order in orders:
+            word, _, number = order.partition(b" ")
+            if self.status is not None:
+                break  # its pid may be somebody else's by now
+            if word == b"term":
+                self.terminate()
+            elif word == b"signal":
+                send((self.pid,), int(number))
+
+    def terminate(self) -> None:
+        self.terminating = True
+        self.since_s = self.since_s or time.monotonic()
+        if LINUX:
+            send(descendants(os.getpid()), signal.SIGTERM, signal.SIGCONT)
+        else:
+            send((-self.pid,), signal.SIGTERM, signal.SIGCONT)
+
+    # ------------------------------------------------------------------------------------------ beginning
+    def launch(self) -> None:
+        """Start the program as soon as all of its description is here."""
+        head, newline, rest = self.heard.partition(b"\n")
+        argc, length = map(int, head.split()) if newline else (0, 0)
+        if not newline or len(rest) < length:
+            return
+        cwd, *words = rest[:length].split(b"\0")
+        env = dict(pair.split(b"=", 1) for pair in words[argc:])
+        self.heard = rest[length:]
+        self.start(cwd, words[:argc], env)
+
+    def start(self, cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]) -> None:
+        self.trouble, told = os.pipe()  # a successful exec closes it without a word
+        warden = os.getpid()
+        try:
+            self.pid = os.fork()
+        except OSError as error:
+            self.fail(b"fork", error.errno or 0)
+            self.over = True
+            return
+        if self.pid == 0:
+            become(cwd, argv, env, warden, told)
+        os.close(told)
+        self.poll.register(self.trouble, select.POLLIN)
+        let_go_of_pipes()
+        outlive_the_program()
+        self.obey()
+
+    def learn_start(self) -> None:
+        """Say how the start went; once."""
+        if self.trouble < 0:
+            return
+        step, _, number = os.read(self.trouble, 64).partition(b" ")
+        self.poll.unregister(self.trouble)
+        os.close(self.trouble)
+        self.trouble = -1
+        if step:
+            self.fail(step, int(number))
+        else:
+            self.say(b'{"event":"spawned","pid":%d}' % self.pid)
+
+    def fail(self, step: bytes, errno: int) -> None:
+        self.say(b'{"event":"failed","step":"%s","errno":%d}' % (step, errno))
+
+    # ------------------------------------------------------------------------------------------ end
+    def reap(self) -> bool:
+        """Take in the dead; true while there are children left."""
+        with suppress(BlockingIOError):
+            os.read(self.bell, CHUNK_BYTES)
+        try:
+            while (dead := os.waitpid(-1, os.WNOHANG))[0]:
+                self.bury(*dead)
+        except ChildProcessError:
+            return False
+        return True
+
+    def bury(self, pid: int, wait_status: int) -> None:
+        status = os.waitstatus_to_exitcode(wait_status)
+        if pid == self.pid:
+            self.learn_start()
+            self.status, self.over = status, True
+            self.say(b'{"event":"exited","status":%d}' % status)
+        elif self.sweeping and status == -signal.SIGKILL:
+            self.killed += 1
+
+    def sweep(self) -> None:
+        """SIGKILL whatever is, or becomes, our child, until the kernel says that we have none."""
+        self.sweeping, self.cut_short = True, self.status is None
+        self.since_s = self.since_s or time.monotonic()
+        dead = select.poll()
+        dead.register(self.bell, select.POLLIN)
+        nap_ms = 1
+        while self.strike_all():
+            nap_ms = 1 if dead.poll(nap_ms) else min(2 * nap_ms, NAP_MAX_MS)
+
+    def strike_all(self) -> bool:
+        if LINUX:
+            strike(children(os.getpid()))
+        elif self.pid:
+            send((-self.pid,), signal.SIGKILL)
+        return self.reap()
+
+    def ended_by(self) -> bytes:
+        """Who ended the main process; an order that came too late did not."""
+        if self.cut_short and self.status == -signal.SIGKILL:
+            return b"kill"
+        return b"terminate" if self.terminating else b"exit"
+
+    def took_s(self) -> float:
+        return time.monotonic() - (self.since_s or time.monotonic())
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Become a warden, be one, vanish without ceremony."""
+    control, supervisor = int(argv[1]), int(argv[2])
+    os.set_inheritable(control, False)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    Warden(control, supervisor).run()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

@@ -1,0 +1,90 @@
+"""What a person sees of an agent: the seven visual states, derived from facts and never stored (seed 000).
+
+Pure: *now* is an argument. At a threshold the worse state holds already (``>=``). An agent that never sent a
+heartbeat is judged from its start, and a heartbeat older than the start belongs to an earlier life. A combination
+that fits no row of the specification is ``UNKNOWN``, never a guess.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+__all__ = ["AgentStateThresholds", "VisualState", "visual_state"]
+
+
+class VisualState(Enum):
+    """The seven classifications, each with the sign and the colour that a terminal shows."""
+
+    indicator: str
+    colour: str
+
+    def __new__(cls, spelling: str, indicator: str, colour: str) -> VisualState:
+        one = object.__new__(cls)
+        one._value_ = spelling
+        one.indicator = indicator
+        one.colour = colour
+        return one
+
+    SPAWNING = ("SPAWNING", "◔", "yellow")
+    RUNNING = ("RUNNING", "●", "green")
+    STALLED = ("STALLED", "◐", "dark orange")
+    MERGING = ("MERGING", "⇄", "blue")
+    DEAD = ("DEAD", "○", "red")
+    IDLE = ("IDLE", "□", "gray")
+    UNKNOWN = ("UNKNOWN", "◌", "dim")
+
+
+class AgentStateThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """After how many seconds an agent looks stalled, dead on arrival, or stuck in a merge."""
+
+    stall_threshold_s: float = 300
+    spawn_timeout_s: float = 60
+    merging_stall_s: float = 600
+
+
+_ENDED: Final = frozenset({"done", "failed", "cancelled", "killed"})
+_WAITING: Final = frozenset({"idle", "waiting", "paused"})
+_MERGING: Final = frozenset({"merging", "committing", "pushing"})
+_ACTIVE: Final = frozenset({"", "starting", "spawning", "working", "running", "in_progress"})
+
+
+def visual_state(
+    agent_state: str,
+    *,
+    spawned_at: float,
+    now: float,
+    last_heartbeat_at: float | None,
+    pid: int | None,
+    status: str = "",
+    thresholds: AgentStateThresholds = AgentStateThresholds(),  # noqa: B008 - a frozen value
+) -> VisualState:
+    """Classify an agent by its machine's state and the facts around it; times are seconds of one clock.
+
+    An empty *status* says nothing beyond the state: an agent within the process, which has no pid, has none.
+    """
+    status = status.casefold()
+    if agent_state == "dead" or (agent_state in _JUDGED and _over(status, pid)):
+        return VisualState.DEAD
+    silent_s = now - max(spawned_at, spawned_at if last_heartbeat_at is None else last_heartbeat_at)
+    match agent_state:
+        case "starting" if status in _ACTIVE:
+            return VisualState.DEAD if now - spawned_at >= thresholds.spawn_timeout_s else VisualState.SPAWNING
+        case "working" if status in _ACTIVE:
+            return VisualState.STALLED if silent_s >= thresholds.stall_threshold_s else VisualState.RUNNING
+        case "working" if status in _MERGING:
+            return VisualState.STALLED if silent_s >= thresholds.merging_stall_s else VisualState.MERGING
+        case "idle" if status in _WAITING or not status:
+            return VisualState.IDLE
+        case _:
+            return VisualState.UNKNOWN
+
+
+_JUDGED: Final = frozenset({"starting", "working", "idle"})
+
+
+def _over(status: str, pid: int | None) -> bool:
+    """The session has ended, or claims to wait without a process that could."""
+    return status in _ENDED or (pid is None and status in _WAITING)

@@ -1,0 +1,673 @@
+"""The composition root: ``open_supervisor`` puts the parts together and hands out the supervisor.
+
+Embedded, it is a guest: no signal handlers, no logging configuration, no event-loop policy. Leaving the block
+normally drains: what was asked for is finished, within the drain deadline. Leaving it by an exception, or by a
+cancellation, aborts everything with that cause, within the ladder's. Either way nothing is left running.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import structlog
+from anyio.abc import ObjectReceiveStream
+from anyio.streams.memory import MemoryObjectSendStream
+
+from actors import ActorStopped, ActorSystem, Lane, open_system
+from supervisor.abort import AbortPlan, Receipt, TreeNode, UnknownTarget, plan_abort
+from supervisor.aborter import Aborter
+from supervisor.adapters.catalogue import codec_for, scripted_command
+from supervisor.adapters.inprocess import FunctionLink
+from supervisor.config import AgentConfig, Settings
+from supervisor.entity import Refused
+from supervisor.hands import Hands
+from supervisor.journal.memory import MemoryJournal
+from supervisor.journal.sqlite import SqliteJournal
+from supervisor.journal.statedir import StateDir
+from supervisor.journal.transcript import Transcript
+from supervisor.kinds import SESSION_KIND
+from supervisor.ladder import SLACK_S
+from supervisor.ledger import Cause, Clock, Ledger, Owed
+from supervisor.lifecycles.events import MessageReceived, OperatorStop, TurnRequested, UrgentMessage
+from supervisor.lifecycles.session import Session as SessionState
+from supervisor.lifecycles.session import SessionData
+from supervisor.link import ProcessLink
+from supervisor.ports import EntityRow, Journal, JournalError, Launch, TranscriptSink
+from supervisor.processes.host import WardenHost
+from supervisor.tree import AgentFunction, AgentProfile, Link, NoSuchEntity, Outcome, Tree, Work
+from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
+from supervisor.workspace.directory import DirectoryWorkspace
+
+__all__ = ["Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor"]
+
+_log = structlog.get_logger("supervisor")
+
+JANITOR = "supervisor"
+SUBSCRIPTION_MAX = 4_096
+"""Events a subscriber may be behind before it is let go."""
+
+CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class SubscriptionLagged(Exception):
+    """The subscriber read too slowly and was let go; the journal has what it missed."""
+
+
+class TurnResult(NamedTuple):
+    """How a prompt ended: ``completed``, ``failed`` or ``aborted``, why, and the end of what the agent said."""
+
+    outcome: str
+    error: str
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "completed"
+
+
+class _Wall:
+    def time(self) -> float:
+        return time.time()
+
+
+class _NoTranscript:
+    """Without a state directory nothing is written."""
+
+    def write(self, source: str, text: str, *, at: float) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Session:
+    """A handle on one session. It stays valid after the session has ended; then it only answers so."""
+
+    def __init__(self, supervisor: Supervisor, session_id: str) -> None:
+        self._supervisor = supervisor
+        self.id = session_id
+
+    @property
+    def state(self) -> str:
+        """The session's state, in the specification's spelling."""
+        return self._supervisor.state_of(self.id)
+
+    async def run(self, prompt: str) -> TurnResult:
+        """Have the agent work on *prompt*; how that ended. Prompts of one session queue up.
+
+        Cancelling this call does not abort the turn: use :meth:`abort`.
+
+        Raises:
+            Refused: the session has ended.
+        """
+        return await self._supervisor.request(self.id, prompt)
+
+    async def send(self, text: str, *, urgent: bool = False, sender: str = "host") -> str:
+        """Leave a message for the next prompt; an urgent one interrupts the turn that runs. The message's id."""
+        return await self._supervisor.send(self.id, text, urgent=urgent, sender=sender)
+
+    async def start_child(self, name: str, *, agent: str | AgentFunction | None = None) -> Session:
+        """Start a child session: it ends before this one does."""
+        return await self._supervisor.start_session(name, agent=agent, parent=self.id)
+
+    async def abort(self, scope: AbortScope = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
+        """End it, and what the scope reaches."""
+        return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
+
+    async def close(self, reason: str = "no more work") -> None:
+        """End it in order, and wait until everything below it has ended."""
+        await self._supervisor.close_session(self.id, reason=reason)
+
+
+class Supervisor:
+    """A running supervisor. Made by :func:`open_supervisor`; not for use from other threads."""
+
+    def __init__(
+        self,
+        *,
+        system: ActorSystem,
+        journal: Journal,
+        agents: Mapping[str, AgentProfile],
+        settings: Settings,
+        state_dir: StateDir | None,
+        taken: set[str],
+    ) -> None:
+        self.settings = settings
+        self.journal = journal
+        self._system = system
+        self._agents = dict(agents)
+        self._state_dir = state_dir
+        self._taken = taken
+        self._waiting: dict[str, Callable[[Outcome], None]] = {}
+        self._subscribers: list[MemoryObjectSendStream[LifecycleEvent]] = []
+        self._lagged: list[MemoryObjectSendStream[LifecycleEvent]] = []
+        self._host = WardenHost()
+        self._messages = 0
+        self.stopping = anyio.Event()
+        self.stop_now = anyio.Event()
+        self.failure: JournalError | None = None
+        self.ledger = Ledger(
+            journal, Clock(_Wall()), perform=self._perform, publish=self._publish, failed=self._journal_failed
+        )
+        self.tree = Tree(system, self.ledger)
+        self._aborter = Aborter(self.tree)
+        self._hands = Hands(self.tree, JANITOR, self._make_link, DirectoryWorkspace(), self._answered)
+        system.spawn(_Janitor(), JANITOR)
+        system.on_crash = _report_crash
+
+    # ------------------------------------------------------------------ sessions
+    async def start_session(
+        self,
+        name: str,
+        *,
+        agent: str | AgentFunction | None = None,
+        parent: str | None = None,
+        policy: AbortPolicy | None = None,
+    ) -> Session:
+        """Start a session and wait until its first record is durable. A name that was used gets a number.
+
+        Args:
+            name: its id, or the last part of it below *parent*.
+            agent: the name of a configured agent, or an async function; by default the parent's.
+            parent: the id of the session that it is delegated by.
+            policy: which levels aborts may cross here; by default the parent's, or the settings'.
+
+        Raises:
+            ValueError: the name has characters that ids may not have, or there is no such agent.
+            NoSuchEntity: the parent does not live.
+            Refused: the parent, or the supervisor, is ending: nothing is born under it.
+        """
+        session_id = self._start(name, self._profile(agent, parent), parent, policy, None, Cause(actor="host"))
+        await self.ledger.flush()
+        return Session(self, session_id)
+
+    def session(self, session_id: str) -> Session:
+        """A handle on a session by its id."""
+        return Session(self, session_id)
+
+    def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
+        if agent is None and parent is not None:
+            return self._work(parent).profile
+        if isinstance(agent, str):
+            profile = self._agents.get(agent)
+            if profile is None:
+                known = ", ".join(sorted(self._agents)) or "none"
+                raise ValueError(f"agent: no agent is named {agent!r}; known: {known}")
+            return profile
+        if agent is None:
+            raise ValueError("agent: missing; name a configured agent or give an async function")
+        return AgentProfile(name=getattr(agent, "__name__", "function"), adapter="inprocess", function=agent)
+
+    def _work(self, session_id: str) -> Work:
+        work = self.tree.works.get(session_id)
+        if work is None:
+            raise NoSuchEntity(session_id)
+        return work
+
+    def _start(
+        self,
+        name: str,
+        profile: AgentProfile,
+        parent: str | None,
+        policy: AbortPolicy | None,
+        started_by: str | None,
+        cause: Cause,
+    ) -> str:
+        _check_name(name)
+        above = self._work(parent) if parent is not None else None
+        if self.stopping.is_set() or (above is not None and above.ending):
+            raise Refused(f"session {name!r} is not started: {parent or 'the supervisor'} is ending")
+        session_id = self._new_id(f"{parent}/{name}" if parent is not None else name)
+        inherited = above.policy if above is not None else self.settings.policy.value()
+        self.tree.works[session_id] = Work(
+            session_id=session_id,
+            root_id=above.root_id if above is not None else session_id,
+            parent_id=parent,
+            profile=profile,
+            policy=policy or inherited,
+            started_by=started_by,
+            transcript=self._transcript(session_id),
+        )
+        data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
+        try:
+            self.tree.birth(
+                SESSION_KIND,
+                session_id,
+                parent_id=parent,
+                state=SessionState.INITIALIZING,
+                data=data,
+                cause=cause,
+                home=above.root_id if above is not None else None,
+            )
+        except ActorStopped as error:
+            del self.tree.works[session_id]
+            raise Refused(f"session {name!r} is not started: {error}") from error
+        return session_id
+
+    def _new_id(self, wanted: str) -> str:
+        """The id itself, or with the first number that makes it new in this journal."""
+        number, found = 1, wanted
+        while found in self._taken:
+            number += 1
+            found = f"{wanted}-{number}"
+        self._taken.add(found)
+        return found
+
+    def new_id(self, wanted: str) -> str:
+        """An id for an entity that is not a session; numbered if it was used in this journal."""
+        return self._new_id(wanted)
+
+    def _transcript(self, session_id: str) -> TranscriptSink:
+        if self._state_dir is None:
+            return _NoTranscript()
+        return Transcript(self._state_dir.transcript(session_id))
+
+    # ------------------------------------------------------------------ prompts and messages
+    async def request(self, session_id: str, prompt: str) -> TurnResult:
+        """Have a session work on *prompt*; how that ended.
+
+        Raises:
+            NoSuchEntity: there is no such session.
+            Refused: the session has ended.
+        """
+        answered = anyio.Event()
+        outcomes: list[Outcome] = []
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        await self._request(session_id, prompt, answer)
+        await answered.wait()
+        return TurnResult(*outcomes[0])
+
+    async def _request(self, session_id: str, prompt: str, answer: Callable[[Outcome], None]) -> None:
+        work = self._work(session_id)
+        work.requests += 1
+        request_id = f"{session_id}:r{work.requests}"
+        self._waiting[request_id] = answer
+        try:
+            requested = TurnRequested(request_id=request_id, prompt=prompt)
+            await self.tree.post(session_id, requested, cause=Cause(actor="host"))
+        except BaseException:
+            self._waiting.pop(request_id, None)
+            raise
+
+    def _answered(self, request_id: str, outcome: Outcome) -> None:
+        answer = self._waiting.pop(request_id, None)
+        if answer is not None:
+            answer(outcome)
+
+    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str:
+        """Leave a message for the session's next prompt; an urgent one interrupts the turn that runs.
+
+        Returns:
+            The message's id; the message is durable.
+
+        Raises:
+            NoSuchEntity: no living session has that id.
+            Refused: the session has ended.
+        """
+        self._work(session_id)
+        self._messages += 1
+        message_id = f"m{self.journal.generation}.{self._messages}"
+        kind = UrgentMessage if urgent else MessageReceived
+        event = kind(message_id=message_id, sender=sender, text=text)
+        lane = Lane.URGENT if urgent else Lane.NORMAL
+        await self.tree.post(session_id, event, cause=Cause(actor=sender), lane=lane)
+        return message_id
+
+    def _delegate(
+        self,
+        work: Work,
+        name: str,
+        prompt: str,
+        agent: str | None,
+        started_by: str | None,
+        answer: Callable[[Outcome], None],
+    ) -> None:
+        """An agent asks for a sub-agent: a child session, closed when its prompt is answered."""
+        ctx = self._system.context(JANITOR)
+        assert ctx is not None, "the janitor outlives every session"
+        try:
+            profile = self._profile(agent, work.session_id)
+            cause = Cause(actor=work.session_id)
+            child_id = self._start(name, profile, work.session_id, None, started_by, cause)
+        except (ValueError, Refused, NoSuchEntity) as error:
+            answer(Outcome("failed", str(error), ""))
+            return
+        ctx.start_task(self._run_child, child_id, prompt, answer, name=f"child {child_id}")
+
+    async def _run_child(self, child_id: str, prompt: str, answer: Callable[[Outcome], None]) -> None:
+        try:
+            result = await self.request(child_id, prompt)
+            outcome = Outcome(*result)
+        except (NoSuchEntity, Refused) as error:
+            outcome = Outcome("aborted", str(error), "")
+        answer(outcome)
+        await self.close_session(child_id, reason="its work is done", actor=child_id)
+
+    # ------------------------------------------------------------------ ends
+    def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan:
+        """What an abort would end, without ending anything.
+
+        Raises:
+            UnknownTarget: nothing alive, and nothing that has ended here, has that id.
+            ValueError: SIBLING of a root session.
+        """
+        nodes = self.tree.nodes()
+        if target not in nodes:
+            nodes.update(self._ended_node(target))
+        return plan_abort(nodes, target, scope)
+
+    def _ended_node(self, target: str) -> dict[str, TreeNode]:
+        turn, _, call = target.rpartition(":c")
+        turn_or_target = turn if turn and call.isdigit() else target
+        if turn_or_target not in self._taken and turn_or_target.rpartition(":")[0] not in self._taken:
+            raise UnknownTarget(target)
+        return {target: TreeNode(id=target, kind="session", ended=True)}
+
+    async def abort(
+        self, target: str, scope: AbortScope, *, reason: str = "", actor: str = "operator", now: bool = False
+    ) -> Receipt:
+        """End what the scope reaches from *target*; the receipt says how. What has ended is no error.
+
+        Raises:
+            UnknownTarget, ValueError: as :meth:`plan_abort`.
+        """
+        plan = self.plan_abort(target, scope)
+        return await self.execute(plan, reason=reason or f"aborted by {actor}", actor=actor, now=now)
+
+    async def execute(self, plan: AbortPlan, *, reason: str, actor: str = "operator", now: bool = False) -> Receipt:
+        """Carry out a plan.
+
+        Raises:
+            Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
+        """
+        if not plan.nodes:
+            return Receipt(
+                abort_id="", target=plan.target, scope=plan.scope, reason="already_ended", already_ended=True
+            )
+        if self.plan_abort(plan.target, plan.scope).tree != plan.tree:
+            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
+        return await self._aborter.execute(plan, reason=reason, actor=actor, now=now)
+
+    async def close_session(self, session_id: str, *, reason: str, actor: str = "host") -> None:
+        """End a session in order and wait until everything below it has ended; no error if it already has."""
+        work = self.tree.works.get(session_id)
+        if work is None:
+            return
+        stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
+        if not work.ending:
+            self.tree.tell(session_id, stop, cause=Cause(actor=actor))
+        await work.ended.wait()
+
+    async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
+        """Ask this supervisor to end: by draining, or *now* by aborting everything. It ends when its block does."""
+        self.stopping.set()
+        if now:
+            self.stop_now.set()
+            self._stop_roots("stopped at once", actor, now=True)
+
+    def _stop_roots(self, reason: str, actor: str, *, now: bool) -> None:
+        for work in list(self.tree.works.values()):
+            if work.parent_id is None:
+                stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
+                self.tree.tell(work.session_id, stop, cause=Cause(actor=actor))
+
+    async def drain(self) -> None:
+        """Finish what was asked for within the drain deadline, then end every session in order."""
+        self.stopping.set()
+        with anyio.move_on_after(self.settings.drain_s):
+            while self._waiting and not self.stop_now.is_set() and self.failure is None:
+                await self._next_change()
+        for work in list(self.tree.works.values()):
+            if work.parent_id is None and not work.ending:
+                stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
+                self.tree.tell(work.session_id, stop, cause=Cause(actor="host"))
+        await self._all_ended()
+
+    async def abort_all(self, reason: str) -> None:
+        """End every session by the ladder, with that cause; bounded."""
+        self.stopping.set()
+        self._stop_roots(reason, "host", now=False)
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
+        """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
+        bound_s = max((work.policy.ladder.total_s for work in self.tree.works.values()), default=0.0)
+        with anyio.move_on_after(bound_s + 3 * SLACK_S):
+            while self.tree.works and self.failure is None:
+                await next(iter(self.tree.works.values())).ended.wait()
+        if self.failure is not None:
+            with anyio.move_on_after(bound_s + 3 * SLACK_S):
+                for work in list(self.tree.works.values()):
+                    await work.quiet()
+
+    # ------------------------------------------------------------------ looking
+    def state_of(self, entity_id: str) -> str:
+        """The state of a living entity.
+
+        Raises:
+            NoSuchEntity: it has ended, or never was.
+        """
+        return str(self.tree.entity(entity_id).state.value)
+
+    def rows(self) -> list[EntityRow]:
+        """Every living entity, parents first."""
+        return self.tree.rows()
+
+    @asynccontextmanager
+    async def subscribe(self, after_seq: int | None = None) -> AsyncIterator[AsyncIterator[LifecycleEvent]]:
+        """Durable records as they come; from *after_seq* on, those of the past first. At most 4,096 behind.
+
+        Raises:
+            SubscriptionLagged: (while iterating) the subscriber was too slow.
+        """
+        send, receive = anyio.create_memory_object_stream[LifecycleEvent](SUBSCRIPTION_MAX)
+        self._subscribers.append(send)
+        try:
+            past = await self.journal.events(after_seq=after_seq) if after_seq is not None else []
+            yield self._told(past, receive, send)
+        finally:
+            if send in self._subscribers:
+                self._subscribers.remove(send)
+            send.close()
+            receive.close()
+
+    async def _told(
+        self,
+        past: list[LifecycleEvent],
+        receive: ObjectReceiveStream[LifecycleEvent],
+        send: MemoryObjectSendStream[LifecycleEvent],
+    ) -> AsyncIterator[LifecycleEvent]:
+        last = 0
+        while past:
+            for record in past:
+                last = record.seq
+                yield record
+            past = await self.journal.events(after_seq=last)
+        async for record in receive:
+            if record.seq > last:
+                yield record
+        if send in self._lagged:
+            raise SubscriptionLagged("the subscriber was too slow; read on from the journal")
+
+    def _publish(self, record: LifecycleEvent) -> None:
+        for send in list(self._subscribers):
+            try:
+                send.send_nowait(record)
+            except anyio.WouldBlock:
+                self._subscribers.remove(send)
+                self._lagged.append(send)
+                send.close()
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._subscribers.remove(send)
+
+    def end_subscriptions(self) -> None:
+        """Nothing more will come."""
+        for send in self._subscribers:
+            send.close()
+        self._subscribers.clear()
+
+    async def _next_change(self) -> None:
+        """Wait until a request has been answered, or it is time to stop."""
+        changed = anyio.Event()
+        for request_id, answer in list(self._waiting.items()):
+            self._waiting[request_id] = _also(answer, changed)
+        async with anyio.create_task_group() as group:
+
+            async def watch(event: anyio.Event) -> None:
+                await event.wait()
+                group.cancel_scope.cancel()
+
+            group.start_soon(watch, changed)
+            group.start_soon(watch, self.stop_now)
+
+    # ------------------------------------------------------------------ parts
+    def _perform(self, owed: Owed) -> None:
+        self._hands.perform(owed)
+
+    def _journal_failed(self, error: JournalError) -> None:
+        """Nothing can be promised any more: everything is ended, without waiting for the disk."""
+        self.failure = error
+        _log.critical("the journal cannot be written; every session is ended", error=str(error))
+        self.stopping.set()
+        self.stop_now.set()
+        self._stop_roots(f"the journal cannot be written: {error}", "supervisor", now=True)
+        for answer in list(self._waiting.values()):
+            answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
+        self._waiting.clear()
+
+    def _make_link(self, work: Work, agent_id: str, incarnation: int, prompt: str) -> Link:
+        profile = work.profile
+        if profile.function is not None:
+            return FunctionLink(
+                self.tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
+            )
+        codec = codec_for(profile.adapter)()
+        launch = Launch(argv=codec.argv(profile.command, prompt), cwd=work.directory, env=profile.env)
+        return ProcessLink(
+            self.tree,
+            work,
+            agent_id,
+            incarnation,
+            codec=codec,
+            host=self._host,
+            launch=launch,
+            delegate=self._delegate,
+        )
+
+
+class _Janitor:
+    """The actor in whose scope the ends of sessions are joined."""
+
+    def receive(self, ctx: object, message: object) -> None:
+        _log.error("an end could not be joined", what=str(message))
+
+
+def _also(answer: Callable[[Outcome], None], changed: anyio.Event) -> Callable[[Outcome], None]:
+    def both(outcome: Outcome) -> None:
+        answer(outcome)
+        changed.set()
+
+    return both
+
+
+def _check_name(name: str) -> None:
+    bad = [char for char in name if not (char.isalnum() or char in "._-")]
+    if not name or bad or len(name) > 64:
+        raise ValueError(f"name: {name!r} cannot be a session's name; use up to 64 letters, digits, '.', '_' and '-'")
+
+
+def _report_crash(actor_id: str, error: BaseException) -> None:
+    _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
+
+
+def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
+    """A configured agent as the runtime has it: its command, its directory, and a clean environment."""
+    env = {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+    env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
+    env.update(config.env)
+    return AgentProfile(
+        name=name,
+        adapter=config.adapter,
+        command=scripted_command() if config.adapter == "scripted" else tuple(config.command),
+        env=env,
+        directory=str(workdir / config.cwd) if config.cwd else str(workdir),
+        permissions=config.permissions,
+    )
+
+
+@asynccontextmanager
+async def open_supervisor(
+    state_dir: Path | str | None = None,
+    *,
+    agents: Mapping[str, AgentConfig] | None = None,
+    settings: Settings | None = None,
+    workdir: Path | str | None = None,
+) -> AsyncIterator[Supervisor]:
+    """Run a supervisor for as long as the block lasts.
+
+    Args:
+        state_dir: where the journal, the transcripts and the lock live; ``None``: in memory only.
+        agents: agents that sessions can be started with by name.
+        settings: limits, the abort policy, the drain deadline.
+        workdir: where agents work unless their own ``cwd`` says otherwise; by default the current directory.
+
+    Raises:
+        StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
+        JournalError: its journal cannot be read, or was written by a newer version.
+    """
+    settings = settings or Settings()
+    where = _absolute(workdir)
+    profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
+    async with AsyncExitStack() as stack:
+        opened = StateDir.open(Path(state_dir)) if state_dir is not None else None
+        if opened is not None:
+            stack.enter_context(opened.lock())
+        journal: Journal = (
+            await SqliteJournal.open(opened.journal, jsonl=opened.transitions) if opened else MemoryJournal()
+        )
+        stack.push_async_callback(_closed, journal)
+        taken = {row.id for row in await journal.entities()}
+        system = await stack.enter_async_context(open_system())
+        supervisor = Supervisor(
+            system=system, journal=journal, agents=profiles, settings=settings, state_dir=opened, taken=taken
+        )
+        system.group.start_soon(supervisor.ledger.run)
+        await _serve(supervisor, stack)
+        yield supervisor
+
+
+def _absolute(directory: Path | str | None) -> Path:
+    return Path(directory or ".").absolute()
+
+
+async def _closed(journal: Journal) -> None:
+    with anyio.CancelScope(shield=True):
+        await journal.close()
+
+
+async def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
+    """Register the end: a drain where the block was left normally, an abort of everything where it was not."""
+
+    async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        with anyio.CancelScope(shield=True):
+            if kind is None:
+                await supervisor.drain()
+            else:
+                await supervisor.abort_all(f"the host left by {kind.__name__}: {error}")
+            await supervisor.ledger.flush()
+            supervisor.end_subscriptions()
+        if supervisor.failure is not None and kind is None:
+            raise supervisor.failure
+        return False
+
+    stack.push_async_exit(end)

@@ -1,0 +1,308 @@
+"""The command line: what can be typed, and nothing else. What a command does lives in the rooms next door.
+
+Those rooms are entered only when their command is given, so that the others start at once. The commands that need
+the runtime are handed in: a surface does not know the runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from supervisor.surfaces.failure import BAD_INPUT, DONE, WORK_FAILED, BadInput, Failure, failure_of
+
+__all__ = ["RunRequest", "commands", "execute"]
+
+
+class RunRequest(NamedTuple):
+    """What ``supervisor run`` was asked."""
+
+    plan: Path
+    state_dir: Path
+    workdir: Path
+    backend: str
+    as_json: bool
+    verbose: bool
+
+
+Run = Callable[[RunRequest], int]
+Demo = Callable[[bool, bool], int]
+"""Runs the demonstration (as JSON?, verbose?); the exit status."""
+
+_PATH: Any = click.Path(path_type=Path)
+_SCOPES = ("tool", "sibling", "session")
+
+
+def _state_dir(command: Any) -> Any:
+    return click.option(
+        "--state-dir",
+        type=_PATH,
+        default=Path(".sdd"),
+        envvar="SUPERVISOR_STATE_DIR",
+        show_default=True,
+        show_envvar=True,
+        help="Where the supervisor keeps its journal.",
+    )(command)
+
+
+def _json(command: Any) -> Any:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def _verbose(command: Any) -> Any:
+    return click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does to standard error.")(command)
+
+
+def _all(command: Any) -> Any:
+    return click.option("--all", "all_of_it", is_flag=True, help="Also agents and turns that have ended.")(command)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("supervisor-runtime")
+    except PackageNotFoundError:  # run from a checkout
+        return "not installed"
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"supervisor {_version()}")
+        context.exit()
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+def commands(run: Run, demo: Demo) -> click.Group:
+    """The whole command line."""
+
+    @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+    @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+    def supervisor() -> None:
+        """Run AI agents under supervision.
+
+        Exit status: 0 done, 1 the work failed, 2 bad input.
+        """
+
+    for command in (_run(run), _demo(demo), machines, ps, tree, events, abort, send, stop, why, logs, validate):
+        supervisor.add_command(command)
+    return supervisor
+
+
+def _run(run: Run) -> click.Command:
+    @click.command("run")
+    @click.argument("plan", type=_PATH)
+    @_state_dir
+    @_json
+    @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
+    @click.option("--workdir", type=_PATH, default=Path(), show_default=True, help="Where the agents work.")
+    @_verbose
+    def command(plan: Path, state_dir: Path, as_json: bool, backend: str, workdir: Path, verbose: bool) -> int:
+        """Run the tasks of PLAN (a YAML file) in the order of their dependencies.
+
+        The first Ctrl-C drains: no task starts, those under way may finish. The second stops everything.
+        """
+        if not workdir.is_dir():
+            raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
+        return run(RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose))
+
+    return command
+
+
+def _demo(demo: Demo) -> click.Command:
+    @click.command("demo")
+    @_json
+    @_verbose
+    def command(as_json: bool, verbose: bool) -> int:
+        """Show what supervision is, with real processes in a scratch repository. Needs no network and no account."""
+        return demo(as_json, verbose)
+
+    return command
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--format", type=click.Choice(["table", "mermaid", "markdown", "json"]), default="table")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def machines(names: tuple[str, ...], format: str, as_json: bool) -> None:
+    """Show the lifecycles: every state and every transition there is."""
+    from supervisor.surfaces.machines import render
+
+    try:
+        click.echo(render(names, "json" if as_json else format), nl=False)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+
+
+@click.command()
+@_all
+@_state_dir
+@_json
+def ps(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
+    """List the sessions, and their agents and turns."""
+    from supervisor.surfaces.reading import read_ps
+
+    read_ps(state_dir, click.echo, all_of_it=all_of_it, as_json=as_json)
+
+
+@click.command()
+@_all
+@_state_dir
+@_json
+def tree(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
+    """Show the sessions as a tree, with their open tool calls."""
+    from supervisor.surfaces.reading import read_tree
+
+    read_tree(state_dir, click.echo, all_of_it=all_of_it, as_json=as_json)
+
+
+@click.command()
+@click.argument("entity_id", metavar="[ID]", required=False)
+@click.option("--follow", is_flag=True, help="Go on until the supervisor ends.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
+@_state_dir
+@_json
+def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
+    """Print the records of everything, or of ID."""
+    from supervisor.surfaces.reading import follow_events, read_events
+
+    last = read_events(state_dir, entity_id, click.echo, after=after, follow=follow, as_json=as_json)
+    if follow:
+        import anyio
+
+        async def going_on() -> None:
+            await follow_events(state_dir, entity_id, click.echo, after=last, as_json=as_json)
+
+        anyio.run(going_on)
+
+
+@click.command()
+@click.argument("target", metavar="ID")
+@click.option("--scope", type=click.Choice(_SCOPES), required=True, help="How far it reaches.")
+@click.option("--dry-run", is_flag=True, help="Only say what it would end.")
+@click.option("--reason", default="aborted from the command line", show_default=True)
+@_state_dir
+@_json
+def abort(target: str, scope: str, dry_run: bool, reason: str, state_dir: Path, as_json: bool) -> None:
+    """End a tool call, a session, or a session's siblings, and print the receipt."""
+    from supervisor.surfaces import commanding
+    from supervisor.vocabulary import AbortScope
+
+    reach = AbortScope(scope)
+    commanding.abort(state_dir, target, reach, click.echo, dry_run=dry_run, reason=reason, as_json=as_json)
+
+
+@click.command()
+@click.argument("session", metavar="ID")
+@click.argument("text")
+@click.option("--urgent", is_flag=True, help="Interrupt the turn instead of waiting for its end.")
+@_state_dir
+@_json
+def send(session: str, text: str, urgent: bool, state_dir: Path, as_json: bool) -> None:
+    """Give the session ID a message."""
+    from supervisor.surfaces import commanding
+
+    commanding.send(state_dir, session, text, click.echo, urgent=urgent, as_json=as_json)
+
+
+@click.command()
+@click.option("--now", is_flag=True, help="Abort everything instead of letting turns finish.")
+@_state_dir
+@_json
+def stop(now: bool, state_dir: Path, as_json: bool) -> None:
+    """End the supervisor in good order."""
+    from supervisor.surfaces import commanding
+
+    commanding.stop(state_dir, click.echo, now=now, as_json=as_json)
+
+
+@click.command()
+@click.argument("entity_id", metavar="ID")
+@_state_dir
+@_json
+def why(entity_id: str, state_dir: Path, as_json: bool) -> None:
+    """Explain how ID (a session, turn, agent or tool call) came to be as it is."""
+    from supervisor.surfaces.reading import read_why
+
+    read_why(state_dir, entity_id, click.echo, as_json=as_json)
+
+
+@click.command()
+@click.argument("entity_id", metavar="ID")
+@click.option("--follow", is_flag=True, help="Go on until the session ends.")
+@_state_dir
+@_json
+def logs(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
+    """Print what the agents of the session ID said."""
+    from supervisor.surfaces.reading import read_logs
+
+    read_logs(state_dir, entity_id, click.echo, follow=follow, as_json=as_json)
+
+
+@click.command()
+@click.argument("file", type=_PATH, metavar="FILE.jsonl")
+@_json
+def validate(file: Path, as_json: bool) -> int:
+    """Check a transitions.jsonl: schema, order, legality, invariants. Problems are exit status 1."""
+    from supervisor.surfaces.reading import validate_file
+
+    return DONE if validate_file(file, click.echo, as_json=as_json) else WORK_FAILED
+
+
+# ----------------------------------------------------------------------------------------------------- execution
+def execute(group: click.Group, arguments: Sequence[str]) -> int:
+    """Run one command line; the exit status. Errors are one message on standard error, never a traceback."""
+    try:
+        status = group.main(list(arguments), prog_name="supervisor", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence()
+        return DONE
+    except (click.Abort, KeyboardInterrupt):
+        return _tell(failure_of(KeyboardInterrupt()), arguments)
+    except click.ClickException as error:
+        return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
+    except Exception as error:  # the last one who can turn it into words
+        return _tell(failure_of(error), arguments)
+    return status if isinstance(status, int) else DONE
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    help_at = f"; see `{context.command_path} --help`" if context is not None else ""
+    return f"{error.format_message().rstrip('.')}{help_at}"
+
+
+def _tell(failure: Failure, arguments: Sequence[str]) -> int:
+    with suppress(OSError):
+        for line in failure.message.splitlines():
+            click.echo(f"supervisor: {line}", err=True)
+    try:
+        if _wants_json(arguments):
+            error = {"kind": failure.kind, "message": failure.message}
+            click.echo(json.dumps({"error": error}, ensure_ascii=False))
+        sys.stdout.flush()
+    except OSError:
+        _silence()
+    return failure.status
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    options = list(arguments)
+    if "--" in options:
+        options = options[: options.index("--")]
+    return "--json" in options
+
+
+def _silence() -> None:
+    """Nobody reads: let the interpreter's last flush go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

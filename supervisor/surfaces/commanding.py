@@ -1,0 +1,96 @@
+"""The commands that speak to a running supervisor: ``abort``, ``send`` and ``stop``.
+
+They go through the control socket and print the answer. Aborting what has ended is no error, and neither is it where
+the supervisor has ended with it: then the journal knows.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from supervisor.abort import AbortPlan, Receipt
+from supervisor.journal.statedir import StateDir, StateDirError
+from supervisor.ports import JournalError
+from supervisor.surfaces.control import ControlError, NotRunning, request
+from supervisor.surfaces.failure import BadInput
+from supervisor.surfaces.reading import ended
+from supervisor.surfaces.render import json_text, plan_text, receipt_text
+from supervisor.vocabulary import AbortScope
+
+__all__ = ["abort", "operator", "send", "stop"]
+
+Say = Callable[[str], None]
+
+
+def operator() -> str:
+    """Who gives the command, as the records name them."""
+    try:
+        return f"operator:{getpass.getuser()}"
+    except (KeyError, OSError):  # a user without a name, as in a container
+        return "operator"
+
+
+def ask(state_dir: Path, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The one line of an answer."""
+    return anyio.run(_first, StateDir(state_dir).control_socket, message)
+
+
+async def _first(path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
+    async with aclosing(request(path, message)) as answers:
+        told = [answer async for answer in answers]
+    return told[0]
+
+
+def abort(
+    state_dir: Path, target: str, scope: AbortScope, say: Say, *, dry_run: bool, reason: str, as_json: bool
+) -> None:
+    """End *target* as far as *scope* reaches, or print what that would end."""
+    message = {"do": "abort", "target": target, "scope": scope, "dry_run": dry_run}
+    try:
+        answer = ask(state_dir, {**message, "reason": reason, "actor": operator()})
+    except (NotRunning, ControlError) as error:
+        if not _over(state_dir, target, error):
+            raise
+        gone = Receipt(abort_id="", target=target, scope=scope, reason=reason, already_ended=True)
+        answer = {"receipt": msgspec.to_builtins(gone)}
+    if as_json:
+        say(json_text(answer.get("plan") or answer["receipt"]))
+    elif "plan" in answer:
+        say(plan_text(msgspec.convert(answer["plan"], AbortPlan)))
+    else:
+        say(receipt_text(msgspec.convert(answer["receipt"], Receipt)))
+
+
+def _over(state_dir: Path, target: str, error: NotRunning | ControlError) -> bool:
+    """Whether the journal knows *target*, and it cannot be running: it has ended, or its supervisor has."""
+    if isinstance(error, ControlError) and error.kind != "unknown":
+        return False
+    try:
+        known = ended(state_dir, target)
+    except (StateDirError, JournalError):
+        return False
+    if isinstance(error, NotRunning):
+        if known is None and StateDir(state_dir).journal.exists():
+            raise BadInput(f"nothing has the id {target!r}; `supervisor ps --all` shows the ids") from error
+        return known is not None
+    return known is True
+
+
+def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, as_json: bool) -> None:
+    """Give a session a message: for its next prompt, or, if it is urgent, now."""
+    answer = ask(state_dir, {"do": "send", "session": session, "text": text, "urgent": urgent, "sender": operator()})
+    say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
+
+
+def stop(state_dir: Path, say: Say, *, now: bool, as_json: bool) -> None:
+    """Ask the supervisor to drain, or to abort everything."""
+    answer = ask(state_dir, {"do": "stop", "now": now, "actor": operator()})
+    words = "everything is being aborted" if now else "draining: no new turn begins, those under way may finish"
+    say(json_text(answer) if as_json else words)

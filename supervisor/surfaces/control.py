@@ -1,0 +1,341 @@
+"""The control socket: how a second terminal speaks to a running supervisor. One request per connection, in JSON lines.
+
+A request is ``{"do": "abort", ...}``; the answer is any number of lines and a last one, ``{"done": true}`` or
+``{"error": {"kind": ..., "message": ...}}``. Whatever a client sends or fails to read, the supervisor and its other
+clients go on: bad requests get an error line, and one that stops reading is disconnected.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import ByteStream, SocketListener, TaskGroup, TaskStatus
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from supervisor.abort import AbortPlan, Receipt
+from supervisor.entity import Refused
+from supervisor.surfaces.failure import cause_of
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+
+__all__ = ["ControlError", "Controlled", "NotRunning", "is_running", "request", "serve_control"]
+
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""The longest request."""
+
+PATH_BYTES_MAX: Final = 100
+"""A longer path does not fit into a socket address (108 bytes on Linux) and is reached through its directory."""
+
+REQUEST_S: Final = 30.0
+"""A client that has not sent its request by then is disconnected."""
+
+_ACCEPT_AGAIN_S: Final = 0.1
+_log = structlog.get_logger(__name__)
+
+
+class Controlled(Protocol):
+    """What can be asked of a running supervisor."""
+
+    def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan: ...
+
+    async def abort(self, target: str, scope: AbortScope, *, reason: str, actor: str) -> Receipt: ...
+
+    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str: ...
+
+    async def stop(self, *, now: bool, actor: str) -> None: ...
+
+    def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
+
+
+# ------------------------------------------------------------------------------------------------------ requests
+class Asked(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=str.lower, forbid_unknown_fields=True):
+    """A request; ``do`` is its class's name."""
+
+
+class Ping(Asked, frozen=True, kw_only=True):
+    pass
+
+
+class Abort(Asked, frozen=True, kw_only=True):
+    target: str
+    scope: AbortScope
+    reason: str = "aborted through the control socket"
+    actor: str = "control"
+    dry_run: bool = False
+
+
+class Send(Asked, frozen=True, kw_only=True):
+    session: str
+    text: str
+    urgent: bool = False
+    sender: str = "control"
+
+
+class Stop(Asked, frozen=True, kw_only=True):
+    now: bool = False
+    actor: str = "control"
+
+
+class Follow(Asked, frozen=True, kw_only=True):
+    """Events with a number above *after*, those of *entity* only if it is given, until the supervisor ends."""
+
+    after: int = 0
+    entity: str | None = None
+
+
+Request = Ping | Abort | Send | Stop | Follow
+
+
+# -------------------------------------------------------------------------------------------------------- server
+class ClientGone(Exception):
+    """The client hung up, or does not read."""
+
+
+class _Client:
+    """One connection: a request comes in, lines go out."""
+
+    def __init__(self, stream: ByteStream, stall_s: float) -> None:
+        self._stream, self._stall_s = stream, stall_s
+
+    async def request(self) -> Request:
+        lines = BufferedByteReceiveStream(self._stream)
+        try:
+            with anyio.fail_after(REQUEST_S):
+                line = await lines.receive_until(b"\n", LINE_BYTES_MAX)
+        except anyio.DelimiterNotFound:
+            raise ValueError(f"the request is longer than {LINE_BYTES_MAX} bytes") from None
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, TimeoutError):
+            raise ClientGone from None
+        asked: Request = msgspec.json.decode(line, type=Request)
+        return asked
+
+    async def say(self, message: Mapping[str, Any]) -> None:
+        """One line. What the system cannot buffer waits for the client, but only so long."""
+        try:
+            with anyio.fail_after(self._stall_s):
+                await self._stream.send(msgspec.json.encode(message) + b"\n")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
+            raise ClientGone from None
+
+    async def hung_up(self) -> None:
+        """Return when the client closes its side; whatever it says until then is ignored."""
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                await self._stream.receive()
+
+
+class _Door:
+    """What is behind the socket."""
+
+    def __init__(self, controlled: Controlled, closing: anyio.Event, stall_s: float) -> None:
+        self._controlled, self._closing, self._stall_s = controlled, closing, stall_s
+
+    async def serve(self, stream: ByteStream) -> None:
+        async with stream:
+            with suppress(ClientGone):
+                await self._answer(_Client(stream, self._stall_s))
+
+    async def _answer(self, client: _Client) -> None:
+        try:
+            await self._do(await client.request(), client)
+            last: dict[str, Any] = {"done": True}
+        except ClientGone:
+            raise
+        except Exception as error:  # told to the client, and logged where it is ours
+            last = {"error": self._explained(error)}
+        await client.say(last)
+
+    async def _do(self, asked: Request, client: _Client) -> None:
+        match asked:
+            case Ping():
+                await client.say({"pid": os.getpid()})
+            case Abort(dry_run=True):
+                await client.say({"plan": self._controlled.plan_abort(asked.target, asked.scope)})
+            case Abort():
+                receipt = await self._controlled.abort(
+                    asked.target, asked.scope, reason=asked.reason, actor=asked.actor
+                )
+                await client.say({"receipt": receipt})
+            case Send():
+                message_id = await self._controlled.send(
+                    asked.session, asked.text, urgent=asked.urgent, sender=asked.sender
+                )
+                await client.say({"message_id": message_id})
+            case Stop():
+                await self._controlled.stop(now=asked.now, actor=asked.actor)
+                await client.say({"stopping": "now" if asked.now else "drain"})
+            case Follow():
+                await self._follow(asked, client)
+
+    async def _follow(self, asked: Follow, client: _Client) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_then_cancel, client.hung_up, group)
+            group.start_soon(_then_cancel, self._closing.wait, group)
+            with suppress(ClientGone):
+                async with self._controlled.subscribe(asked.after) as events, _closed(events):
+                    async for event in events:
+                        if asked.entity in (None, event.entity_id):
+                            await client.say({"event": event})
+            group.cancel_scope.cancel()
+
+    @staticmethod
+    def _explained(raised: Exception) -> dict[str, str]:
+        error = cause_of(raised)
+        if isinstance(error, Refused):
+            kind = "refused"
+        elif isinstance(error, LookupError) and not isinstance(error, KeyError | IndexError):
+            kind = "unknown"
+        elif isinstance(error, ValueError):
+            kind = "bad"
+        else:
+            _log.error("control_request_failed", exc_info=raised)
+            return {"kind": "failed", "message": f"the supervisor failed: {type(error).__name__}: {error}"}
+        return {"kind": kind, "message": str(error)}
+
+
+@asynccontextmanager
+async def _closed(events: AsyncIterator[LifecycleEvent]) -> AsyncIterator[None]:
+    """A generator that is left before its end is closed here, and not by the garbage collector."""
+    try:
+        yield
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
+
+
+async def _then_cancel(wait: Any, group: TaskGroup) -> None:
+    await wait()
+    group.cancel_scope.cancel()
+
+
+async def serve_control(
+    path: Path,
+    controlled: Controlled,
+    *,
+    closing: anyio.Event,
+    stall_s: float = 10.0,
+    grace_s: float = 5.0,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer on the socket at *path* until *closing* is set; answers under way then have *grace_s* to be given.
+
+    The socket's file is left behind, since another supervisor may have put its own there by then; who connects to it
+    is told that nobody is there, and the next supervisor replaces it. Only the lock's holder may call this.
+
+    Raises:
+        OSError: the socket cannot be made.
+    """
+    door = _Door(controlled, closing, stall_s)
+    async with await _listen(path) as listener, anyio.create_task_group() as clients:
+        async with anyio.create_task_group() as accepting:
+            accepting.start_soon(_accept, listener, door, clients)
+            task_status.started()
+            await closing.wait()
+            accepting.cancel_scope.cancel()
+        clients.cancel_scope.deadline = anyio.current_time() + grace_s
+
+
+async def _accept(listener: SocketListener, door: _Door, clients: TaskGroup) -> None:
+    while True:
+        try:
+            stream = await listener.accept()
+        except OSError as error:  # no file descriptor left, or a client that was gone at once
+            _log.warning("control_accept_failed", error=str(error))
+            await anyio.sleep(_ACCEPT_AGAIN_S)
+        else:
+            clients.start_soon(door.serve, stream)
+
+
+async def _listen(path: Path) -> SocketListener:
+    with _address(path) as address:
+        return await anyio.create_unix_listener(address, mode=0o600)
+
+
+@contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """*path*, or a short way to it while the context is open."""
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+# -------------------------------------------------------------------------------------------------------- client
+class NotRunning(Exception):
+    """No supervisor answers on that socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"no supervisor runs on {path.parent.parent}: start one with `supervisor run PLAN.yaml`")
+
+
+class ControlError(Exception):
+    """The supervisor's answer was no. ``kind``: ``unknown``, ``refused``, ``bad``, or ``failed``."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+
+async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """Ask the supervisor whose socket is at *path*; the lines of its answer without the last one.
+
+    Close the generator where it is not read to its end (``contextlib.aclosing``).
+
+    Raises:
+        NotRunning: nobody is there.
+        ControlError: it refused, or ended before it had answered.
+    """
+    async with await _connect(path) as stream:
+        with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
+            await stream.send(msgspec.json.encode(message) + b"\n")
+        async for line in _lines(stream):
+            answer = msgspec.json.decode(line)
+            if "error" in answer:
+                raise ControlError(answer["error"]["kind"], answer["error"]["message"])
+            if "done" in answer:
+                return
+            yield answer
+    raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
+
+
+async def _lines(stream: ByteStream) -> AsyncIterator[bytes]:
+    held = bytearray()
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        while True:
+            held += await stream.receive()
+            *lines, rest = held.split(b"\n")
+            held = rest
+            for line in lines:
+                yield bytes(line)
+
+
+def is_running(path: Path) -> bool:
+    """Whether a supervisor answers on the socket at *path*."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            with _address(path) as address:
+                probe.connect(address)
+        except OSError:
+            return False
+    return True
+
+
+async def _connect(path: Path) -> ByteStream:
+    try:
+        with _address(path) as address:
+            return await anyio.connect_unix(address)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        raise NotRunning(path) from None
+    except OSError as error:
+        raise ControlError("failed", f"{path}: {error.strerror or error}") from None

@@ -1,0 +1,200 @@
+"""Values as text for people and as JSON for programs. Pure: nothing is printed here, and no clock is read.
+
+What an agent said may hold anything, so that every text from outside is made printable first: no escape sequence of
+an agent reaches a terminal. JSON is what the records themselves are, unabridged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from supervisor.abort import AbortPlan, NodeReceipt, ProcessFate, Receipt
+from supervisor.causality import Explanation, Node, Seen
+from supervisor.validate import Report
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = [
+    "columns",
+    "duration",
+    "event_line",
+    "json_line",
+    "json_text",
+    "plan_text",
+    "printable",
+    "ps_text",
+    "receipt_text",
+    "report_text",
+    "tree_text",
+    "why_text",
+]
+
+
+# ------------------------------------------------------------------------------------------------------- pieces
+def printable(text: str) -> str:
+    """*text* in one line, what a terminal would act on written as an escape."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def json_text(value: Any) -> str:
+    """A JSON document, indented."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def duration(seconds: float) -> str:
+    """``0.42 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``: as much as a person reads."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def clock(timestamp: float) -> str:
+    """The local time of day."""
+    return datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines with aligned columns; the last one is as long as it is."""
+    cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- events
+def event_line(event: LifecycleEvent) -> str:
+    """A record in one line: when, which, who, what, and why."""
+    who = f"{event.entity_type:<7} {printable(event.entity_id):<16}"
+    return f"{clock(event.timestamp)} {event.seq:>6}  {who} {_what(event)}"
+
+
+def _what(event: LifecycleEvent) -> str:
+    parts = [event.event, _change(event), *_metadata(event)]
+    if event.outcome not in ("transition", "fact"):
+        parts.append(f"({event.outcome})")
+    if event.transition_reason or event.abort_reason:
+        parts.append(f"[{', '.join(filter(None, (event.transition_reason, event.abort_reason)))}]")
+    if event.abort_id:
+        parts.append(f"abort {event.abort_id}")
+    if event.actor:
+        parts.append(f"by {event.actor}")
+    told = printable("  ".join(part for part in parts if part))
+    return f"{told}: {printable(event.reason)}" if event.reason else told
+
+
+def _change(event: LifecycleEvent) -> str:
+    if event.outcome not in ("transition", "born") or event.from_status == event.to_status:
+        return event.to_status and f"in {event.to_status}"
+    return f"{event.from_status} -> {event.to_status}" if event.from_status else f"-> {event.to_status}"
+
+
+def _metadata(event: LifecycleEvent) -> list[str]:
+    """The few facts that a line of an event is not understood without."""
+    shown = ("number", "title", "outcome", "status", "ended_by", "target", "scope", "policy_edge")
+    found = {name: event.metadata.get(name) for name in shown}
+    return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
+
+
+def why_text(explanation: Explanation) -> str:
+    """From the root event to the last record, one line each."""
+    lines = [f"why {printable(explanation.entity_id)}: from the root"]
+    if explanation.missing is not None:
+        lines.append(f"  (the journal does not hold record {explanation.missing}, which caused the first one)")
+    return "\n".join([*lines, *(f"  {event_line(one)}" for one in explanation.records)])
+
+
+# ----------------------------------------------------------------------------------------------- what there is
+def ps_text(rows: Iterable[Seen]) -> str:
+    heads = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "PARENT", "NOTE")
+    return columns(heads, (_ps_row(row) for row in rows))
+
+
+def _ps_row(row: Seen) -> tuple[str, ...]:
+    return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), row.parent or "", row.note)
+
+
+def tree_text(nodes: Sequence[Node]) -> str:
+    """The forest with its branches drawn. Iterative: it may be thousands deep."""
+    lines: list[str] = []
+    pending = [(node, "", "", "") for node in reversed(nodes)]
+    while pending:
+        node, indent, branch, below = pending.pop()
+        lines.append(f"{indent}{branch}{_node_line(node)}")
+        inner = indent + below
+        last = node.children[-1:] and node.children[-1]
+        pending += [
+            (one, inner, "└─ ", "   ") if one is last else (one, inner, "├─ ", "│  ") for one in reversed(node.children)
+        ]
+    return "\n".join(lines)
+
+
+def _node_line(node: Node) -> str:
+    if node.kind == "tool":
+        return f'{printable(node.id)} "{printable(node.note)}"'
+    note = f"  ({printable(node.note)})" if node.note else ""
+    return f"{printable(node.id)}  {node.kind} {node.state}{note}"
+
+
+# ------------------------------------------------------------------------------------------------------- aborts
+def plan_text(plan: AbortPlan) -> str:
+    """What an abort would do, in the order in which it would."""
+    head = f"abort of {printable(plan.target)}, scope {plan.scope}"
+    if plan.already_ended:
+        return f"{head}: already_ended"
+    rows = [(one.kind, one.id, f"scope {one.scope}", one.edge or "asked for") for one in plan.nodes]
+    bound = f"would end {len(rows)} within {plan.deadline_s:g} s; nothing was done"
+    return f"{head}: {bound}\n{columns(('KIND', 'ID', 'REACHED AS', 'OVER'), rows)}" if rows else f"{head}: {bound}"
+
+
+def receipt_text(receipt: Receipt) -> str:
+    """What an abort did."""
+    head = f"abort of {printable(receipt.target)}, scope {receipt.scope}"
+    if receipt.already_ended:
+        return f"{head}: already_ended"
+    lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
+    lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
+    lines += [f"  {_ended_process(one)}" for one in receipt.processes]
+    return "\n".join([*lines, f"  survivors: {receipt.survivors}; {_recorded(receipt)}"])
+
+
+def _ended_node(one: NodeReceipt) -> str:
+    rung = f" on the rung {one.rung}" if one.rung else ""
+    how = f" ({printable(one.how)})" if one.how else ""
+    return f"{one.kind} {printable(one.id)}: {one.outcome}{rung} after {duration(one.took_s)}{how}"
+
+
+def _ended_process(one: ProcessFate) -> str:
+    status = "status unknown" if one.status is None else f"status {one.status}"
+    more = f", {one.killed} below it killed" if one.killed else ""
+    return f"process {one.pid} of {printable(one.owner)}: ended by {one.ended_by}, {status}{more}"
+
+
+def _recorded(receipt: Receipt) -> str:
+    if receipt.recorded_at is None:
+        return "not recorded yet: the disk has not answered"
+    return f"recorded at {clock(receipt.recorded_at)}"
+
+
+# --------------------------------------------------------------------------------------------------- validation
+def report_text(name: str, report: Report) -> str:
+    """``valid``, or every problem with its line."""
+    counted = f"{report.lines} lines, {report.entities} entities"
+    if not report.problems:
+        return f"{name}: valid ({counted})"
+    lines = [
+        f"{name}:{one.line}: {f'{one.field}: ' if one.field else ''}{printable(one.message)}" for one in report.problems
+    ]
+    more = f", the last {report.omitted} not shown" if report.omitted else ""
+    return "\n".join([*lines, f"{name}: {len(lines) + report.omitted} problems in {counted}{more}"])

@@ -1,0 +1,172 @@
+"""The words that every layer of the supervisor uses: scopes, reasons, outcomes, and the record of a lifecycle event.
+
+Nothing here decides anything. Enum values keep the spelling of the specification.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "AbortPolicy",
+    "AbortReason",
+    "AbortScope",
+    "Exit",
+    "Kind",
+    "Ladder",
+    "LifecycleEvent",
+    "Rung",
+    "Severity",
+    "TransitionReason",
+    "Verdict",
+]
+
+
+class Kind(StrEnum):
+    """The kinds of entity that have a log of their own."""
+
+    SESSION = "session"
+    AGENT = "agent"
+    TURN = "turn"
+    TASK = "task"
+    RUN = "run"
+    JOB = "job"
+    WORKSTREAM = "workstream"
+    WORKER = "worker"
+
+
+class AbortScope(StrEnum):
+    """How far an abort reaches: one call, the siblings of the target, or the target with all its descendants."""
+
+    TOOL = "tool"
+    SIBLING = "sibling"
+    SESSION = "session"
+
+
+class TransitionReason(StrEnum):
+    """Why a lifecycle transition occurred (seed 000)."""
+
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+    RETRY = "retry"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    MAX_OUTPUT_TOKENS = "max_output_tokens"
+    MAX_TURNS = "max_turns"
+    PROVIDER_413 = "provider_413"
+    PROVIDER_529 = "provider_529"
+    COMPACTION_FAILED = "compaction_failed"
+    STOP_HOOK_BLOCKED = "stop_hook_blocked"
+    PERMISSION_DENIED = "permission_denied"
+    SIBLING_ABORTED = "sibling_aborted"
+    ORPHAN_RECOVERED = "orphan_recovered"
+
+
+class AbortReason(StrEnum):
+    """What ended an agent abnormally (seed 000)."""
+
+    USER_INTERRUPT = "user_interrupt"
+    SHUTDOWN_SIGNAL = "shutdown_signal"
+    TIMEOUT = "timeout"
+    OOM = "oom"
+    PERMISSION_DENIED = "permission_denied"
+    PROVIDER_ERROR = "provider_error"
+    BASH_ERROR = "bash_error"
+    SIBLING_ABORTED = "sibling_aborted"
+    PARENT_ABORTED = "parent_aborted"
+    COMPACT_FAILURE = "compact_failure"
+    UNKNOWN = "unknown"
+
+
+class Exit(Enum):
+    """How a backend session ended (seed 003, ExitOutcome)."""
+
+    SUCCESS = "Success"
+    ERROR = "Error"
+    TIMEOUT = "Timeout"
+
+
+class Severity(StrEnum):
+    """How loud a record is (seed 004)."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+class Rung(StrEnum):
+    """The steps of the ladder that an abort climbs, gentlest first."""
+
+    REQUEST = "request"
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    KILL = "kill"
+    ABANDON = "abandon"
+
+
+class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long each rung of an abort may take, in seconds."""
+
+    request_s: float = 10.0
+    cancel_s: float = 5.0
+    terminate_s: float = 2.0
+    kill_s: float = 1.0
+
+    @property
+    def total_s(self) -> float:
+        """The bound on the whole abort."""
+        return self.request_s + self.cancel_s + self.terminate_s + self.kill_s
+
+
+class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which levels an abort may cross. By default it crosses none."""
+
+    tool_to_sibling: bool = False
+    sibling_to_session: bool = False
+    ladder: Ladder = Ladder()
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """One outcome of a turn or a process, with the evidence kept.
+
+    ``status`` is the raw exit status in Python's form (negative: the signal that ended it), where a process ended.
+    """
+
+    exit: Exit
+    error: str = ""
+    transition_reason: TransitionReason | None = None
+    abort_reason: AbortReason | None = None
+    status: int | None = None
+
+
+class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of an entity's log: a transition, or a fact or refusal that changed no state.
+
+    ``seq`` numbers the records of a supervisor, ``entity_seq`` those of one entity, both from 1.
+    ``timestamp`` is Unix time for people; ``monotonic_s`` never goes back and is what decisions were made with.
+    ``cause_id`` is the ``seq`` of the record that led to this one; ``None`` marks a root event.
+    ``outcome`` is ``transition``, ``born`` (first record), ``refused`` (illegal here), ``stale`` (came too late)
+    or ``fact`` (an abort record, a process's fate).
+    """
+
+    seq: int
+    timestamp: float
+    monotonic_s: float
+    entity_type: str
+    entity_id: str
+    entity_seq: int
+    event: str
+    from_status: str = ""
+    to_status: str = ""
+    outcome: str = "transition"
+    actor: str = ""
+    reason: str = ""
+    transition_reason: str | None = None
+    abort_reason: str | None = None
+    abort_id: str | None = None
+    cause_id: int | None = None
+    severity: str = "info"
+    metadata: dict[str, Any] = {}

@@ -1,0 +1,3 @@
+"""Where sessions work."""
+
+__all__: list[str] = []

@@ -1,0 +1,299 @@
+"""Timers: they belong to an actor, die with it, fire in order, and a voided one is never heard, queued or not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_kit import Script, both, running, virtual
+
+from actors import ActorStopped, ActorSystem, Context, DeadLetter, open_system
+
+
+class Clocked:
+    """Runs each function it is told with its context, and notes everything else with the time."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, float]] = []
+
+    def receive(self, ctx: Context, message: Any) -> Any:
+        if callable(message):
+            return message(ctx)
+        self.heard.append((message, trio.current_time()))
+        return None
+
+    def words(self) -> list[Any]:
+        return [word for word, _ in self.heard]
+
+
+def context_of(system: ActorSystem, actor_id: str) -> Context:
+    context = system.context(actor_id)
+    assert context is not None
+    return context
+
+
+@virtual
+async def test_timers_fire_in_the_order_of_their_deadlines(autojump_clock: trio.abc.Clock) -> None:
+    """Each fires once, at its time, whatever the order in which they were set; equal ones as they were set."""
+    async with running() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context, start = context_of(system, "a"), trio.current_time()
+        for key, delay_s in [("c", 3), ("a", 1), ("b", 2), ("b2", 2), ("now", 0)]:
+            context.set_timer(key, delay_s, key)
+        await trio.sleep(5)
+        assert clocked.words() == ["now", "a", "b", "b2", "c"]
+        assert [at - start for _, at in clocked.heard] == pytest.approx([0, 1, 2, 2, 3])
+
+
+@virtual
+async def test_an_earlier_timer_set_later_does_not_wait_for_the_first(autojump_clock: trio.abc.Clock) -> None:
+    """The service sleeps until the next deadline, and is woken when a nearer one is set."""
+    async with running() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context_of(system, "a").set_timer("far", 100, "far")
+        await trio.sleep(1)
+        context_of(system, "a").set_timer("near", 1, "near")
+        await trio.sleep(2)
+        assert clocked.words() == ["near"]
+        await trio.sleep(100)
+        assert clocked.words() == ["near", "far"]
+
+
+@virtual
+async def test_setting_a_key_again_voids_the_timer(autojump_clock: trio.abc.Clock) -> None:
+    """Of two timers with one key only the second fires, at its own time."""
+    async with running() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context, start = context_of(system, "a"), trio.current_time()
+        context.set_timer("k", 1, "first")
+        context.set_timer("k", 2, "second")
+        await trio.sleep(5)
+        assert clocked.words() == ["second"]
+        assert clocked.heard[0][1] - start == pytest.approx(2)
+
+
+@virtual
+@pytest.mark.parametrize(("again", "heard"), [(True, ["first", "anew"]), (False, ["first"])])
+async def test_a_queued_timer_can_still_be_voided(
+    autojump_clock: trio.abc.Clock, again: bool, heard: list[str]
+) -> None:
+    """A timer that fell due and waits in the mailbox is not heard if it is set again or cancelled before its turn."""
+    async with running() as system:
+        words: list[Any] = []
+
+        def receive(ctx: Context, message: Any) -> None:
+            words.append(message)
+            if message == "first" and again:
+                ctx.set_timer("second", 5, "anew")
+            elif message == "first":
+                ctx.cancel_timer("second")
+
+        system.spawn(Script(receive), "a")
+        context = context_of(system, "a")
+        context.set_timer("first", 1, "first")
+        context.set_timer("second", 1, "second")  # due in the same instant: both are queued before either is handled
+        await trio.sleep(10)
+        assert words == heard
+
+
+@virtual
+async def test_a_cancelled_timer_is_not_heard(autojump_clock: trio.abc.Clock) -> None:
+    """Cancelling voids that key alone; cancelling an unknown or handled one is no error."""
+    async with running() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context = context_of(system, "a")
+        context.set_timer("x", 1, "x")
+        context.set_timer("y", 1, "y")
+        context.cancel_timer("x")
+        context.cancel_timer("unknown")
+        await trio.sleep(2)
+        context.cancel_timer("y")
+        assert clocked.words() == ["y"]
+
+
+@virtual
+async def test_keys_of_two_actors_do_not_meet(autojump_clock: trio.abc.Clock) -> None:
+    """A key is an actor's own: another actor's timer of the same key is another timer."""
+    async with running() as system:
+        one, two = Clocked(), Clocked()
+        system.spawn(one, "one")
+        system.spawn(two, "two")
+        context_of(system, "one").set_timer("k", 1, "for one")
+        context_of(system, "two").set_timer("k", 1, "for two")
+        context_of(system, "one").cancel_timer("k")
+        await trio.sleep(2)
+        assert (one.words(), two.words()) == ([], ["for two"])
+
+
+@virtual
+async def test_timers_die_with_their_actor(autojump_clock: trio.abc.Clock) -> None:
+    """After a stop nothing fires, nothing becomes a dead letter, and the stopped actor can set no task or timer."""
+    async with running() as system:
+        clocked = Clocked()
+        letters: list[DeadLetter] = []
+        system.on_dead_letter = letters.append
+        system.spawn(clocked, "a")
+        context_of(system, "a").set_timer("k", 1, "k")
+        system.stop("a")
+        await system.join("a")
+        await trio.sleep(2)
+        assert (clocked.heard, letters) == ([], [])
+
+
+@virtual
+async def test_a_timer_set_while_stopping_never_fires(autojump_clock: trio.abc.Clock) -> None:
+    """An actor that sets a timer in the very message that stops it leaves nothing behind."""
+    async with running() as system:
+
+        def receive(ctx: Context, message: Any) -> None:
+            ctx.stop()
+            ctx.set_timer("k", 1, "k")
+
+        ref = system.spawn(Script(receive), "a")
+        ref.tell("go")
+        await system.join("a")
+        await trio.sleep(2)
+        assert len(system.timers) == 0
+        with pytest.raises(ActorStopped):
+            ref.tell("x")
+
+
+@virtual
+async def test_a_timer_is_not_lost_on_a_full_mailbox(autojump_clock: trio.abc.Clock) -> None:
+    """A timer enters a mailbox that is full at every checkpoint, and overtakes what is in it."""
+    async with running() as system:
+        seen: list[Any] = []
+
+        def receive(ctx: Context, message: Any) -> None:
+            if message == "tick":
+                seen.append(message)
+            elif not seen:
+                ctx.tell_self("spin")
+
+        ref = system.spawn(Script(receive), "a", capacity=1)
+        context_of(system, "a").set_timer("k", 0, "tick")
+        ref.tell("spin")
+        await system.idle()
+        assert seen == ["tick"]
+
+
+@both
+@pytest.mark.parametrize("how", ["set again", "cancel"])
+async def test_voided_timers_do_not_pile_up(how: str) -> None:
+    """A hundred thousand timers set and voided leave a handful in the heap."""
+    async with running() as system:
+        system.spawn(Script(lambda ctx, message: None), "a")
+        context = context_of(system, "a")
+        for _ in range(100_000):
+            context.set_timer("k", 1000, "k")
+            if how == "cancel":
+                context.cancel_timer("k")
+        assert len(system.timers) <= 130
+
+
+@virtual
+async def test_fired_timers_do_not_pile_up(autojump_clock: trio.abc.Clock) -> None:
+    """A timer that fired and was handled leaves the heap and the actor's keys."""
+    async with running() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        for n in range(300):
+            context_of(system, "a").set_timer(f"k{n}", 1, n)
+        await trio.sleep(2)
+        assert clocked.words() == list(range(300))
+        assert len(system.timers) == 0
+
+
+@both
+@pytest.mark.parametrize("delay_s", [-1, math.nan])
+async def test_a_delay_that_is_no_delay_is_an_error(delay_s: float) -> None:
+    """A negative delay or NaN is refused with the key, the value and the rule."""
+    async with running() as system:
+        system.spawn(Script(lambda ctx, message: None), "a")
+        with pytest.raises(ValueError, match=rf"timer 'k': delay_s is {delay_s}; give seconds >= 0"):
+            context_of(system, "a").set_timer("k", delay_s, "x")
+
+
+@both
+async def test_a_timer_carries_its_cause() -> None:
+    """The cause given with the timer is on the envelope when it is handled."""
+    async with running() as system:
+        causes: list[Any] = []
+        ended = "the end"
+
+        def receive(ctx: Context, message: Any) -> None:
+            assert ctx.envelope is not None
+            causes.append((message, ctx.envelope.cause))
+            ctx.stop(ended)
+
+        system.spawn(Script(receive), "a")
+        context_of(system, "a").set_timer("k", 0, "tick", cause="why")
+        await system.join("a")
+        assert causes == [("tick", "why")]
+
+
+@virtual
+async def test_a_chain_of_timers_keeps_time(autojump_clock: trio.abc.Clock) -> None:
+    """A timer set from the message of the last one fires one delay later, with no drift under virtual time."""
+    async with running() as system:
+        ticks: list[float] = []
+
+        def receive(ctx: Context, message: Any) -> None:
+            ticks.append(trio.current_time())
+            if len(ticks) < 50:
+                ctx.set_timer("tick", 0.5, "tick")
+
+        start = trio.current_time()
+        system.spawn(Script(receive), "a").tell("start")
+        await trio.sleep(60)
+        assert [at - start for at in ticks] == pytest.approx([0.5 * n for n in range(50)])
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["set", "cancel", "wait"]), st.sampled_from("abc"), st.integers(0, 5)), max_size=40
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(operations=OPERATIONS)
+def test_any_history_of_set_and_cancel_fires_what_a_plain_dict_says(operations: list[tuple[str, str, int]]) -> None:
+    """For every sequence of set, cancel and wait, what is heard is what a dict of deadlines predicts."""
+    heard: list[tuple[int, float]] = []
+    due: dict[str, tuple[float, int]] = {}
+    expected: list[tuple[int, float]] = []
+
+    def pass_time(now: float) -> None:
+        ready = sorted((at, serial, key) for key, (at, serial) in due.items() if at <= now)
+        for at, serial, key in ready:
+            expected.append((serial, at))
+            del due[key]
+
+    async def main() -> None:
+        async with open_system() as system:
+            system.spawn(Script(lambda ctx, message: heard.append((message, trio.current_time()))), "a")
+            context = context_of(system, "a")
+            for serial, (what, key, n) in enumerate(operations):
+                if what == "set":
+                    context.set_timer(key, n + 0.5, serial)
+                    due[key] = (trio.current_time() + n + 0.5, serial)
+                elif what == "cancel":
+                    context.cancel_timer(key)
+                    due.pop(key, None)
+                else:
+                    await trio.sleep(n)
+                    pass_time(trio.current_time())
+            await trio.sleep(10)
+            pass_time(trio.current_time())
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [serial for serial, _ in heard] == [serial for serial, _ in expected]
+    assert [at for _, at in heard] == pytest.approx([at for _, at in expected])

@@ -1,0 +1,808 @@
+"""The ACP adapter, driven by bytes alone: every message of the flow, and every way to break it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from supervisor.adapters.acp import AcpCodec
+from supervisor.ports import (
+    ChildAsked,
+    CloseInput,
+    Compaction,
+    Malformed,
+    Out,
+    PermissionAsked,
+    Ready,
+    Send,
+    TerminalKilled,
+    TerminalOpened,
+    Text,
+    ToolClosed,
+    ToolOpened,
+    TurnEnded,
+    Usage,
+)
+
+HELLO = {
+    "protocolVersion": 1,
+    "agentCapabilities": {"loadSession": False, "sessionCapabilities": {"close": {}}},
+    "agentInfo": {"name": "robot", "title": "The Robot", "version": "2.1"},
+    "authMethods": [],
+}
+
+
+def said(*messages: Any) -> bytes:
+    """What an agent writes to say *messages*."""
+    return b"".join(json.dumps({"jsonrpc": "2.0", **one}).encode() + b"\n" for one in messages)
+
+
+def sent(outs: list[Out]) -> list[dict[str, Any]]:
+    """The messages among *outs* that go to the agent; each is one compact line."""
+    messages = []
+    for out in outs:
+        if isinstance(out, Send):
+            assert out.data.endswith(b"\n")
+            assert out.data.count(b"\n") == 1
+            message = json.loads(out.data)
+            assert message.pop("jsonrpc") == "2.0"
+            messages.append(message)
+    return messages
+
+
+def told(outs: list[Out]) -> list[Out]:
+    """What among *outs* is for us."""
+    return [out for out in outs if not isinstance(out, Send)]
+
+
+class Conversation:
+    """A codec, and the agent's half of the conversation."""
+
+    def __init__(self, hello: dict[str, Any] = HELLO) -> None:
+        self.codec = AcpCodec()
+        self.codec.start("/work")
+        self.feed({"id": 1, "result": hello})
+        self.ready = self.feed({"id": 2, "result": {"sessionId": "s"}})
+        self.prompt_id = 0
+
+    def feed(self, *messages: Any) -> list[Out]:
+        return self.codec.feed(said(*messages))
+
+    def prompt(self, text: str = "work") -> list[Out]:
+        outs = self.codec.prompt(text)
+        self.prompt_id = sent(outs)[0]["id"]
+        return outs
+
+    def update(self, what: str, /, **fields: Any) -> list[Out]:
+        return self.feed(update(what, **fields))
+
+    def request(self, rpc_id: Any, method: str, **params: Any) -> list[Out]:
+        return self.feed({"id": rpc_id, "method": method, "params": {"sessionId": "s", **params}})
+
+    def answer(self, **answer: Any) -> list[Out]:
+        return self.feed({"id": self.prompt_id, **answer})
+
+
+def update(what: str, /, session: str = "s", **fields: Any) -> dict[str, Any]:
+    params = {"sessionId": session, "update": {"sessionUpdate": what, **fields}}
+    return {"method": "session/update", "params": params}
+
+
+@pytest.fixture
+def talk() -> Conversation:
+    """A conversation with a session and a prompt under way."""
+    conversation = Conversation()
+    conversation.prompt()
+    return conversation
+
+
+# ------------------------------------------------------------------------------------------------ opening
+def test_start_says_who_we_are_and_what_we_offer() -> None:
+    """``initialize`` names version 1, terminals, child sessions and no file access."""
+    (hello,) = sent(AcpCodec().start("/work"))
+    assert (hello["id"], hello["method"]) == (1, "initialize")
+    assert hello["params"]["protocolVersion"] == 1
+    offered = hello["params"]["clientCapabilities"]
+    assert offered["fs"] == {"readTextFile": False, "writeTextFile": False}
+    assert offered["terminal"] is True
+    assert offered["session"] == {"compaction": {}}
+    assert offered["_meta"] == {"supervisor": {"sessions": True}}
+    assert set(hello["params"]["clientInfo"]) == {"name", "version"}
+
+
+def test_the_answer_to_initialize_opens_a_session_in_the_directory() -> None:
+    """``session/new`` follows with the working directory and no tool servers."""
+    codec = AcpCodec()
+    codec.start("/work")
+    outs = codec.feed(said({"id": 1, "result": HELLO}))
+    assert told(outs) == []
+    assert sent(outs) == [{"id": 2, "method": "session/new", "params": {"cwd": "/work", "mcpServers": []}}]
+
+
+def test_the_answer_to_session_new_makes_it_ready() -> None:
+    """Ready carries the session's id and the agent's name and version."""
+    assert Conversation().ready == [Ready("s", "robot 2.1")]
+
+
+@pytest.mark.parametrize(
+    ("hello", "info"),
+    [
+        ({"protocolVersion": 1}, ""),
+        ({"protocolVersion": 1, "agentInfo": None, "agentCapabilities": None}, ""),
+        ({"protocolVersion": 1, "agentInfo": {"name": "robot"}}, "robot"),
+    ],
+)
+def test_an_agent_may_say_little_about_itself(hello: dict[str, Any], info: str) -> None:
+    """Name, version and capabilities are optional."""
+    assert Conversation(hello).ready == [Ready("s", info)]
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (
+            {"protocolVersion": 2},
+            "the agent speaks ACP version 2; this supervisor speaks version 1:"
+            " install a version of the agent that speaks ACP 1",
+        ),
+        ({}, "the answer to initialize: Object missing required field `protocolVersion`"),
+        ({"protocolVersion": "1"}, "the answer to initialize: Expected `int`, got `str` - at `$.protocolVersion`"),
+        (None, "the answer to initialize: Expected `object`, got `null`"),
+    ],
+)
+def test_a_wrong_answer_to_initialize_is_named(result: Any, why: str) -> None:
+    """Another protocol version says what to install; a missing or wrong field is named."""
+    codec = AcpCodec()
+    codec.start("/work")
+    assert codec.feed(said({"id": 1, "result": result})) == [Malformed(why)]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        ({"code": -32603, "message": "boom"}, "the agent refused to open a session: boom (code -32603)"),
+        (
+            {"code": -32603, "message": "Internal error", "data": {"details": "no disk"}},
+            'the agent refused to open a session: Internal error ({"details": "no disk"}) (code -32603)',
+        ),
+        (
+            {"code": -32000, "message": "Authentication required"},
+            "the agent needs authentication: Authentication required:"
+            " log in with the agent's own program, then start it again",
+        ),
+    ],
+)
+def test_a_refused_opening_is_named(step: int, error: dict[str, Any], why: str) -> None:
+    """An error to ``initialize`` or ``session/new`` ends the conversation with the agent's own words."""
+    codec = AcpCodec()
+    codec.start("/work")
+    if step == 2:
+        codec.feed(said({"id": 1, "result": HELLO}))
+    assert codec.feed(said({"id": step, "error": error})) == [Malformed(why)]
+
+
+# ------------------------------------------------------------------------------------------------ the turn
+def test_a_prompt_is_one_request() -> None:
+    """``session/prompt`` carries the session and the text as one block."""
+    (message,) = sent(Conversation().prompt("do it"))
+    assert message["method"] == "session/prompt"
+    assert message["params"] == {"sessionId": "s", "prompt": [{"type": "text", "text": "do it"}]}
+
+
+def test_a_prompt_out_of_turn_is_a_mistake_of_ours(talk: Conversation) -> None:
+    """A prompt before the session, or during a turn, cannot be said in ACP: it raises."""
+    with pytest.raises(RuntimeError, match="before the session is open"):
+        AcpCodec().prompt("early")
+    with pytest.raises(RuntimeError, match="during a turn"):
+        talk.codec.prompt("again")
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended"),
+    [
+        ({"result": {"stopReason": "end_turn"}}, TurnEnded("end_turn")),
+        ({"result": {"stopReason": "cancelled"}}, TurnEnded("cancelled")),
+        ({"result": {"stopReason": "refusal"}}, TurnEnded("refusal")),
+        ({"result": {"stopReason": "max_tokens"}}, TurnEnded("max_tokens")),
+        ({"result": {"stopReason": "max_turn_requests"}}, TurnEnded("max_turns")),
+        (
+            {"result": {"stopReason": "tired"}},
+            TurnEnded("error", "the agent stopped for an unknown reason, 'tired'"),
+        ),
+        ({"error": {"code": -32603, "message": "401"}}, TurnEnded("error", "401")),
+        ({"error": {"code": -32800, "message": "Request cancelled"}}, TurnEnded("error", "Request cancelled")),
+        ({"error": {"code": 1, "message": "x", "data": "y" * 400}}, TurnEnded("error", 'x ("' + "y" * 299 + "...)")),
+    ],
+)
+def test_the_answer_to_a_prompt_ends_the_turn(talk: Conversation, answer: dict[str, Any], ended: TurnEnded) -> None:
+    """Each stop reason has one word of ours; an unknown one and an error are errors, never success."""
+    assert talk.answer(**answer) == [ended]
+
+
+def test_a_cancel_error_after_an_interrupt_is_a_cancel(talk: Conversation) -> None:
+    """An agent that answers a cancelled prompt with the cancel error means the same as one that says ``cancelled``."""
+    talk.codec.interrupt()
+    assert talk.answer(error={"code": -32800, "message": "Request cancelled"}) == [TurnEnded("cancelled")]
+
+
+def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
+    """After a turn the session takes another prompt, under a new request id."""
+    first = talk.prompt_id
+    talk.answer(result={"stopReason": "end_turn"})
+    talk.prompt("more")
+    assert talk.prompt_id != first
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
+
+
+# ------------------------------------------------------------------------------------------------ updates
+@pytest.mark.parametrize(
+    ("kind", "fields", "outs"),
+    [
+        ("agent_message_chunk", {"content": {"type": "text", "text": "hi"}}, [Text("message", "hi")]),
+        ("agent_thought_chunk", {"content": {"type": "text", "text": "hm"}}, [Text("thought", "hm")]),
+        ("agent_message_chunk", {"content": {"type": "text", "text": ""}}, []),
+        ("agent_message_chunk", {"content": {"type": "image", "data": "AAAA"}}, []),
+        ("user_message_chunk", {"content": {"type": "text", "text": "echo"}}, []),
+        ("plan", {"entries": []}, []),
+        ("something_new", {"field": 1}, []),
+        ("usage_update", {"used": 5, "size": 9}, [Usage({"used": 5, "size": 9})]),
+        (
+            "usage_update",
+            {"used": 5, "size": 9, "cost": {"amount": 0.25, "currency": "EUR"}},
+            [Usage({"used": 5, "size": 9, "cost": {"amount": 0.25, "currency": "EUR"}})],
+        ),
+        ("tool_call", {"toolCallId": "c", "title": "ls", "kind": "execute"}, [ToolOpened("c", "ls", "execute")]),
+        ("tool_call", {"toolCallId": "c"}, [ToolOpened("c", "c", "other")]),
+        ("tool_call_update", {"toolCallId": "c", "title": "late"}, [ToolOpened("c", "late", "other")]),
+        (
+            "tool_call",
+            {"toolCallId": "c", "title": "ls", "status": "completed"},
+            [ToolOpened("c", "ls", "other"), ToolClosed("c", "completed")],
+        ),
+    ],
+)
+def test_an_update_has_one_meaning(talk: Conversation, kind: str, fields: dict[str, Any], outs: list[Out]) -> None:
+    """Text, tools and usage are told; what the supervisor decides nothing by is ignored."""
+    assert talk.update(kind, **fields) == outs
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [("completed", "completed"), ("failed", "failed"), ("cancelled", "failed")]
+)
+def test_a_tool_call_opens_once_and_closes_once(talk: Conversation, status: str, outcome: str) -> None:
+    """Repeated, late and contradicting updates of a call change nothing."""
+    assert talk.update("tool_call", toolCallId="c", title="ls", status="pending") == [ToolOpened("c", "ls")]
+    assert talk.update("tool_call_update", toolCallId="c", status="in_progress") == []
+    assert talk.update("tool_call_update", toolCallId="c", status=status) == [ToolClosed("c", outcome)]
+    assert talk.update("tool_call_update", toolCallId="c", status="completed") == []
+    assert talk.update("tool_call", toolCallId="c", title="again", status="pending") == []
+
+
+def test_an_update_of_another_session_is_not_ours(talk: Conversation) -> None:
+    """Agents may keep sessions of their own; only the one we opened counts."""
+    assert talk.feed(update("tool_call", session="other", toolCallId="c", title="ls")) == []
+
+
+def test_compaction_begins_and_ends_once(talk: Conversation) -> None:
+    """Repeated updates of one compaction are one compaction; a failed one says so; an end alone is none."""
+    assert talk.update("compaction_update", compactionId="k", status="in_progress") == [Compaction(True)]
+    assert talk.update("compaction_update", compactionId="k", status="in_progress", summary=None) == []
+    assert talk.update("compaction_update", compactionId="k", status="completed") == [Compaction(False)]
+    assert talk.update("compaction_update", compactionId="k", status="completed") == []
+    assert talk.update("compaction_update", compactionId="m", status="in_progress") == [Compaction(True)]
+    assert talk.update("compaction_update", compactionId="m", status="failed") == [Compaction(False, failed=True)]
+
+
+def test_a_compaction_does_not_outlive_its_turn(talk: Conversation) -> None:
+    """One that the last turn left open cannot end in the next."""
+    talk.update("compaction_update", compactionId="k", status="in_progress")
+    talk.answer(result={"stopReason": "cancelled"})
+    talk.prompt()
+    assert talk.update("compaction_update", compactionId="k", status="completed") == []
+
+
+# ------------------------------------------------------------------------------------------------ cancel
+CANCEL = {"method": "session/cancel", "params": {"sessionId": "s"}}
+
+
+def test_an_interrupt_asks_the_agent_to_cancel(talk: Conversation) -> None:
+    """``session/cancel`` is a notification; the turn goes on until the agent answers."""
+    outs = talk.codec.interrupt()
+    assert told(outs) == []
+    assert sent(outs) == [CANCEL]
+
+
+def test_an_interrupt_without_a_turn_says_nothing() -> None:
+    """There is nothing to cancel before a prompt."""
+    assert Conversation().codec.interrupt() == []
+
+
+def test_a_cancelled_turn_closes_what_it_left_open(talk: Conversation) -> None:
+    """The client closes the unfinished calls, oldest first, before the turn ends; late updates of them are ignored."""
+    talk.update("tool_call", toolCallId="a", title="a")
+    talk.update("tool_call", toolCallId="b", title="b")
+    talk.update("tool_call_update", toolCallId="a", status="completed")
+    talk.update("tool_call", toolCallId="c", title="c")
+    talk.codec.interrupt()
+    ended = talk.answer(result={"stopReason": "cancelled"})
+    assert ended == [ToolClosed("b", "failed"), ToolClosed("c", "failed"), TurnEnded("cancelled")]
+    assert talk.update("tool_call_update", toolCallId="b", status="completed") == []
+
+
+def test_a_turn_that_ends_with_an_open_call_leaves_it_open(talk: Conversation) -> None:
+    """``end_turn`` with an open call is a claim that the runtime must see through: the codec does not tidy it up."""
+    talk.update("tool_call", toolCallId="a", title="a")
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
+
+
+def test_a_call_does_not_outlive_its_turn(talk: Conversation) -> None:
+    """A call of the last turn neither closes in the next one nor attracts its commands."""
+    talk.update("tool_call", toolCallId="a", title="a")
+    talk.answer(result={"stopReason": "end_turn"})
+    talk.prompt()
+    assert talk.update("tool_call_update", toolCallId="a", status="completed") == []
+    opened = told(talk.request(1, "terminal/create", command="ls"))
+    assert opened[0] == ToolOpened("terminal-1", "ls", "execute")
+
+
+# ------------------------------------------------------------------------------------------------ permissions
+OPTIONS = [
+    {"optionId": "yes", "name": "Allow", "kind": "allow_once"},
+    {"optionId": "no", "name": "Reject", "kind": "reject_once"},
+]
+
+
+def ask(talk: Conversation, rpc_id: Any = 7, title: str | None = "rm -r /") -> list[Out]:
+    call = {"toolCallId": "c", "title": title}
+    return talk.request(rpc_id, "session/request_permission", toolCall=call, options=OPTIONS)
+
+
+@pytest.mark.parametrize("rpc_id", [7, "seven", None])
+@pytest.mark.parametrize(
+    ("option", "outcome"),
+    [("no", {"outcome": "selected", "optionId": "no"}), (None, {"outcome": "cancelled"})],
+)
+def test_a_permission_is_asked_and_answered(talk: Conversation, rpc_id: Any, option: str | None, outcome: Any) -> None:
+    """The answer goes to the agent's own request id, whatever its type."""
+    offered = (("yes", "allow_once"), ("no", "reject_once"))
+    assert ask(talk, rpc_id) == [PermissionAsked("permission-1", "rm -r /", offered)]
+    answer = talk.codec.permission("permission-1", option)
+    assert sent(answer) == [{"id": rpc_id, "result": {"outcome": outcome}}]
+
+
+def test_a_permission_without_title_shows_its_call(talk: Conversation) -> None:
+    """The title is optional in ACP: the call's id stands in for it."""
+    (asked,) = ask(talk, title=None)
+    assert isinstance(asked, PermissionAsked)
+    assert asked.title == "c"
+
+
+def test_a_permission_is_answered_once(talk: Conversation) -> None:
+    """A second answer, and one to a request that does not exist, say nothing."""
+    ask(talk)
+    assert len(talk.codec.permission("permission-1", "yes")) == 1
+    assert talk.codec.permission("permission-1", "yes") == []
+    assert talk.codec.permission("permission-9", "yes") == []
+
+
+def test_an_option_that_was_not_offered_is_refused(talk: Conversation) -> None:
+    """The error lists the offered options, and the request can still be answered."""
+    ask(talk)
+    with pytest.raises(ValueError, match=r"'maybe' was not offered; choose of: yes, no"):
+        talk.codec.permission("permission-1", "maybe")
+    assert len(talk.codec.permission("permission-1", "yes")) == 1
+
+
+def test_an_interrupt_answers_every_open_permission(talk: Conversation) -> None:
+    """All are answered ``cancelled``, once, and so are those that the agent asks for afterwards."""
+    cancelled = {"outcome": {"outcome": "cancelled"}}
+    ask(talk, 7)
+    ask(talk, 8)
+    expected = [CANCEL, {"id": 7, "result": cancelled}, {"id": 8, "result": cancelled}]
+    assert sent(talk.codec.interrupt()) == expected
+    assert talk.codec.permission("permission-1", "yes") == []
+    late = ask(talk, 9)
+    assert told(late) == []
+    assert sent(late) == [{"id": 9, "result": cancelled}]
+
+
+# ------------------------------------------------------------------------------------------------ terminals
+def open_terminal(talk: Conversation, **params: Any) -> str:
+    """A command for the call ``c``; the id of its terminal."""
+    talk.update("tool_call", toolCallId="c", title="ls")
+    (answer,) = sent(talk.request(1, "terminal/create", **{"command": "ls", **params}))
+    return str(answer["result"]["terminalId"])
+
+
+def test_a_terminal_is_opened_and_answered_at_once(talk: Conversation) -> None:
+    """The command, its directory and its environment are told as they were asked for."""
+    talk.update("tool_call", toolCallId="c", title="ls")
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": ""}]
+    meta = {"toolCallId": "c"}
+    outs = talk.request(5, "terminal/create", command="ls", args=["-l", ""], env=env, cwd="/tmp", _meta=meta)
+    assert sent(outs) == [{"id": 5, "result": {"terminalId": "terminal-1"}}]
+    assert told(outs) == [TerminalOpened("terminal-1", "c", ("ls", "-l", ""), "/tmp", {"A": "1", "B": ""})]
+
+
+@pytest.mark.parametrize(
+    ("calls", "meta", "serves"),
+    [
+        (["a"], None, "a"),
+        (["a"], {"toolCallId": "a"}, "a"),
+        (["a", "b"], {"toolCallId": "a"}, "a"),
+        (["a"], {"toolCallId": "unknown"}, "a"),
+        (["a"], {"toolCallId": 5}, "a"),
+        (["a", "b"], {"toolCallId": "unknown"}, "terminal-1"),
+        (["a", "b"], None, "terminal-1"),
+        ([], None, "terminal-1"),
+    ],
+)
+def test_a_terminal_serves_a_call(talk: Conversation, calls: list[str], meta: Any, serves: str) -> None:
+    """The call it names if that is open, else the only one without a terminal, else one of its own."""
+    for call in calls:
+        talk.update("tool_call", toolCallId=call, title=call)
+    (*before, opened) = told(talk.request(1, "terminal/create", command="ls", args=["-l"], _meta=meta))
+    assert isinstance(opened, TerminalOpened)
+    assert opened.call_id == serves
+    assert before == ([] if serves == "a" else [ToolOpened("terminal-1", "ls -l", "execute")])
+
+
+def test_a_call_that_has_a_terminal_gets_no_second_one_by_guess(talk: Conversation) -> None:
+    """Of two calls, the one without a terminal is served; when both have one, the next command has its own call."""
+    served = []
+    for call in ("a", "b"):
+        talk.update("tool_call", toolCallId=call, title=call)
+        served.append(told(talk.request(1, "terminal/create", command="ls"))[-1])
+    served.append(told(talk.request(1, "terminal/create", command="ls"))[-1])
+    assert [one.call_id for one in served if isinstance(one, TerminalOpened)] == ["a", "b", "terminal-3"]
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(0, "completed"), (1, "failed"), (-9, "failed"), (None, "failed")])
+def test_a_call_of_its_own_ends_with_its_command(talk: Conversation, status: int | None, outcome: str) -> None:
+    """What the agent never announced as a call is closed by its exit, once."""
+    talk.request(1, "terminal/create", command="ls")
+    assert talk.codec.terminal_exited("terminal-1", status) == [ToolClosed("terminal-1", outcome)]
+    assert talk.codec.terminal_exited("terminal-1", status) == []
+
+
+def test_a_call_of_its_own_is_closed_by_a_cancel_once(talk: Conversation) -> None:
+    """The exit that follows a cancelled turn closes nothing a second time."""
+    talk.request(1, "terminal/create", command="ls")
+    talk.codec.interrupt()
+    ended = talk.answer(result={"stopReason": "cancelled"})
+    assert ended == [ToolClosed("terminal-1", "failed"), TurnEnded("cancelled")]
+    assert talk.codec.terminal_exited("terminal-1", -9) == []
+
+
+def test_an_announced_call_is_closed_by_the_agent_only(talk: Conversation) -> None:
+    """The exit of its command does not close a call that the agent opened."""
+    terminal = open_terminal(talk)
+    assert talk.codec.terminal_exited(terminal, 0) == []
+    assert talk.update("tool_call_update", toolCallId="c", status="completed") == [ToolClosed("c", "completed")]
+
+
+def output_of(talk: Conversation, terminal: str) -> Any:
+    (answer,) = sent(talk.request(2, "terminal/output", terminalId=terminal))
+    return answer["result"]
+
+
+def test_output_is_answered_at_any_time(talk: Conversation) -> None:
+    """While it runs there is no exit status; afterwards there is."""
+    terminal = open_terminal(talk)
+    assert output_of(talk, terminal) == {"output": "", "truncated": False}
+    talk.codec.terminal_output(terminal, b"sch\xc3")
+    assert output_of(talk, terminal) == {"output": "sch", "truncated": False}
+    talk.codec.terminal_output(terminal, b"\xb6n\xff\xc3")
+    talk.codec.terminal_exited(terminal, 3)
+    ended = {"exitCode": 3, "signal": None}
+    assert output_of(talk, terminal) == {"output": "schön\ufffd\ufffd", "truncated": False, "exitStatus": ended}
+
+
+@pytest.mark.parametrize(
+    ("limit", "data", "kept", "truncated"),
+    [
+        (4, b"abcd", "abcd", False),
+        (4, b"abcdef", "cdef", True),
+        (4, "aäöü".encode(), "öü", True),
+        (3, "äöü".encode(), "ü", True),
+        (1, "ü".encode(), "", True),
+        (0, b"a", "", True),
+        (4, b"\xff\xff", "\ufffd", True),
+    ],
+)
+def test_output_is_cut_at_the_front_between_characters(
+    talk: Conversation, limit: int, data: bytes, kept: str, truncated: bool
+) -> None:
+    """What is kept is valid and never longer than the limit, however it arrived."""
+    terminal = open_terminal(talk, outputByteLimit=limit)
+    for at in range(len(data)):
+        talk.codec.terminal_output(terminal, data[at : at + 1])
+    assert output_of(talk, terminal) == {"output": kept, "truncated": truncated}
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, 1024 * 1024), (10**12, 8 * 1024 * 1024)])
+def test_output_has_a_limit_of_ours(talk: Conversation, limit: int | None, kept: int) -> None:
+    """1 MiB where the agent sets none, and 8 MiB whatever it sets."""
+    terminal = open_terminal(talk, outputByteLimit=limit)
+    talk.codec.terminal_output(terminal, b"x" * (kept + 1))
+    answer = output_of(talk, terminal)
+    assert len(answer["output"]) == kept
+    assert answer["truncated"] is True
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (0, {"exitCode": 0, "signal": None}),
+        (127, {"exitCode": 127, "signal": None}),
+        (-15, {"exitCode": None, "signal": "SIGTERM"}),
+        (None, {"exitCode": None, "signal": None}),
+    ],
+)
+def test_waiting_for_the_exit_is_answered_at_the_exit(talk: Conversation, status: int | None, answer: Any) -> None:
+    """Everyone who waits is answered when it ends, and who asks later at once."""
+    terminal = open_terminal(talk)
+    assert talk.request(3, "terminal/wait_for_exit", terminalId=terminal) == []
+    assert talk.request("four", "terminal/wait_for_exit", terminalId=terminal) == []
+    ended = sent(talk.codec.terminal_exited(terminal, status))
+    assert ended == [{"id": 3, "result": answer}, {"id": "four", "result": answer}]
+    late = sent(talk.request(5, "terminal/wait_for_exit", terminalId=terminal))
+    assert late == [{"id": 5, "result": answer}]
+
+
+@pytest.mark.parametrize("method", ["terminal/kill", "terminal/release"])
+def test_kill_and_release_end_a_running_command(talk: Conversation, method: str) -> None:
+    """Both are answered, and end the command if it runs."""
+    terminal = open_terminal(talk)
+    outs = talk.request(3, method, terminalId=terminal)
+    assert told(outs) == [TerminalKilled(terminal)]
+    assert sent(outs) == [{"id": 3, "result": {}}]
+
+
+@pytest.mark.parametrize("method", ["terminal/kill", "terminal/release"])
+def test_kill_and_release_of_an_ended_command_kill_nothing(talk: Conversation, method: str) -> None:
+    """A command that has ended is not killed again."""
+    terminal = open_terminal(talk)
+    talk.codec.terminal_exited(terminal, 0)
+    assert told(talk.request(3, method, terminalId=terminal)) == []
+
+
+def test_who_waits_for_a_released_command_is_still_answered(talk: Conversation) -> None:
+    """A release does not lose the answer that is owed at the exit."""
+    terminal = open_terminal(talk)
+    talk.request(3, "terminal/wait_for_exit", terminalId=terminal)
+    talk.request(4, "terminal/release", terminalId=terminal)
+    talk.codec.terminal_output(terminal, b"late")
+    ended = sent(talk.codec.terminal_exited(terminal, -9))
+    assert ended == [{"id": 3, "result": {"exitCode": None, "signal": "SIGKILL"}}]
+
+
+@pytest.mark.parametrize("method", ["output", "wait_for_exit", "kill", "release"])
+@pytest.mark.parametrize("running", [True, False])
+def test_a_terminal_that_is_not_there_is_an_error_to_the_agent(talk: Conversation, method: str, running: bool) -> None:
+    """A released or unknown terminal is refused with its name, and the conversation goes on."""
+    terminal = open_terminal(talk)
+    if not running:
+        talk.codec.terminal_exited(terminal, 0)
+    talk.request(3, "terminal/release", terminalId=terminal)
+    for name in (terminal, "unknown"):
+        (answer,) = sent(talk.request(4, f"terminal/{method}", terminalId=name))
+        why = f"terminal/{method}: terminalId: there is no terminal '{name}'"
+        assert answer == {"id": 4, "error": {"code": -32602, "message": why}}
+
+
+def test_news_of_an_unknown_terminal_mean_nothing(talk: Conversation) -> None:
+    """The host may speak of a command that was released and has ended."""
+    assert talk.codec.terminal_output("terminal-9", b"x") == []
+    assert talk.codec.terminal_exited("terminal-9", 0) == []
+
+
+# ------------------------------------------------------------------------------------------------ child sessions
+def test_a_child_session_is_asked_for_and_answered(talk: Conversation) -> None:
+    """The request names the child, its prompt, its agent and the call it serves; its answer is the child's end."""
+    talk.update("tool_call", toolCallId="c", title="agent scout")
+    run = {"name": "scout", "prompt": "look", "agent": "fast", "_meta": {"toolCallId": "c"}}
+    outs = talk.request(5, "_supervisor/session/run", **run)
+    assert outs == [ChildAsked("child-1", "scout", "look", "fast", "c")]
+    answer = talk.codec.child_ended("child-1", "completed", "found it")
+    assert sent(answer) == [{"id": 5, "result": {"outcome": "completed", "text": "found it"}}]
+    assert talk.codec.child_ended("child-1", "completed", "found it") == []
+
+
+def test_a_child_session_need_not_serve_a_call(talk: Conversation) -> None:
+    """Without a call, or with one that is not open, the child belongs to the turn."""
+    for meta in (None, {"toolCallId": "unknown"}):
+        (asked,) = talk.request(5, "_supervisor/session/run", name="scout", prompt="look", _meta=meta)
+        assert isinstance(asked, ChildAsked)
+        assert (asked.agent, asked.call_id) == (None, None)
+
+
+# ------------------------------------------------------------------------------------------------ what is not for us
+@pytest.mark.parametrize("method", ["fs/read_text_file", "session/elicitation", "_vendor/thing"])
+def test_an_unknown_request_is_refused_by_name(talk: Conversation, method: str) -> None:
+    """The agent gets JSON-RPC's own answer, and the turn goes on."""
+    (answer,) = sent(talk.request(5, method))
+    assert answer == {"id": 5, "error": {"code": -32601, "message": f"method not found: {method}"}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"method": "$/cancel_request", "params": {"requestId": 3}},
+        {"method": "_vendor/notice", "params": {"x": 1}},
+        {"method": "no_params"},
+        {"id": 99, "result": {}},
+        {"id": "one", "result": {}},
+        {"id": None, "error": {"code": -32700, "message": "Parse error"}},
+    ],
+)
+def test_unknown_notifications_and_answers_are_ignored(talk: Conversation, message: dict[str, Any]) -> None:
+    """What nobody asked for changes nothing."""
+    assert talk.feed(message) == []
+
+
+def test_a_second_answer_to_the_same_request_is_ignored(talk: Conversation) -> None:
+    """A turn ends once."""
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
+    assert talk.answer(result={"stopReason": "end_turn"}) == []
+
+
+def test_blank_lines_are_no_messages(talk: Conversation) -> None:
+    """Empty lines and carriage returns between messages are harmless."""
+    chunk = said(update("agent_message_chunk", content={"type": "text", "text": "hi"})).replace(b"\n", b"\r\n")
+    assert talk.codec.feed(b"\n\r\n" + chunk + b"  \n") == [Text("message", "hi")]
+
+
+# ------------------------------------------------------------------------------------------------ malformed
+TERMINAL = '{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":'
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("hello", "the agent wrote a line that is not JSON: 'hello'"),
+        ("y" * 100, "not JSON: '" + "y" * 80 + "...'"),
+        ("{", "that is not JSON"),
+        ("NaN", "that is not JSON"),
+        ('{"jsonrpc":"2.0","id":1,"result":"\\ud800"', "that is not JSON"),
+        ("5", "Expected `object`, got `int`"),
+        ("[]", "Expected `object`, got `array`"),
+        ("null", "Expected `object`, got `null`"),
+        ('{"jsonrpc":"2.0","id":5,"result":' + "[" * 100_000, "nested too deeply"),
+        ("{}", "missing required field `jsonrpc`"),
+        ('{"jsonrpc":"1.0","method":"x"}', "$.jsonrpc"),
+        ('{"jsonrpc":"2.0"}', "neither a request, a notification nor a response"),
+        ('{"jsonrpc":"2.0","id":3}', "neither a request, a notification nor a response"),
+        ('{"jsonrpc":"2.0","id":1.5,"method":"x"}', "$.id"),
+        ('{"jsonrpc":"2.0","id":true,"method":"x"}', "$.id"),
+        (f'{{"jsonrpc":"2.0","id":{10**30},"method":"x"}}', "$.id"),
+        ('{"jsonrpc":"2.0","id":5,"method":6}', "$.method"),
+        ('{"jsonrpc":"2.0","id":3,"error":"boom"}', "$.error"),
+        ('{"jsonrpc":"2.0","id":3,"result":{"stopReason":7}}', "$.stopReason"),
+        ('{"jsonrpc":"2.0","id":3,"result":null}', "the answer to session/prompt: Expected `object`, got `null`"),
+        ('{"jsonrpc":"2.0","method":"session/update"}', "session/update: Object missing required field `sessionId`"),
+        ('{"jsonrpc":"2.0","method":"session/update","params":[]}', "session/update: Expected `object`, got `array`"),
+        ('{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{}}}', "`sessionUpdate`"),
+        (
+            '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":'
+            '{"sessionUpdate":"tool_call","toolCallId":5}}}',
+            "tool_call: Expected `str`, got `int` - at `$.toolCallId`",
+        ),
+        (
+            '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":'
+            '{"sessionUpdate":"usage_update","used":-1,"size":1}}}',
+            "usage_update: Expected `int` >= 0 - at `$.used`",
+        ),
+        (TERMINAL + '{"args":[]}}', "terminal/create: Object missing required field `command`"),
+        (TERMINAL + '{"command":""}}', "$.command"),
+        (TERMINAL + '{"command":"a\\u0000b"}}', "$.command"),
+        (TERMINAL + '{"command":"ls","args":["\\u0000"]}}', "$.args[0]"),
+        (TERMINAL + '{"command":"ls","cwd":"relative"}}', "$.cwd"),
+        (TERMINAL + '{"command":"ls","env":[{"name":"A=B","value":""}]}}', "$.env[0].name"),
+        ('{"jsonrpc":"2.0","id":1,"method":"terminal/kill","params":{}}', "terminal/kill: Object missing"),
+        ('{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":{"options":[]}}', "`toolCall`"),
+        ('{"jsonrpc":"2.0","id":1,"method":"_supervisor/session/run","params":{"name":"x"}}', "`prompt`"),
+    ],
+)
+def test_what_breaks_the_protocol_is_named_and_ends_the_conversation(talk: Conversation, line: str, why: str) -> None:
+    """One error names the message and the field; nothing after it is read, in the same chunk or later."""
+    more = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
+    (broken,) = talk.codec.feed(line.encode() + b"\n" + more)
+    assert isinstance(broken, Malformed)
+    assert why in broken.why
+    assert talk.codec.feed(more) == []
+    assert talk.answer(result={"stopReason": "end_turn"}) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\xff\xfe\n", "is not UTF-8"),
+        (b"x" * 65, "longer than 64 bytes"),
+    ],
+)
+def test_a_line_that_is_no_text_is_named(data: bytes, why: str) -> None:
+    """What the framing finds wrong ends the conversation too."""
+    codec = AcpCodec(line_bytes_max=64)
+    codec.start("/work")
+    (broken,) = codec.feed(data)
+    assert isinstance(broken, Malformed)
+    assert why in broken.why
+    assert codec.feed(said({"id": 1, "result": HELLO})) == []
+
+
+def test_an_output_that_ends_in_half_a_message_is_named(talk: Conversation) -> None:
+    """The end of the output inside a line is an error; at a line's end it waits for the exit."""
+    assert talk.codec.feed(b"") == []
+    assert talk.codec.feed(b'{"jsonrpc"') == []
+    assert talk.codec.feed(b"") == [Malformed("the agent's output ended in the middle of a message")]
+
+
+def test_after_an_error_nothing_is_said_but_the_input_can_be_closed(talk: Conversation) -> None:
+    """Every command to a broken agent is silent, and its exit does not end the turn a second time."""
+    terminal = open_terminal(talk)
+    ask(talk)
+    talk.request(1, "_supervisor/session/run", name="x", prompt="y")
+    talk.codec.feed(b"garbage\n")
+    assert talk.codec.prompt("more") == []
+    assert talk.codec.interrupt() == []
+    assert talk.codec.permission("permission-2", None) == []
+    assert talk.codec.terminal_exited(terminal, 0) == []
+    assert talk.codec.child_ended("child-3", "completed", "") == []
+    assert talk.codec.close() == [CloseInput()]
+    assert talk.codec.exited(1) == []
+
+
+# ------------------------------------------------------------------------------------------------ the end
+def test_close_closes_the_session_where_the_agent_offers_it() -> None:
+    """``session/close`` goes first, the end of the input after it; the answer means nothing to us."""
+    talk = Conversation()
+    outs = talk.codec.close()
+    assert sent(outs) == [{"id": 3, "method": "session/close", "params": {"sessionId": "s"}}]
+    assert outs[-1] == CloseInput()
+    assert talk.feed({"id": 3, "error": {"code": -32603, "message": "no"}}) == []
+
+
+@pytest.mark.parametrize(
+    "capabilities", [None, {}, {"sessionCapabilities": {}}, {"sessionCapabilities": {"close": None}}]
+)
+def test_close_without_that_offer_is_the_end_of_the_input(capabilities: Any) -> None:
+    """An agent that did not offer ``session/close`` is not asked for it."""
+    talk = Conversation({"protocolVersion": 1, "agentCapabilities": capabilities})
+    assert talk.codec.close() == [CloseInput()]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exited with status 0"),
+        (3, "exited with status 3"),
+        (-9, "was ended by SIGKILL"),
+        (None, "ended, and its exit status is not known"),
+    ],
+)
+def test_an_exit_has_words(status: int | None, words: str) -> None:
+    """During a turn it is the turn's error, before the session is open it is an error of the agent."""
+    talk = Conversation()
+    talk.prompt()
+    assert talk.codec.exited(status) == [TurnEnded("error", f"the agent {words} in the middle of a turn")]
+    assert talk.codec.exited(status) == []
+    early = AcpCodec()
+    early.start("/work")
+    assert early.exited(status) == [Malformed(f"the agent {words} before it was ready")]
+
+
+def test_an_exit_between_turns_is_no_error(talk: Conversation) -> None:
+    """An idle agent may end; whether it should have is not for the protocol to say."""
+    talk.answer(result={"stopReason": "end_turn"})
+    assert talk.codec.exited(0) == []
+
+
+def test_an_exit_inside_a_message_says_so(talk: Conversation) -> None:
+    """If the end of the output was never seen, the exit tells of the half message."""
+    talk.codec.feed(b'{"jsonrpc"')
+    ended = TurnEnded("error", "the agent exited with status 1 in the middle of a turn, after half a message")
+    assert talk.codec.exited(1) == [ended]

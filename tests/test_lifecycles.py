@@ -1,0 +1,743 @@
+"""The eight lifecycles against the specification: its tables, typed by hand, edge for edge; then what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.machine import Event, IllegalTransition, Machine, Step
+from actors.views import as_json, faults
+from supervisor.lifecycles import MACHINES, job, run, task, worker, workstream
+from supervisor.vocabulary import TransitionReason
+
+STATES = {
+    "task": (
+        "PLANNED OPEN CLAIMED IN_PROGRESS DONE CLOSED FAILED BLOCKED WAITING_FOR_SUBTASKS CANCELLED ORPHANED "
+        "PENDING_APPROVAL"
+    ),
+    "agent": "starting working idle dead",
+    "turn": "IDLE CLAIMING SPAWNING RUNNING TOOL_USE COMPACTING VERIFYING COMPLETING FAILED REAPED",
+    "session": "Initializing BuildingPrompt Spawning Running Interrupting SessionComplete CoolingDown Stopped",
+    "run": (
+        "PENDING IN_PROGRESS VALIDATING COMPLETED FAILED RETRYING CIRCUIT_OPEN HALF_OPEN TIMEOUT SKIPPED CANCELLED"
+    ),
+    "job": "pending queued running validating completed failed retrying cancelled",
+    "workstream": "planned ready executing validating completed failed cancelled",
+    "worker": "initializing idle busy unresponsive shutdown",
+}
+COUNTS = {"task": 12, "agent": 4, "turn": 10, "session": 8, "run": 11, "job": 8, "workstream": 7, "worker": 5}
+TERMINAL = {
+    "task": "CLOSED CANCELLED PENDING_APPROVAL",
+    "agent": "dead",
+    "turn": "REAPED",
+    "session": "Stopped",
+    "run": "COMPLETED SKIPPED CANCELLED",
+    "job": "completed failed cancelled",
+    "workstream": "completed failed cancelled",
+    "worker": "shutdown",
+}
+INITIAL = {
+    "task": "PLANNED OPEN",
+    "agent": "starting",
+    "turn": "IDLE",
+    "session": "Initializing",
+    "run": "PENDING",
+    "job": "pending",
+    "workstream": "planned",
+    "worker": "initializing",
+}
+
+# Seed 000, "Task Transition Table (exhaustive)": from, to, trigger.
+TASK_EDGES = """
+PLANNED | OPEN | Human approves the planned task
+PLANNED | CANCELLED | Human rejects the planned task
+OPEN | CLAIMED | Agent calls claim_next() or claim_by_id()
+OPEN | WAITING_FOR_SUBTASKS | Task decomposed before agent assignment
+OPEN | CANCELLED | Manual cancellation
+CLAIMED | IN_PROGRESS | Agent begins execution
+CLAIMED | OPEN | Unclaim / force-reassign to different agent
+CLAIMED | DONE | Fast completion (task was trivial)
+CLAIMED | FAILED | Immediate failure (e.g., scope violation)
+CLAIMED | CANCELLED | Manual cancellation
+CLAIMED | WAITING_FOR_SUBTASKS | Agent splits task into subtasks
+CLAIMED | BLOCKED | Dependency discovered after claim
+IN_PROGRESS | DONE | Agent reports successful completion
+IN_PROGRESS | FAILED | Agent reports failure
+IN_PROGRESS | BLOCKED | External dependency blocks progress
+IN_PROGRESS | WAITING_FOR_SUBTASKS | Agent decomposes task mid-execution
+IN_PROGRESS | OPEN | Force-requeue for different agent
+IN_PROGRESS | CANCELLED | Manual cancellation
+IN_PROGRESS | ORPHANED | Heartbeat timeout / agent crash detected
+ORPHANED | DONE | Partial work saved and merged
+ORPHANED | FAILED | Crash recovery failed
+ORPHANED | OPEN | Requeued for retry by another agent
+BLOCKED | OPEN | Blocking dependency resolved
+BLOCKED | CANCELLED | Manual cancellation
+WAITING_FOR_SUBTASKS | DONE | All child subtasks completed
+WAITING_FOR_SUBTASKS | BLOCKED | Subtask timeout escalation (parent blocked waiting on unresponsive subtask)
+WAITING_FOR_SUBTASKS | CANCELLED | Manual cancellation
+FAILED | OPEN | Retry (respects max_retries, default 3)
+DONE | CLOSED | Janitor verification passed + branch merged
+DONE | FAILED | Janitor verification rejected the result
+"""
+
+# Seed 002, the state diagram, then the two edges that stand in the text of CIRCUIT_OPEN: from, to, trigger.
+RUN_EDGES = """
+PENDING | IN_PROGRESS | Executor Starts
+PENDING | SKIPPED | Dependency Failed
+PENDING | CANCELLED | User Cancels
+IN_PROGRESS | VALIDATING | Tool Execution Complete
+IN_PROGRESS | FAILED | Tool Execution Error
+IN_PROGRESS | TIMEOUT | Execution Timeout
+IN_PROGRESS | CANCELLED | User Interrupt
+VALIDATING | COMPLETED | Tests Pass
+VALIDATING | FAILED | Tests Fail
+FAILED | CIRCUIT_OPEN | Max Retries Reached
+FAILED | RETRYING | Retry Available
+RETRYING | IN_PROGRESS | Backoff Complete
+RETRYING | CIRCUIT_OPEN | Circuit Opens
+CIRCUIT_OPEN | HALF_OPEN | Cooldown Expires
+HALF_OPEN | IN_PROGRESS | Test Retry
+HALF_OPEN | CIRCUIT_OPEN | Test Fails
+TIMEOUT | RETRYING | Retry Available
+TIMEOUT | FAILED | No Retries Left
+CIRCUIT_OPEN | PENDING | Manual intervention/reset
+CIRCUIT_OPEN | CANCELLED | Workstream cancelled
+"""
+
+# Seed 000, "Agent Transition Table (exhaustive)": from, to.
+AGENT_EDGES = """
+starting | working
+starting | dead
+working | idle
+working | dead
+idle | working
+idle | dead
+"""
+
+# Seed 000, "Agent Turn Transition Table (exhaustive)": from, event, to.
+TURN_EDGES = """
+IDLE | task_claimed | CLAIMING
+CLAIMING | agent_spawned | SPAWNING
+CLAIMING | task_failed | FAILED
+SPAWNING | agent_spawned | RUNNING
+SPAWNING | task_failed | FAILED
+RUNNING | tool_started | TOOL_USE
+RUNNING | compact_needed | COMPACTING
+RUNNING | verify_requested | VERIFYING
+RUNNING | task_failed | FAILED
+TOOL_USE | tool_completed | RUNNING
+TOOL_USE | task_failed | FAILED
+COMPACTING | verify_requested | RUNNING
+COMPACTING | task_failed | FAILED
+VERIFYING | task_completed | COMPLETING
+VERIFYING | compact_needed | RUNNING
+VERIFYING | task_failed | FAILED
+COMPLETING | agent_reaped | REAPED
+FAILED | agent_reaped | REAPED
+"""
+
+# Seed 003, "Transition Table" ("CoolingDown or Stopped" is two edges) and "Global Transitions": from, event, to.
+SESSION_EDGES = """
+Initializing | WorktreeReady | BuildingPrompt
+BuildingPrompt | PromptReady | Spawning
+Spawning | SessionStarted | Running
+Spawning | SessionExited | CoolingDown
+Spawning | SessionExited | Stopped
+Running | SessionExited | SessionComplete
+Running | SessionExited | CoolingDown
+Running | SessionExited | Stopped
+Running | UrgentMessage | Interrupting
+Interrupting | SessionExited | BuildingPrompt
+Interrupting | GraceExceeded | BuildingPrompt
+SessionComplete | WorktreeReady | BuildingPrompt
+CoolingDown | BackoffElapsed | BuildingPrompt
+Initializing | OperatorStop | Stopped
+BuildingPrompt | OperatorStop | Stopped
+Spawning | OperatorStop | Stopped
+Running | OperatorStop | Stopped
+Interrupting | OperatorStop | Stopped
+SessionComplete | OperatorStop | Stopped
+CoolingDown | OperatorStop | Stopped
+Stopped | OperatorStop | Stopped
+Initializing | FatalError | Stopped
+BuildingPrompt | FatalError | Stopped
+Spawning | FatalError | Stopped
+Running | FatalError | Stopped
+Interrupting | FatalError | Stopped
+SessionComplete | FatalError | Stopped
+CoolingDown | FatalError | Stopped
+Stopped | FatalError | Stopped
+"""
+
+# Seed 004, the three diagrams: from, event, to.
+JOB_EDGES = """
+pending | scheduler_assigned | queued
+queued | worker_started | running
+running | execution_completed | validating
+running | execution_failed | retrying
+running | execution_failed | failed
+running | user_cancelled | cancelled
+retrying | retry_delay_elapsed | queued
+validating | validation_passed | completed
+validating | validation_failed | failed
+"""
+WORKSTREAM_EDGES = """
+planned | all_tasks_created | ready
+ready | first_task_started | executing
+executing | all_tasks_completed | validating
+executing | critical_task_failed | failed
+validating | validation_passed | completed
+validating | validation_failed | failed
+planned | user_cancelled | cancelled
+ready | user_cancelled | cancelled
+executing | user_cancelled | cancelled
+"""
+WORKER_EDGES = """
+initializing | registration_complete | idle
+idle | task_assigned | busy
+busy | task_completed | idle
+busy | health_check_timeout | unresponsive
+unresponsive | health_check_recovered | idle
+unresponsive | max_timeout_exceeded | shutdown
+idle | shutdown_requested | shutdown
+busy | shutdown_requested | shutdown
+"""
+
+
+def rows(text: str) -> list[tuple[str, ...]]:
+    """The literal tables above, as cells."""
+    return [tuple(cell.strip() for cell in line.split(" | ")) for line in text.strip().splitlines()]
+
+
+def specified(name: str, *keys: str) -> list[tuple[str, ...]]:
+    """The edges of a machine that are no extensions, as rows of *keys*."""
+    edges = as_json(MACHINES[name])["transitions"]
+    return [tuple(edge[key] for key in keys) for edge in edges if edge["extension"] is None]
+
+
+EVERY = [pytest.param(machine, id=name) for name, machine in MACHINES.items()]
+
+
+def test_there_are_eight() -> None:
+    """Every machine is listed under its own name, in the house's order."""
+    assert [(name, one.name) for name, one in MACHINES.items()] == [(name, name) for name in STATES]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_are_the_seeds(name: str) -> None:
+    """States, first states and terminal states are the seed's, in its order, spelling and number."""
+    facts = as_json(MACHINES[name])
+    assert facts["states"] == STATES[name].split()
+    assert len(facts["states"]) == COUNTS[name]
+    assert facts["initial"] == INITIAL[name].split()
+    assert sorted(facts["terminal"]) == sorted(TERMINAL[name].split())
+
+
+@pytest.mark.parametrize(("name", "literal", "count"), [("task", TASK_EDGES, 30), ("run", RUN_EDGES, 20)])
+def test_edges_told_in_prose_are_the_seeds(name: str, literal: str, count: int) -> None:
+    """Where the seed tells its edges in prose, each stands in the table once and quotes it word for word."""
+    edges = specified(name, "from", "to", "trigger")
+    assert sorted(edges) == sorted(rows(literal))
+    assert len(edges) == len(set(rows(literal))) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "literal", "count"),
+    [
+        ("turn", TURN_EDGES, 18),
+        ("session", SESSION_EDGES, 13 + 16),
+        ("job", JOB_EDGES, 9),
+        ("workstream", WORKSTREAM_EDGES, 9),
+        ("worker", WORKER_EDGES, 8),
+    ],
+)
+def test_edges_with_named_events_are_the_seeds(name: str, literal: str, count: int) -> None:
+    """Where the seed names its events, the specified edges are the seed's, no more and no less."""
+    edges = specified(name, "from", "event", "to")
+    assert sorted(edges) == sorted(rows(literal))
+    assert len(edges) == len(set(rows(literal))) == count
+
+
+def test_agent_edges_are_the_seeds() -> None:
+    """The agent's six edges are the seed's, one event each."""
+    edges = specified("agent", "from", "to")
+    assert sorted(edges) == sorted(rows(AGENT_EDGES))
+    assert len(edges) == 6
+
+
+@pytest.mark.parametrize("machine", EVERY)
+def test_tables_have_no_faults(machine: Machine[Any, Any]) -> None:
+    """No unreachable state, no dead end, no hidden rule, no specified edge out of a terminal state."""
+    assert faults(machine) == []
+
+
+@pytest.mark.parametrize("machine", EVERY)
+def test_extensions_say_why(machine: Machine[Any, Any]) -> None:
+    """An extension's reason is words, not a mark."""
+    reasons = [one.extension for one in machine.rules if one.extension is not None]
+    assert all(len(reason.split()) >= 3 for reason in reasons)
+
+
+@pytest.mark.parametrize("machine", EVERY)
+def test_event_names_are_unique(machine: Machine[Any, Any]) -> None:
+    """Two event classes of one machine never share a name, or a journal could not be read back."""
+    kinds = list(dict.fromkeys(one.on for one in machine.rules))
+    assert len(machine.events) == len(kinds)
+
+
+@pytest.mark.parametrize("machine", EVERY)
+def test_illegal_events_change_nothing_and_name_what_is_allowed(machine: Machine[Any, Any]) -> None:
+    """In every state every event without a rule raises, names each allowed event, and never touches the data."""
+    untouchable = object()
+    refused = 0
+    for state in machine.states:
+        allowed = machine.allowed(state)
+        for kind in machine.events.values():
+            if kind not in allowed:
+                refused += 1
+                assert_refused(machine, state, untouchable, kind, allowed)
+    assert refused > 0
+
+
+def assert_refused(
+    machine: Machine[Any, Any], state: Enum, data: object, kind: type[Event], allowed: Iterable[type[Event]]
+) -> None:
+    with pytest.raises(IllegalTransition) as caught:
+        machine.step(state, data, blank(kind))
+    names = ", ".join(one.name() for one in allowed) or "nothing"
+    assert str(caught.value) == f"{machine.name}: {kind.name()} in {state.value}; allowed here: {names}"
+    assert caught.value.allowed == tuple(allowed)
+
+
+def blank(kind: type[Event]) -> Event:
+    """An event of that kind; what it must carry is nothing, since nobody may look at it."""
+    fields = msgspec.structs.fields(kind)
+    return kind(**{one.name: None for one in fields if one.required})
+
+
+# ------------------------------------------------------------------------------------------------------- task
+def walk(machine: Machine[Any, Any], state: Any, data: Any, *events: Event) -> Step[Any, Any]:
+    """The last of these steps."""
+    for event in events:
+        step = machine.step(state, data, event)
+        state, data = step.state, step.data
+        assert step.effects == ()
+    return step
+
+
+def test_task_runs_to_its_end() -> None:
+    """Claimed, started, completed, closed: the holder and the summary are kept."""
+    step = walk(
+        task.TASK,
+        task.Task.OPEN,
+        task.TaskData(),
+        task.Claimed(by="s1"),
+        task.Started(),
+        task.Completed(summary="it works"),
+        task.Closed(),
+    )
+    assert step.state is task.Task.CLOSED
+    assert step.data == task.TaskData(claimed_by="s1", claims=1, summary="it works")
+
+
+def test_task_retries_are_bounded() -> None:
+    """A failed task opens again max_retries times, without a holder, and then no more."""
+    state, data = task.Task.OPEN, task.TaskData(max_retries=2)
+    again = (task.Claimed(by="s1"), task.Failed(reason="no"))
+    for retries in (1, 2):
+        step = walk(task.TASK, state, data, *again, task.Retried())
+        state, data = step.state, step.data
+        assert (state, data.retries, data.claimed_by) == (task.Task.OPEN, retries, "")
+    step = walk(task.TASK, state, data, *again)
+    assert (step.state, step.data.last_failure) == (task.Task.FAILED, "no")
+    with pytest.raises(IllegalTransition, match="task: retried in FAILED"):
+        task.TASK.step(step.state, step.data, task.Retried())
+
+
+def test_task_default_is_three_retries() -> None:
+    """The seed's default."""
+    assert task.TaskData().max_retries == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "target", "waiting_for"),
+    [
+        (task.Task.IN_PROGRESS, task.Blocked(on=("t2",)), task.Task.BLOCKED, ("t2",)),
+        (task.Task.OPEN, task.Split(subtasks=("a", "b")), task.Task.WAITING_FOR_SUBTASKS, ("a", "b")),
+        (task.Task.WAITING_FOR_SUBTASKS, task.SubtaskTimedOut(subtask="a"), task.Task.BLOCKED, ("a",)),
+        (task.Task.WAITING_FOR_SUBTASKS, task.SubtaskFailed(subtask="a"), task.Task.BLOCKED, ("a",)),
+        (task.Task.WAITING_FOR_SUBTASKS, task.SubtasksCompleted(), task.Task.DONE, ()),
+        (task.Task.BLOCKED, task.Unblocked(), task.Task.OPEN, ()),
+        (task.Task.ORPHANED, task.Requeued(), task.Task.OPEN, ()),
+        (
+            task.Task.CLAIMED,
+            task.Unclaimed(transition_reason=TransitionReason.ORPHAN_RECOVERED),
+            task.Task.OPEN,
+            (),
+        ),
+    ],
+)
+def test_task_knows_what_it_waits_for(
+    state: task.Task, event: Event, target: task.Task, waiting_for: tuple[str, ...]
+) -> None:
+    """What blocks a task, or what it was split into, is in its data until it goes on."""
+    step = task.TASK.step(state, task.TaskData(waiting_for=("before",)), event)
+    assert (step.state, step.data.waiting_for) == (target, waiting_for)
+
+
+def test_task_approval_gate() -> None:
+    """Only a task that asks for approval goes through the gate, and leaves it closed, failed or cancelled."""
+    asking = task.TaskData(needs_approval=True)
+    with pytest.raises(IllegalTransition):
+        task.TASK.step(task.Task.DONE, task.TaskData(), task.ApprovalRequested())
+    step = task.TASK.step(task.Task.DONE, asking, task.ApprovalRequested())
+    assert step.state is task.Task.PENDING_APPROVAL
+    answers = [task.ApprovalGranted(by="ada"), task.ApprovalDenied(by="ada", reason="no"), task.Cancelled()]
+    ends = [task.TASK.step(step.state, step.data, one).state for one in answers]
+    assert ends == [task.Task.CLOSED, task.Task.FAILED, task.Task.CANCELLED]
+
+
+# -------------------------------------------------------------------------------------------------------- run
+R = run.Run
+
+
+def failed(error: str = "boom", **facts: Any) -> run.ExecutionFailed:
+    return run.ExecutionFailed(error=error, **facts)
+
+
+def test_run_spends_its_attempts_then_opens_its_circuit() -> None:
+    """Five different errors: four retries with doubling delays, then the circuit opens without another delay."""
+    state, data = R.PENDING, run.RunData()
+    start: Event = run.ExecutorStarted()
+    delays = []
+    for number in range(1, 5):
+        step = walk(run.RUN, state, data, start, failed(f"error {number}"), run.RetryDecided())
+        state, data, start = step.state, step.data, run.BackoffCompleted()
+        assert (state, data.attempts, data.failures) == (R.RETRYING, number, number)
+        delays.append(data.delay_s)
+    assert delays == [2, 4, 8, 16]
+    step = walk(run.RUN, state, data, start, failed("error 5"), run.RetryDecided())
+    assert (step.state, step.data.attempts, step.data.failures) == (R.CIRCUIT_OPEN, 5, 5)
+    assert step.data.delay_s == 0
+
+
+def test_run_third_identical_error_in_a_row_opens_the_circuit() -> None:
+    """With max_error_repeats 2 the third identical error in a row is one too many; another error starts over."""
+
+    def decide(*errors: str) -> R:
+        state, data = R.IN_PROGRESS, run.RunData(max_attempts=100)
+        for error in errors[:-1]:
+            step = walk(run.RUN, state, data, failed(error), run.RetryDecided(), run.BackoffCompleted())
+            state, data = step.state, step.data
+        state = walk(run.RUN, state, data, failed(errors[-1]), run.RetryDecided()).state
+        assert isinstance(state, R)
+        return state
+
+    assert decide("a", "a") is R.RETRYING
+    assert decide("a", "a", "a") is R.CIRCUIT_OPEN
+    assert decide("a", "a", "b", "a", "a") is R.RETRYING
+
+
+def test_run_time_outs_are_decided_twice_and_charged_once() -> None:
+    """A time-out is retried while attempts are left; else it is FAILED, and then the circuit is open."""
+    step = walk(run.RUN, R.IN_PROGRESS, run.RunData(), run.ExecutionTimedOut(), run.RetryDecided())
+    assert (step.state, step.data.failures) == (R.RETRYING, 1)
+    step = walk(run.RUN, R.IN_PROGRESS, run.RunData(max_attempts=1), run.ExecutionTimedOut(), run.RetryDecided())
+    assert (step.state, step.data.failures) == (R.FAILED, 1)
+    step = walk(run.RUN, step.state, step.data, run.RetryDecided())
+    assert (step.state, step.data.failures) == (R.CIRCUIT_OPEN, 1)
+
+
+def test_run_uncharged_failure_counts_nothing() -> None:
+    """A lost worker leaves every counter alone, and the next attempt follows without a delay."""
+    data = run.RunData(attempts=1)
+    step = walk(run.RUN, R.IN_PROGRESS, data, failed("worker lost", charged=False), run.RetryDecided())
+    assert step.state is R.RETRYING
+    assert step.data == msgspec.structs.replace(data, last_error="worker lost")
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (R.IN_PROGRESS, failed("syntax error", category=run.ErrorCategory.PERMANENT)),
+        (R.VALIDATING, run.TestsFailed(error="2 tests failed")),
+    ],
+)
+def test_run_permanent_error_settles_at_once(state: R, event: Event) -> None:
+    """A permanent error, a failed validation too, opens the circuit at the first failure and is never probed."""
+    step = walk(run.RUN, state, run.RunData(), event, run.RetryDecided())
+    assert (step.state, step.data.failures) == (R.CIRCUIT_OPEN, 1)
+    with pytest.raises(IllegalTransition, match="run: cooldown_expired in CIRCUIT_OPEN"):
+        run.RUN.step(step.state, step.data, run.CooldownExpired())
+
+
+def test_run_probes_are_bounded() -> None:
+    """Each cool-down admits one probe, whether it starts or not; after three the circuit is settled."""
+    state, data = R.CIRCUIT_OPEN, run.RunData(failures=5)
+    endings: list[tuple[Event, ...]] = [
+        (run.ProbeFailed(error="no worker"),),
+        (run.ProbeStarted(), failed("again"), run.RetryDecided()),
+        (run.ProbeStarted(), run.ExecutionTimedOut(), run.RetryDecided(), run.RetryDecided()),
+    ]
+    for ending in endings:
+        step = walk(run.RUN, state, data, run.CooldownExpired(), *ending)
+        state, data = step.state, step.data
+        assert (state, data.probe) == (R.CIRCUIT_OPEN, False)
+    assert data.probes == 3
+    with pytest.raises(IllegalTransition):
+        run.RUN.step(state, data, run.CooldownExpired())
+
+
+def test_run_failed_probe_opens_the_circuit_whatever_the_budget() -> None:
+    """A probe is one attempt: with attempts left its failure still goes back to CIRCUIT_OPEN."""
+    events = [run.CooldownExpired(), run.ProbeStarted(), failed(), run.RetryDecided()]
+    step = walk(run.RUN, R.CIRCUIT_OPEN, run.RunData(max_attempts=100), *events)
+    assert step.state is R.CIRCUIT_OPEN
+
+
+def test_run_successful_probe_closes_the_circuit() -> None:
+    """A probe that passes its tests completes the run."""
+    events = [run.CooldownExpired(), run.ProbeStarted(), run.ExecutionCompleted(), run.TestsPassed()]
+    step = walk(run.RUN, R.CIRCUIT_OPEN, run.RunData(failures=5), *events)
+    assert (step.state, step.data.probe) == (R.COMPLETED, False)
+
+
+def test_run_manual_reset_starts_afresh() -> None:
+    """A reset zeroes what was counted and keeps the limits and the last error."""
+    worn = run.RunData(
+        max_attempts=7,
+        attempts=9,
+        failures=8,
+        same_error=3,
+        probes=3,
+        permanent=True,
+        last_error="boom",
+        last_signature="boom",
+    )
+    step = run.RUN.step(R.CIRCUIT_OPEN, worn, run.ManualReset(by="ada"))
+    assert (step.state, step.data) == (R.PENDING, run.RunData(max_attempts=7, last_error="boom"))
+
+
+def test_run_waits_for_its_dependencies() -> None:
+    """It starts when none is left, and is skipped only for what has ended for good."""
+    with pytest.raises(IllegalTransition):
+        run.RUN.step(R.PENDING, run.RunData(), run.ExecutorStarted(waiting_for=("t1",)))
+    with pytest.raises(IllegalTransition):
+        run.RUN.step(R.PENDING, run.RunData(), run.Skipped(dependency="t1", final=False))
+    assert run.RUN.step(R.PENDING, run.RunData(), run.Skipped(dependency="t1")).state is R.SKIPPED
+
+
+def test_run_can_be_cancelled_until_it_ends() -> None:
+    """Every state that is not terminal accepts a cancel, and no terminal one does."""
+    accepting = [state for state in R if run.Cancelled in run.RUN.allowed(state)]
+    assert accepting == [state for state in R if state not in run.RUN.terminal]
+
+
+@pytest.mark.parametrize(
+    ("failures", "jitter", "delay_s"),
+    [
+        (0, 1.0, 0.0),
+        (1, 1.0, 2.0),
+        (2, 1.0, 4.0),
+        (5, 1.0, 32.0),
+        (6, 1.0, 60.0),
+        (100_000, 1.25, 60.0),
+        (1, 0.75, 1.5),
+        (1, 1.25, 2.5),
+        (1, 0.0, 1.5),
+        (1, 9.0, 2.5),
+        (6, 0.75, 45.0),
+        (5, 1.25, 40.0),
+    ],
+)
+def test_run_delay(failures: int, jitter: float, delay_s: float) -> None:
+    """The delay doubles from 2 s, is capped at 60 s before and after the jitter, which is held within 25 %."""
+    assert run.retry_delay_s(run.RunData(failures=failures), jitter) == delay_s
+
+
+# -------------------------------------------------------------------------------------------------------- job
+J = job.Job
+
+
+def test_job_runs_to_its_end() -> None:
+    """Times are the events' own, the worker is there only while it runs."""
+    step = walk(
+        job.JOB,
+        J.PENDING,
+        job.JobData(capabilities=("gpu",)),
+        job.SchedulerAssigned(at=1.0),
+        job.WorkerStarted(at=2.0, worker_id="w1", capabilities=("cpu", "gpu")),
+    )
+    assert (step.state, step.data.worker_id, step.data.created_at, step.data.started_at) == (J.RUNNING, "w1", 1.0, 2.0)
+    step = walk(job.JOB, step.state, step.data, job.ExecutionCompleted(at=3.0), job.ValidationPassed(at=4.0))
+    assert (step.state, step.data.worker_id, step.data.completed_at) == (J.COMPLETED, None, 4.0)
+
+
+def test_job_retries_are_bounded() -> None:
+    """retry_count reaches max_retries and never exceeds it; the first start stays the start."""
+    state, data = J.QUEUED, job.JobData(max_retries=2)
+    for retries in (1, 2):
+        events = [job.WorkerStarted(at=retries, worker_id="w1"), job.ExecutionFailed(error="no")]
+        step = walk(job.JOB, state, data, *events, job.RetryDelayElapsed())
+        state, data = step.state, step.data
+        assert (data.retry_count, data.worker_id) == (retries, None)
+    step = walk(job.JOB, state, data, job.WorkerStarted(at=3, worker_id="w1"), job.ExecutionFailed(error="never"))
+    assert (step.state, step.data.retry_count, step.data.last_error) == (J.FAILED, 2, "never")
+    assert (step.data.started_at, step.data.attempt_started_at) == (1, 3)
+
+
+def test_job_agrees_with_its_run_about_the_last_attempt() -> None:
+    """With the defaults of both, the failure that opens the run's circuit is the one that fails the job."""
+    run_state, run_data, job_state, job_data = R.IN_PROGRESS, run.RunData(), J.RUNNING, job.JobData()
+    for number in range(1, 6):
+        ran = walk(run.RUN, run_state, run_data, failed(f"error {number}"), run.RetryDecided())
+        worked = walk(job.JOB, job_state, job_data, job.ExecutionFailed(error=f"error {number}"))
+        assert (ran.state is R.RETRYING) == (worked.state is J.RETRYING) == (number < 5)
+        run_data, job_data = ran.data, worked.data
+
+
+def test_job_whose_run_gave_up_fails_with_retries_left() -> None:
+    """A final failure is not retried, and a lost worker costs nothing."""
+    held = job.JobData(worker_id="w1")
+    assert job.JOB.step(J.RUNNING, held, job.ExecutionFailed(error="x", final=True)).state is J.FAILED
+    step = job.JOB.step(J.RUNNING, held, job.WorkerLost())
+    assert (step.state, step.data) == (J.RETRYING, job.JobData(last_error="worker lost"))
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (J.PENDING, job.SchedulerAssigned(waiting_for=("j0",))),
+        (J.QUEUED, job.WorkerStarted(worker_id="w1", capabilities=("cpu",))),
+        (J.RUNNING, job.ExecutionCompleted(exit_code=1)),
+        (J.VALIDATING, job.ValidationPassed(failed_rules=("lint",))),
+        (J.VALIDATING, job.ValidationFailed(failed_rules=())),
+    ],
+)
+def test_job_guards_refuse(state: J, event: Event) -> None:
+    """Open dependencies, missing capabilities, a bad exit code and a verdict that contradicts itself are refused."""
+    with pytest.raises(IllegalTransition):
+        job.JOB.step(state, job.JobData(capabilities=("gpu",)), event)
+
+
+def test_job_validation_failure_names_the_rules() -> None:
+    """What failed is the last error."""
+    step = job.JOB.step(J.VALIDATING, job.JobData(), job.ValidationFailed(failed_rules=("lint", "types")))
+    assert (step.state, step.data.last_error) == (J.FAILED, "validation failed: lint, types")
+
+
+def test_job_can_be_cancelled_until_it_ends() -> None:
+    """Every state that is not terminal accepts a cancel, and the worker is released."""
+    accepting = [state for state in J if job.UserCancelled in job.JOB.allowed(state)]
+    assert accepting == [state for state in J if state not in job.JOB.terminal]
+    assert job.JOB.step(J.RUNNING, job.JobData(worker_id="w1"), job.UserCancelled()).data.worker_id is None
+
+
+# ------------------------------------------------------------------------------------------- workstream, worker
+W = workstream.Workstream
+
+
+def test_workstream_runs_to_its_end() -> None:
+    """Created, started, completed, validated."""
+    step = walk(
+        workstream.WORKSTREAM,
+        W.PLANNED,
+        workstream.WorkstreamData(tasks=2),
+        workstream.AllTasksCreated(count=2),
+        workstream.FirstTaskStarted(at=5.0),
+        workstream.AllTasksCompleted(completed=2),
+        workstream.ValidationPassed(),
+    )
+    assert (step.state, step.data.started_at) == (W.COMPLETED, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "tasks", "event"),
+    [
+        (W.PLANNED, 2, workstream.AllTasksCreated(count=1)),
+        (W.PLANNED, 0, workstream.AllTasksCreated(count=0)),
+        (W.EXECUTING, 2, workstream.AllTasksCompleted(completed=1)),
+        (W.EXECUTING, 2, workstream.SettledWithFailures(completed=1, failed=0, cancelled=1)),
+        (W.EXECUTING, 2, workstream.SettledWithFailures(completed=0, failed=1)),
+        (W.EXECUTING, 2, workstream.SettledWithCancellations(completed=2, cancelled=0)),
+        (W.EXECUTING, 2, workstream.SettledWithCancellations(completed=0, cancelled=1)),
+    ],
+)
+def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> None:
+    """An event whose count is not that of the plan is refused: nothing is settled before all is."""
+    with pytest.raises(IllegalTransition):
+        workstream.WORKSTREAM.step(state, workstream.WorkstreamData(tasks=tasks), event)
+
+
+@pytest.mark.parametrize(
+    ("event", "target", "error"),
+    [
+        (workstream.CriticalTaskFailed(task_id="t1", error="boom"), W.FAILED, "critical task t1 failed: boom"),
+        (workstream.SettledWithFailures(completed=1, failed=1, cancelled=1), W.FAILED, "1 of 3 tasks failed"),
+        (workstream.SettledWithCancellations(completed=2, cancelled=1), W.CANCELLED, ""),
+        (workstream.UserCancelled(), W.CANCELLED, ""),
+    ],
+)
+def test_workstream_ends_badly(event: Event, target: W, error: str) -> None:
+    """A critical failure ends it at once, others when all is settled; failed beats cancelled."""
+    step = workstream.WORKSTREAM.step(W.EXECUTING, workstream.WorkstreamData(tasks=3), event)
+    assert (step.state, step.data.last_error) == (target, error)
+
+
+K = worker.Worker
+
+
+def test_worker_fills_and_frees_its_slots() -> None:
+    """It stays busy while a slot is taken, refuses the task that has no slot, and is idle when all are free."""
+    step = walk(
+        worker.WORKER,
+        K.INITIALIZING,
+        worker.WorkerData(max_concurrent_tasks=2),
+        worker.RegistrationComplete(capabilities=("gpu",)),
+        worker.TaskAssigned(task_id="j1", capabilities=("gpu",)),
+        worker.TaskAssigned(task_id="j2"),
+    )
+    assert (step.state, step.data.active_tasks) == (K.BUSY, 2)
+    with pytest.raises(IllegalTransition):
+        worker.WORKER.step(step.state, step.data, worker.TaskAssigned(task_id="j3"))
+    step = walk(worker.WORKER, step.state, step.data, worker.TaskCompleted())
+    assert (step.state, step.data.active_tasks) == (K.BUSY, 1)
+    step = walk(worker.WORKER, step.state, step.data, worker.TaskCompleted())
+    assert (step.state, step.data.active_tasks) == (K.IDLE, 0)
+
+
+def test_worker_refuses_what_it_cannot_do() -> None:
+    """A task that needs what it does not provide is refused."""
+    with pytest.raises(IllegalTransition):
+        worker.WORKER.step(K.IDLE, worker.WorkerData(), worker.TaskAssigned(capabilities=("gpu",)))
+
+
+def test_worker_drains_before_it_shuts_down() -> None:
+    """Told to stop while busy it takes nothing new, stays busy to its last task, and goes at the next request."""
+    busy = worker.WorkerData(max_concurrent_tasks=3, active_tasks=2)
+    step = walk(worker.WORKER, K.BUSY, busy, worker.ShutdownRequested(), worker.TaskCompleted())
+    assert (step.state, step.data.draining, step.data.active_tasks) == (K.BUSY, True, 1)
+    with pytest.raises(IllegalTransition):
+        worker.WORKER.step(step.state, step.data, worker.TaskAssigned())
+    step = walk(worker.WORKER, step.state, step.data, worker.TaskCompleted())
+    assert (step.state, step.data.active_tasks) == (K.BUSY, 0)
+    assert walk(worker.WORKER, step.state, step.data, worker.ShutdownRequested()).state is K.SHUTDOWN
+
+
+def test_worker_is_lost_after_enough_misses() -> None:
+    """Two missed checks are too few; after three it holds nothing, and after 180 s of silence it is given up."""
+    busy = worker.WorkerData(active_tasks=1)
+    with pytest.raises(IllegalTransition):
+        worker.WORKER.step(K.BUSY, busy, worker.HealthCheckTimeout(missed=2))
+    step = worker.WORKER.step(K.BUSY, busy, worker.HealthCheckTimeout(missed=3))
+    assert (step.state, step.data.active_tasks) == (K.UNRESPONSIVE, 0)
+    assert worker.WORKER.step(step.state, step.data, worker.HealthCheckRecovered()).state is K.IDLE
+    with pytest.raises(IllegalTransition):
+        worker.WORKER.step(step.state, step.data, worker.MaxTimeoutExceeded(silent_s=179.9))
+    assert worker.WORKER.step(step.state, step.data, worker.MaxTimeoutExceeded(silent_s=180)).state is K.SHUTDOWN
+    assert worker.WORKER.step(K.IDLE, worker.WorkerData(), worker.HealthCheckTimeout(missed=3)).state is K.UNRESPONSIVE

@@ -1,0 +1,192 @@
+"""The state directory: what is made, what is refused without a trace, who holds the lock, and folder names."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.journal import StateDir, StateDirBusy, StateDirError
+from supervisor.journal.statedir import folder_name, session_id
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*"))
+
+
+def test_a_new_state_directory_has_its_private_room_and_is_ignored_by_git(tmp_path: Path) -> None:
+    """Only runtime/ (0700) and .gitignore are made; everything else when it is first used."""
+    state = StateDir.open(tmp_path / "a" / ".sdd")
+    assert tree(tmp_path) == ["a", "a/.sdd", "a/.sdd/.gitignore", "a/.sdd/runtime"]
+    assert (tmp_path / "a/.sdd/.gitignore").read_text() == "*\n"
+    assert stat.S_IMODE(state.runtime.stat().st_mode) == 0o700
+
+
+def test_the_layout_is_what_the_documents_say(tmp_path: Path) -> None:
+    """Every path has its place below the root."""
+    state = StateDir(tmp_path)
+    paths = [state.journal, state.control_socket, state.lock_file, state.transitions, state.agents]
+    paths += [state.archive, state.metrics, state.traces, state.worktrees, state.transcript("main/sub")]
+    assert [str(path.relative_to(tmp_path)) for path in paths] == [
+        "runtime/journal.db",
+        "runtime/control.sock",
+        "runtime/lock",
+        "transitions.jsonl",
+        "agents",
+        "archive",
+        "metrics",
+        "traces",
+        "worktrees",
+        "agents/main%2Fsub/transcript.log",
+    ]
+    assert tree(tmp_path) == []
+
+
+def test_opening_again_changes_nothing_but_closes_a_room_that_was_open(tmp_path: Path) -> None:
+    """A second open keeps what is there; runtime/ is private again."""
+    state = StateDir.open(tmp_path / "s")
+    state.transitions.write_text("lines\n")
+    (state.root / ".gitignore").unlink()
+    state.runtime.chmod(0o755)
+    StateDir.open(tmp_path / "s")
+    assert tree(state.root) == ["runtime", "transitions.jsonl"]
+    assert stat.S_IMODE(state.runtime.stat().st_mode) == 0o700
+
+
+def test_files_of_somebody_else_are_not_hidden_from_git(tmp_path: Path) -> None:
+    """A directory that already holds files gets no .gitignore that would hide them."""
+    (tmp_path / "main.py").write_text("print()\n")
+    StateDir.open(tmp_path)
+    assert tree(tmp_path) == ["main.py", "runtime"]
+
+
+def test_a_missing_directory_is_not_made_for_a_reader(tmp_path: Path) -> None:
+    """create=False says what to do and leaves no trace; on an existing one it opens."""
+    with pytest.raises(
+        StateDirError, match=f"no state directory at {tmp_path / 's'}: run `supervisor run` there first"
+    ):
+        StateDir.open(tmp_path / "s", create=False)
+    assert tree(tmp_path) == []
+    StateDir.open(tmp_path / "s")
+    assert StateDir.open(tmp_path / "s", create=False).root == tmp_path / "s"
+
+
+@pytest.mark.parametrize("below", ["", "/s", "/deep/er/s"])
+def test_a_file_in_the_way_is_named_and_nothing_is_made(tmp_path: Path, below: str) -> None:
+    """A file where the directory or one of its parents should be: a sentence with its name, no other trace."""
+    (tmp_path / "file").write_text("mine")
+    path = Path(f"{tmp_path}/file{below}")
+    sentence = f"{path} cannot be a state directory: {tmp_path / 'file'} is not a directory; use another --state-dir"
+    with pytest.raises(StateDirError, match=f"^{re.escape(sentence)}$"):
+        StateDir.open(path)
+    assert tree(tmp_path) == ["file"]
+
+
+def test_a_file_in_place_of_the_private_room_is_named(tmp_path: Path) -> None:
+    """runtime that is a file is told by name; the .gitignore of the same attempt is taken back."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "runtime").write_text("mine")
+    with pytest.raises(StateDirError, match="s/runtime: File exists; use another --state-dir"):
+        StateDir.open(tmp_path / "s")
+    assert tree(tmp_path) == ["s", "s/runtime"]
+
+
+def test_a_failed_open_takes_back_every_folder_it_made(tmp_path: Path) -> None:
+    """A path so long that the directory fits and its files do not: the parents that were made go again."""
+    room = os.pathconf(tmp_path, "PC_PATH_MAX") - 6 - len(str(tmp_path))
+    path = tmp_path.joinpath(*["d" * 99] * (room // 100))
+    path = path.with_name("d" * (99 + room % 100))
+    with pytest.raises(StateDirError, match=os.strerror(36)):
+        StateDir.open(path)
+    assert tree(tmp_path) == []
+
+
+def test_a_second_supervisor_is_told_who_has_the_directory(tmp_path: Path) -> None:
+    """The lock is exclusive, even within one process; the error names the holder and the ways out."""
+    state = StateDir.open(tmp_path / "s")
+    sentence = (
+        f"another supervisor (pid {os.getpid()}) already runs on {state.root};"
+        " use another --state-dir or stop it with `supervisor stop`"
+    )
+    with state.lock():
+        written = state.lock_file.read_text()
+        with pytest.raises(StateDirBusy, match=f"^{re.escape(sentence)}$") as caught, StateDir(state.root).lock():
+            pass
+        assert caught.value.pid == os.getpid()
+        assert state.lock_file.read_text() == written
+    with state.lock():
+        assert state.lock_file.read_text().split()[0] == str(os.getpid())
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from supervisor.journal import StateDir
+with StateDir.open(Path(sys.argv[1])).lock():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_lock_of_a_killed_supervisor_is_free(tmp_path: Path) -> None:
+    """Another process holds the lock until it is SIGKILLed, and not a moment longer."""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "s")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "locked\n"
+        state = StateDir.open(tmp_path / "s")
+        with pytest.raises(StateDirBusy, match=rf"\(pid {child.pid}\)"), state.lock():
+            pass
+        child.kill()
+        child.wait()
+        with state.lock():
+            assert state.lock_file.read_text().startswith(f"{os.getpid()} ")
+
+
+def test_a_lock_that_cannot_be_opened_is_an_error_with_its_name(tmp_path: Path) -> None:
+    """A folder in place of the lock is told by name."""
+    state = StateDir.open(tmp_path / "s")
+    state.lock_file.mkdir()
+    with pytest.raises(StateDirError, match="runtime/lock: Is a directory; use another --state-dir"), state.lock():
+        pass
+
+
+@given(st.text(min_size=1))
+def test_a_folder_name_leads_back_to_its_session(name: str) -> None:
+    """Any id becomes a path that stays below its folder, in names a file system takes, and comes back the same."""
+    folder = folder_name(name)
+    assert session_id(folder) == name
+    assert not folder.is_absolute()
+    assert not {".", ".."} & set(folder.parts)
+    assert all(len(part.encode()) <= 255 for part in folder.parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("main", "main"),
+        ("a/b", "a%2Fb"),
+        ("..", "%2E%2E"),
+        (".", "%2E"),
+        ("a%2Fb", "a%252Fb"),
+        ("x" * 250, f"{'x' * 200}+/{'x' * 50}"),
+        ("+", "%2B"),
+    ],
+)
+def test_folder_names_are_readable(name: str, folder: str) -> None:
+    """Plain ids keep their spelling; only what a path could misread is quoted."""
+    assert str(folder_name(name)) == folder
+
+
+def test_a_session_without_a_name_has_no_folder() -> None:
+    """An empty id would be the folder of all."""
+    with pytest.raises(ValueError, match="session_id: '' names no session"):
+        folder_name("")

@@ -1,0 +1,196 @@
+"""The transcript: lines from chunks, a cap that keeps both ends and counts the middle, followers, a refusing disk."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from supervisor.journal.transcript import CAP_BYTES, Transcript, follow_from, read
+
+NOON = 12 * 3600.0
+
+
+def written(folder: Path) -> int:
+    """Bytes of the transcript's files together."""
+    return sum(one.stat().st_size for one in folder.iterdir())
+
+
+def test_a_line_has_its_time_its_source_and_its_text(tmp_path: Path) -> None:
+    """Every line of a text is a line of the log, with the time that was passed in."""
+    with Transcript(tmp_path / "transcript.log") as log:
+        log.write("agent", "hello\nworld\n", at=NOON + 1.25)
+        log.write("stderr", "\n", at=NOON + 2)
+    assert list(read(tmp_path / "transcript.log")) == [
+        "12:00:01.250 agent| hello",
+        "12:00:01.250 agent| world",
+        "12:00:02.000 stderr| ",
+    ]
+
+
+def test_chunks_of_one_source_share_a_line_until_it_ends(tmp_path: Path) -> None:
+    """A streamed answer is one line with the time of its first chunk; another source or a flush ends it."""
+    with Transcript(tmp_path / "transcript.log") as log:
+        for n, chunk in enumerate(("Hel", "lo ", "you\nthere")):
+            log.write("agent", chunk, at=NOON + n)
+        log.write("tool", "ran", at=NOON + 5)
+        log.write("agent", "done", at=NOON + 6)
+        log.flush()
+        log.flush()
+        log.write("agent", "next", at=NOON + 7)
+    assert list(read(tmp_path / "transcript.log")) == [
+        "12:00:00.000 agent| Hello you",
+        "12:00:02.000 agent| there",
+        "12:00:05.000 tool| ran",
+        "12:00:06.000 agent| done",
+        "12:00:07.000 agent| next",
+    ]
+
+
+def test_nothing_is_made_before_something_is_said(tmp_path: Path) -> None:
+    """A transcript without text leaves no file; the folder comes with the first text."""
+    path = tmp_path / "agents" / "main" / "transcript.log"
+    with Transcript(path) as log:
+        log.flush()
+        log.write("agent", "", at=NOON)
+        assert list(tmp_path.iterdir()) == []
+        log.write("agent", "now", at=NOON)
+        assert list(read(path)) == ["12:00:00.000 agent| now"]
+    assert list(read(tmp_path / "never.log")) == []
+
+
+def test_a_transcript_is_continued_on_a_new_line(tmp_path: Path) -> None:
+    """After a kill in the middle of a line the next supervisor's text begins a line of its own."""
+    path = tmp_path / "transcript.log"
+    path.write_text("12:00:00.000 agent| I was going to s")
+    with Transcript(path) as log:
+        log.write("agent", "back", at=NOON)
+        log.close()
+        log.write("agent", "again", at=NOON)
+    assert list(read(path)) == [
+        "12:00:00.000 agent| I was going to s",
+        "12:00:00.000 agent| back",
+        "12:00:00.000 agent| again",
+    ]
+
+
+def test_what_cannot_be_encoded_is_replaced(tmp_path: Path) -> None:
+    """A lone surrogate fails no write; newlines that are not \\n split no line."""
+    with Transcript(tmp_path / "transcript.log") as log:
+        log.write("agent", "a\udc80b\u2028c\n", at=NOON)
+    assert list(read(tmp_path / "transcript.log")) == ["12:00:00.000 agent| a?b\u2028c"]
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("cap", [1024, 4000])
+def test_the_cap_keeps_both_ends_and_counts_what_is_missing(tmp_path: Path, cap: int, reopened: bool) -> None:
+    """The files never exceed the cap; kept and dropped bytes add up to what was written, also over reopens."""
+    path, whole = tmp_path / "transcript.log", b""
+    log = Transcript(path, cap_bytes=cap)
+    for n in range(600):
+        log.write("agent", f"line number {n} with ünïcödé\n", at=NOON + n)
+        whole += f"12:{n // 60:02d}:{n % 60:02d}.000 agent| line number {n} with ünïcödé\n".encode()
+        assert written(tmp_path) <= cap
+        if reopened:
+            log.close()
+            log = Transcript(path, cap_bytes=cap)
+    log.close()
+    text, end = follow_from(path, 0)
+    head, note, tail = text.partition("-- ")
+    dropped, _, tail = tail.partition(" bytes dropped --\n")
+    assert note
+    assert end == len(whole)
+    assert len(head.encode()) + int(dropped) + len(tail.encode()) == len(whole)
+    assert whole.startswith(head.encode())
+    assert whole.endswith(tail.encode())
+    assert cap // 2 - 60 < len(head.encode()) <= cap // 2
+    assert cap // 4 - 60 < len(tail.encode()) <= cap // 2
+
+
+def test_one_text_larger_than_the_cap_is_capped_too(tmp_path: Path) -> None:
+    """A single flood of four-byte characters is cut between characters, never inside one."""
+    path = tmp_path / "transcript.log"
+    with Transcript(path, cap_bytes=1024) as log:
+        log.write("agent", "\U0001f600" * 5000, at=NOON)
+        assert written(tmp_path) <= 1024
+    text, end = follow_from(path, 0)
+    assert end == len("12:00:00.000 agent| ") + 4 * 5000 + 1
+    assert "\ufffd" not in text
+    assert text.endswith("\U0001f600\n")
+
+
+def test_a_cap_too_small_to_mean_anything_is_refused(tmp_path: Path) -> None:
+    """The cap has a least value, named in the error; the default is 8 MiB."""
+    with pytest.raises(ValueError, match="cap_bytes: 100 is too small for a transcript; give at least 1024"):
+        Transcript(tmp_path / "transcript.log", cap_bytes=100)
+    assert CAP_BYTES == 8 * 1024 * 1024
+
+
+def test_a_follower_sees_every_byte_once(tmp_path: Path) -> None:
+    """Asking again from the offset it was given, a follower gets what is new, across files, without a gap."""
+    path, seen, offset = tmp_path / "transcript.log", "", 0
+    assert follow_from(path, 0) == ("", 0)
+    with Transcript(path, cap_bytes=1024) as log:
+        for n in range(100):
+            log.write("agent", f"line {n}\n", at=NOON)
+            more, offset = follow_from(path, offset)
+            assert more == f"12:00:00.000 agent| line {n}\n"
+            seen += more
+        assert follow_from(path, offset) == ("", offset)
+    assert seen.count("\n") == 100
+
+
+def test_a_follower_who_was_away_too_long_is_told(tmp_path: Path) -> None:
+    """Text that was dropped between two questions is one line with the number of its bytes."""
+    path = tmp_path / "transcript.log"
+    with Transcript(path, cap_bytes=1024) as log:
+        log.write("agent", "first\n", at=NOON)
+        _, offset = follow_from(path, 0)
+        for _ in range(100):
+            log.write("agent", "x" * 30 + "\n", at=NOON)
+        text, end = follow_from(path, offset)
+    assert text.count(" bytes dropped --\n") == 1
+    line = len("12:00:00.000 agent| ") + 31
+    assert end == offset + 100 * line
+    assert text.endswith("x\n")
+
+
+def test_a_character_that_is_still_being_written_is_not_broken(tmp_path: Path) -> None:
+    """Half a character at the end is left for the next question."""
+    path = tmp_path / "transcript.log"
+    path.write_bytes(b"ab\xf0\x9f")
+    assert follow_from(path, 0) == ("ab", 2)
+    path.write_bytes("ab\U0001f600".encode())
+    assert follow_from(path, 2) == ("\U0001f600", 6)
+
+
+def test_a_disk_that_refuses_fails_no_session_and_the_gap_is_told(tmp_path: Path) -> None:
+    """Refused text is counted, and its number stands in the log as soon as something can be written again."""
+    path = tmp_path / "transcript.log"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Transcript(path) as log:
+        log.write("agent", "before", at=NOON)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+        try:
+            log.write("agent", " lost", at=NOON)
+            log.write("agent", "x" * 100, at=NOON)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        lost = len(" lost") + len("12:00:00.000 agent| ") + 100
+        assert log.lost_bytes == lost
+        log.write("agent", "after", at=NOON)
+        assert log.lost_bytes == 0
+    assert list(read(path)) == [
+        "12:00:00.000 agent| before",
+        f"-- up to {lost} bytes lost, the disk refused them --",
+        "12:00:00.000 agent| after",
+    ]
+
+
+def test_a_folder_that_cannot_be_made_is_a_loss_not_an_error(tmp_path: Path) -> None:
+    """A file in the way of the transcript's folder loses the text, and says how much."""
+    (tmp_path / "agents").write_text("in the way")
+    with Transcript(tmp_path / "agents" / "main" / "transcript.log") as log:
+        log.write("agent", "hello\n", at=NOON)
+        assert log.lost_bytes == len("12:00:00.000 agent| hello\n")
