@@ -190,25 +190,27 @@ def _cycle_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _cycle(needs: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """A circle of dependencies, starting with the task that stands first; empty if there is none. Iterative."""
+    """A circle of dependencies, beginning with the task that stands first; empty if there is none. Iterative."""
     done: set[str] = set()
     for start in needs:
-        path: list[str] = []
+        path: dict[str, None] = {}
         pending = [(start, False)]
         while pending:
             one, leaving = pending.pop()
             if leaving:
-                done.add(path.pop())
+                done.add(path.popitem()[0])
             elif one in path:
-                return _first_first(path[path.index(one) :], list(needs))
+                walked = list(path)
+                return _from_the_first(walked[walked.index(one) :], list(needs))
             elif one not in done:
-                path.append(one)
+                path[one] = None
                 pending += [(one, True), *((each, False) for each in reversed(needs[one]))]
     return []
 
 
-def _first_first(cycle: list[str], order: list[str]) -> list[str]:
-    start = cycle.index(min(cycle, key=order.index))
+def _from_the_first(cycle: list[str], order: list[str]) -> list[str]:
+    places = {name: place for place, name in enumerate(order)}
+    start = cycle.index(min(cycle, key=places.__getitem__))
     return cycle[start:] + cycle[:start]
 
 

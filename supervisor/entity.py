@@ -31,12 +31,16 @@ class Refused(Exception):
 
 
 class Lifecycle(NamedTuple):
-    """What an entity of one kind is made of: its table, what comes too late, and how it hears of a failed task."""
+    """What an entity of one kind is made of: its table, what comes too late, and how it hears of a failed task.
+
+    Its log ends with the event that buries it, or, with ``ends_at_terminal``, in a terminal state of the table.
+    """
 
     kind: Kind
     machine: Machine[Any, Any]
     stale: Callable[[Any, Event], bool]
     broken: Callable[[str], Event]
+    ends_at_terminal: bool = False
 
 
 class Entity:
@@ -99,7 +103,9 @@ class Entity:
         came_from, self.state, self.data = self.state, step.state, step.data
         if came_from is not self.state:
             self._leave_state(ctx)
-        self.ended = any(isinstance(effect, Bury) for effect in step.effects)
+        self.ended = any(isinstance(effect, Bury) for effect in step.effects) or (
+            self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal
+        )
         record = self._record(
             type(event).name(),
             "transition",

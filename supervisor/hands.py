@@ -119,7 +119,7 @@ class Hands:
             case CancelSession(reason=reason, abort_id=abort_id, abort_reason=abort_reason):
                 self._cancel_session(work, reason, abort_id, abort_reason)
             case CancelStep():
-                self._kill(work, "the launch was cancelled")
+                self._cancel_launch(work)
             case ForceStopSession(reason=reason):
                 self._kill(work, reason)
             case EndScope(abort_id=abort_id, now=now):
@@ -248,6 +248,11 @@ class Hands:
         turn_id = self._tree.entity(work.session_id).data.turn_id
         if work.link is not None:
             work.link.interrupt(turn_id, intent, abort_id)
+
+    def _cancel_launch(self, work: Work) -> None:
+        """An agent that is not ready yet is ended; one that is idle ends in order, with its session."""
+        if work.link is not None and not work.link.is_ready:
+            self._kill(work, "the launch was cancelled")
 
     def _kill(self, work: Work, reason: str) -> None:
         if work.link is not None and not work.link.ended.is_set():

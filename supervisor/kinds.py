@@ -16,4 +16,4 @@ __all__ = ["AGENT_KIND", "SESSION_KIND", "TASK_KIND", "TURN_KIND"]
 SESSION_KIND = Lifecycle(Kind.SESSION, SESSION, session.stale, lambda why: FatalError(message=why))
 TURN_KIND = Lifecycle(Kind.TURN, TURN, turn.stale, lambda why: TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=why)))
 AGENT_KIND = Lifecycle(Kind.AGENT, AGENT, agent.stale, lambda why: AgentExited(reason=why))
-TASK_KIND = Lifecycle(Kind.TASK, TASK, lambda data, event: False, lambda why: Failed(reason=why))
+TASK_KIND = Lifecycle(Kind.TASK, TASK, lambda data, event: False, lambda why: Failed(reason=why), ends_at_terminal=True)

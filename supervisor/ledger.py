@@ -21,8 +21,8 @@ from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["BATCH_MAX", "Cause", "Clock", "Ledger", "Owed"]
 
-BATCH_MAX = 512
-"""Records per transaction: measured, larger ones only add latency."""
+BATCH_MAX = 128
+"""Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
 
 
 class Cause(NamedTuple):

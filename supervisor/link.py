@@ -102,13 +102,16 @@ class LinkBase:
         self._dying = False
         self._finishing = False
         self._over = False
+        self._gone = False
         self._refused: list[str] = []
         self._calls: dict[str, str] = {}
         self._numbers = 0
 
     @property
     def reusable(self) -> bool:
-        return self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over)
+        return (
+            self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
+        )
 
     # ------------------------------------------------------------------ telling
     def _tell(self, entity_id: str, event: Event) -> None:
@@ -176,7 +179,7 @@ class LinkBase:
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id))
-        if not (self._over or self._dying):
+        if not (self._over or self._dying or self._gone):
             self._tell(self.agent_id, TaskFinished())
 
     # ------------------------------------------------------------------ tool calls
@@ -200,10 +203,17 @@ class LinkBase:
         return tool_id
 
     async def _close_call(self, call_id: str, outcome: str, reason: str = "") -> None:
-        turn_id = self.turn_id
+        turn_id, intent = self.turn_id, self._intent
         self._drop_call(call_id)
-        if turn_id is not None:
-            await self._post(turn_id, ToolCompleted(call_id=call_id, outcome=outcome, reason=reason))
+        if turn_id is None:
+            return
+        completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
+        if intent is not None and outcome == "failed":
+            # We asked the agent to stop: that is why the call failed.
+            completed = ToolCompleted(
+                call_id=call_id, outcome="aborted", reason=intent.error, abort_id=self._abort_id, over=True
+            )
+        await self._post(turn_id, completed)
 
     def _drop_call(self, call_id: str) -> None:
         tool_id = self._calls.pop(call_id, None)
@@ -360,6 +370,7 @@ class ProcessLink(LinkBase):
             await self._read(process)
             status = await process.wait_exit()
             await process.wait_ended()
+            self._gone = True
             self._put(self._codec.exited(status))
             await self._all_heard()
             self._conclude("error", "", status)
@@ -511,6 +522,7 @@ class ProcessLink(LinkBase):
         try:
             async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
                 self._terminals[asked.terminal_id] = process
+                self._note("ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)

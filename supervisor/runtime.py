@@ -40,6 +40,7 @@ from supervisor.lifecycles.session import SessionData
 from supervisor.link import ProcessLink
 from supervisor.ports import EntityRow, Journal, JournalError, Launch, TranscriptSink
 from supervisor.processes.host import WardenHost
+from supervisor.recovery import close_books
 from supervisor.tree import AgentFunction, AgentProfile, Link, NoSuchEntity, Outcome, Tree, Work
 from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.workspace.directory import DirectoryWorkspace
@@ -409,11 +410,26 @@ class Supervisor:
         await work.ended.wait()
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
-        """Ask this supervisor to end: by draining, or *now* by aborting everything. It ends when its block does."""
-        self.stopping.set()
+        """Ask this supervisor to end: by draining within ``drain_s``, or *now* by aborting everything.
+
+        It returns when that is under way; the supervisor has ended when its block has been left.
+        """
         if now:
+            self.stopping.set()
             self.stop_now.set()
             self._stop_roots("stopped at once", actor, now=True)
+        elif not self.stopping.is_set():
+            self.stopping.set()
+            ctx = self._system.context(JANITOR)
+            assert ctx is not None, "the janitor outlives every session"
+            ctx.start_task(self._limit_drain, actor, name="drain deadline")
+
+    async def _limit_drain(self, actor: str) -> None:
+        """What is still under way at the drain deadline is stopped."""
+        with anyio.move_on_after(self.settings.drain_s):
+            await self.stop_now.wait()
+            return
+        self._stop_roots(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
 
     def _stop_roots(self, reason: str, actor: str, *, now: bool) -> None:
         for work in list(self.tree.works.values()):
@@ -643,6 +659,8 @@ async def open_supervisor(
         )
         system.group.start_soon(supervisor.ledger.run)
         await _serve(supervisor, stack)
+        if left := await close_books(supervisor.tree, journal):
+            _log.warning("an earlier supervisor ended without closing these sessions", sessions=left)
         yield supervisor
 
 

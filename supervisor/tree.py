@@ -75,6 +75,7 @@ class Link(Protocol):
 
     agent_id: str
     ended: anyio.Event
+    is_ready: bool
 
     @property
     def reusable(self) -> bool:
@@ -215,6 +216,11 @@ class Tree:
         self.entities[entity_id] = entity
         entity.born(cause)
         return entity
+
+    def adopt(self, entity: Entity) -> None:
+        """Take in an entity that an earlier supervisor left in the journal."""
+        self.system.spawn(entity, entity.id)
+        self.entities[entity.id] = entity
 
     def bury(self, entity_id: str) -> None:
         """Its last record is durable: it leaves memory."""

@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.complaints",
         "supervisor.plan_source",
         "supervisor.config",
+        "supervisor.recovery",
         "supervisor.runtime",
         "supervisor.plan_runner",
         "supervisor.app",

@@ -687,7 +687,10 @@ def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") ->
     """A supervisor in a process of its own; what it leaves behind falls to us, and is waited for."""
     command = [sys.executable, "-c", SUPERVISOR, backend, str(count), forked, *wanted.argv]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
-        yield supervisor
+        try:
+            yield supervisor
+        finally:
+            supervisor.kill()
 
 
 async def reap_all() -> None:
@@ -725,11 +728,11 @@ async def test_without_warden_and_supervisor_a_program_dies(roll: Roll, anyio_ba
         assert supervisor.stdout is not None
         with anyio.fail_after(DEADLINE_S):
             await roll.all_here()
+        its_warden = int(supervisor.stdout.readline())
         supervisor.send_signal(signal.SIGSTOP)
-        os.kill(int(supervisor.stdout.readline()), signal.SIGKILL)
+        os.kill(its_warden, signal.SIGKILL)
         with anyio.fail_after(5):
             await roll.all_gone()
-        supervisor.kill()
     await reap_all()
 
 

@@ -174,13 +174,17 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolCompleted(Event, frozen=True, kw_only=True):
-    """The one result of a call: ``completed``, ``failed``, ``aborted`` or ``unknown``."""
+    """The one result of a call: ``completed``, ``failed``, ``aborted`` or ``unknown``.
+
+    ``over`` says that the call's work has ended already, so that there is nothing left to cancel.
+    """
 
     spelled = "tool_completed"
     call_id: str
     outcome: str
     reason: str = ""
     abort_id: str | None = None
+    over: bool = False
 
 
 class CompactNeeded(Event, frozen=True, kw_only=True):

@@ -134,7 +134,7 @@ def close_call(data: TurnData, event: ToolCompleted) -> Answered:
     call = call_of(data, event.call_id)
     assert call is not None, "a call that is not open is stale"
     changed = _change(data, open=tuple(one for one in data.open if one is not call))
-    if event.outcome != "aborted":
+    if event.outcome != "aborted" or event.over:
         return changed, ()
     cancel = CancelTool(number=call.number, call_id=call.call_id, abort_id=event.abort_id, reason=event.reason)
     return changed, (cancel,)

@@ -57,12 +57,12 @@ async def test_an_earlier_timer_set_later_does_not_wait_for_the_first(autojump_c
     async with running() as system:
         clocked = Clocked()
         system.spawn(clocked, "a")
-        context_of(system, "a").set_timer("far", 100, "far")
+        context_of(system, "a").set_timer("far", 20, "far")
         await trio.sleep(1)
         context_of(system, "a").set_timer("near", 1, "near")
         await trio.sleep(2)
         assert clocked.words() == ["near"]
-        await trio.sleep(100)
+        await trio.sleep(20)
         assert clocked.words() == ["near", "far"]
 
 
@@ -189,11 +189,11 @@ async def test_a_timer_is_not_lost_on_a_full_mailbox(autojump_clock: trio.abc.Cl
 @both
 @pytest.mark.parametrize("how", ["set again", "cancel"])
 async def test_voided_timers_do_not_pile_up(how: str) -> None:
-    """A hundred thousand timers set and voided leave a handful in the heap."""
+    """Twenty thousand timers set and voided leave a handful in the heap."""
     async with running() as system:
         system.spawn(Script(lambda ctx, message: None), "a")
         context = context_of(system, "a")
-        for _ in range(100_000):
+        for _ in range(20_000):
             context.set_timer("k", 1000, "k")
             if how == "cancel":
                 context.cancel_timer("k")
@@ -254,7 +254,7 @@ async def test_a_chain_of_timers_keeps_time(autojump_clock: trio.abc.Clock) -> N
 
         start = trio.current_time()
         system.spawn(Script(receive), "a").tell("start")
-        await trio.sleep(60)
+        await trio.sleep(25)
         assert [at - start for at in ticks] == pytest.approx([0.5 * n for n in range(50)])
 
 

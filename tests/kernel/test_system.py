@@ -1,0 +1,375 @@
+"""The system: it ends in order however it is left, shares the loop fairly, and is idle only when it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from anyio.lowlevel import checkpoint
+from kernel_kit import DEADLINE_S, Echo, Script, blocked, both, note, running, virtual
+
+from actors import ActorStopped, ActorSystem, Context, Lane, open_system
+from actors.nursery import BATCH, BATCH_S, FRONT_RUN_MAX, QUANTUM
+
+
+class Boom(Exception):
+    """An error of the test's own."""
+
+
+def populate(system: ActorSystem, log: list[str]) -> None:
+    """Three actors in a row, each with a task that logs its end, after an await under a shield."""
+
+    async def job(name: str) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await checkpoint()
+                await checkpoint()
+            log.append(f"task {name}")
+
+    for name, parent in [("a", "."), ("b", "a"), ("c", "b")]:
+        system.spawn(Echo(), name, parent=parent)
+        system.monitor(name, lambda down: log.append(f"actor {down.id}"))
+        context = system.context(name)
+        assert context is not None
+        context.start_task(job, name)
+
+
+IN_ORDER = ["task c", "actor c", "task b", "actor b", "task a", "actor a"]
+
+
+# ---------------------------------------------------------------------- leaving
+@both
+async def test_leaving_stops_everything_in_order() -> None:
+    """When the block is left, every task and actor has ended, the youngest first."""
+    log: list[str] = []
+    async with running() as system:
+        populate(system, log)
+        await anyio.wait_all_tasks_blocked()
+    assert log == IN_ORDER
+
+
+@both
+async def test_leaving_by_an_exception_stops_everything_in_order() -> None:
+    """An error of the block ends the system in order and comes out as it is, not in a group."""
+    log: list[str] = []
+    boom = Boom("in the block")
+    with pytest.raises(Boom) as caught:
+        async with running() as system:
+            populate(system, log)
+            await anyio.wait_all_tasks_blocked()
+            raise boom
+    assert caught.value is boom
+    assert log == IN_ORDER
+
+
+@both
+async def test_leaving_by_an_exception_group_keeps_that_group() -> None:
+    """A group that the block raised is that group, with no other around it."""
+    group = ExceptionGroup("two", [Boom("one"), Boom("two")])
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running():
+            raise group
+    assert caught.value is group
+
+
+@both
+async def test_leaving_by_cancellation_stops_everything_in_order() -> None:
+    """The caller's cancellation cannot cut the end short: finally blocks run, and run to their end."""
+    log: list[str] = []
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as group:
+            ready = anyio.Event()
+
+            async def host() -> None:
+                async with open_system() as system:
+                    populate(system, log)
+                    await anyio.wait_all_tasks_blocked()
+                    ready.set()
+                    await anyio.sleep_forever()
+
+            group.start_soon(host)
+            await ready.wait()
+            group.cancel_scope.cancel()
+    assert log == IN_ORDER
+
+
+@both
+async def test_opening_under_cancellation_still_ends() -> None:
+    """A system opened in a scope that is cancelled already opens, sees its block cancelled, and ends in order."""
+    log: list[str] = []
+    with anyio.fail_after(DEADLINE_S), anyio.CancelScope() as scope:
+        scope.cancel()
+        async with open_system() as system:
+            populate(system, log)
+            await checkpoint()
+            log.append("not reached")
+    assert log == IN_ORDER
+
+
+@both
+async def test_messages_told_before_leaving_become_dead_letters_or_are_read() -> None:
+    """Nothing vanishes at the end: each message was handled or is a dead letter."""
+    heard: list[int] = []
+    async with running() as system:
+        ref = system.spawn(note(heard), "a", capacity=1000)
+        for n in range(1000):
+            ref.tell(n)
+    assert len(heard) + system.dead_letters == 1000
+
+
+@both
+@pytest.mark.parametrize("hook", ["on_crash", "on_dead_letter", "monitor"])
+async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
+    """The error comes out, the block is cancelled, tasks end, and an asker from outside is not left waiting."""
+    boom, log, outcomes = Boom(hook), [], []
+
+    def fail(*args: Any) -> None:
+        raise boom
+
+    def receive(ctx: Context, message: Any) -> Any:
+        if hook == "on_crash":
+            raise ValueError
+        ctx.stop()
+
+    async def ask(system: ActorSystem) -> None:
+        deaf = system.ref("deaf")
+        assert deaf is not None
+        with pytest.raises(ActorStopped):
+            await deaf.ask("anything", timeout_s=1000)
+        outcomes.append("answered")
+
+    def provoke(system: ActorSystem) -> None:
+        if hook == "monitor":
+            system.monitor("fatal", fail)
+        else:
+            setattr(system, hook, fail)
+        fatal = system.spawn(Script(receive), "fatal") if hook != "monitor" else system.ref("fatal")
+        assert fatal is not None
+        fatal.tell("go")
+        fatal.tell("unread")
+
+    from actors import DEFERRED
+
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as outside:
+            with pytest.raises(ExceptionGroup) as caught:
+                async with open_system() as system:
+                    system.spawn(Script(lambda ctx, message: DEFERRED), "deaf")
+                    if hook == "monitor":
+                        system.spawn(Script(receive), "fatal")
+                    populate(system, log)
+                    outside.start_soon(ask, system)
+                    await blocked(system)
+                    provoke(system)
+                    await anyio.sleep_forever()
+    assert caught.group_contains(Boom, match=hook)
+    assert sorted(line for line in log if line.startswith("task")) == ["task a", "task b", "task c"]
+    assert outcomes == ["answered"]
+
+
+# ---------------------------------------------------------------------- fairness
+def flood(ctx: Context, message: Any) -> None:
+    """Never done: each message is told again."""
+    if message != "end":
+        ctx.tell_self(message)
+    else:
+        ctx.stop()
+
+
+@both
+async def test_a_flooding_actor_does_not_starve_another() -> None:
+    """Between two turns of any actor each other handles at most one quantum of messages."""
+    async with running() as system:
+        order: list[str] = []
+
+        def receive(ctx: Context, message: Any) -> None:
+            order.append(ctx.id)
+            if len(order) < 2000:
+                ctx.tell_self(message)
+
+        for actor_id in ("noisy", "also noisy"):
+            ref = system.spawn(Script(receive), actor_id)
+            for _ in range(200):
+                ref.tell("x")
+        system.spawn(Script(receive), "quiet").tell("x")
+        await system.idle()
+    turns = [n for n, actor_id in enumerate(order[:2000]) if actor_id == "quiet"]
+    gaps = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
+    assert turns[0] <= 2 * QUANTUM
+    assert max(gaps) <= 2 * QUANTUM + 1
+
+
+@both
+async def test_a_control_message_overtakes_a_flood_of_others() -> None:
+    """With a hundred busy actors in the queue, the one with a CONTROL message is next; two of them in their order."""
+    async with running() as system:
+        order: list[str] = []
+        script = Script(lambda ctx, message: order.append(f"{ctx.id} {message}"))
+        refs = [system.spawn(script, str(n)) for n in range(100)]
+        for ref in refs:
+            ref.tell("work")
+        refs[50].tell("control", lane=Lane.CONTROL)
+        refs[70].tell("control", lane=Lane.CONTROL)
+        await system.idle()
+    assert order[:4] == ["50 control", "50 work", "70 control", "70 work"]
+    assert len(order) == 102
+
+
+@both
+async def test_a_flood_of_control_does_not_starve_the_others() -> None:
+    """Actors that keep each other busy with CONTROL messages still leave the others one turn in a run."""
+    async with running() as system:
+        order: list[str] = []
+
+        def receive(ctx: Context, message: Any) -> None:
+            order.append(ctx.id)
+            if ctx.id != "quiet" and len(order) < 5000 and "quiet" not in order:
+                ctx.tell_self(message, lane=Lane.CONTROL)
+
+        for actor_id in ("one", "two"):
+            system.spawn(Script(receive), actor_id).tell("x", lane=Lane.CONTROL)
+        system.spawn(Script(receive), "quiet").tell("x")
+        await system.idle()
+    assert order.index("quiet") <= (FRONT_RUN_MAX + 1) * QUANTUM
+
+
+@both
+async def test_tasks_get_the_loop_within_a_batch() -> None:
+    """Under a flood a task runs again after at most one batch of messages."""
+    async with running() as system:
+        handled, seen = [0], [0]
+
+        def receive(ctx: Context, message: Any) -> None:
+            handled[0] += 1
+            flood(ctx, message)
+
+        ref = system.spawn(Script(receive), "a")
+        for _ in range(100):
+            ref.tell("x")
+        for _ in range(20):
+            await checkpoint()
+            seen.append(handled[0])
+        ref.tell("end", lane=Lane.CONTROL)
+        await system.join("a")
+    assert max(later - earlier for earlier, later in zip(seen, seen[1:], strict=False)) <= BATCH + QUANTUM
+    assert seen[-1] > 5 * BATCH
+
+
+@virtual
+async def test_tasks_get_the_loop_when_messages_are_slow(autojump_clock: trio.testing.MockClock) -> None:
+    """Where handling takes time, the loop is given up by the clock, long before the batch is full."""
+    async with running() as system:
+        handled, seen = [0], [0]
+
+        def receive(ctx: Context, message: Any) -> None:
+            handled[0] += 1
+            autojump_clock.jump(BATCH_S / 2)
+            flood(ctx, message)
+
+        ref = system.spawn(Script(receive), "a")
+        for _ in range(100):
+            ref.tell("x")
+        for _ in range(20):
+            await checkpoint()
+            seen.append(handled[0])
+        ref.tell("end", lane=Lane.CONTROL)
+        await system.join("a")
+    assert max(later - earlier for earlier, later in zip(seen, seen[1:], strict=False)) <= QUANTUM
+    assert seen[-1] > 5 * QUANTUM
+
+
+@both
+async def test_tasks_get_the_loop_while_thousands_stop() -> None:
+    """The end of a large tree is no blackout: a task runs again after at most a batch of ends."""
+    async with running() as system:
+        for n in range(3000):
+            system.spawn(Echo(), str(n))
+        system.stop(".")
+        seen = [len(system)]
+        while len(system):
+            await checkpoint()
+            seen.append(len(system))
+    assert max(earlier - later for earlier, later in zip(seen, seen[1:], strict=False)) <= BATCH + QUANTUM
+
+
+@both
+async def test_messages_are_handled_while_thousands_stop() -> None:
+    """An ask is answered in the middle of the end of a large tree."""
+    async with running() as system:
+        system.spawn(Echo(), "big")
+        for n in range(3000):
+            system.spawn(Echo(), str(n), parent="big")
+        ref = system.spawn(Echo(), "alive")
+        system.stop("big")
+        assert await ref.ask("there?", timeout_s=DEADLINE_S) == "there?"
+        assert "big" in system
+        await system.join("big")
+
+
+# ---------------------------------------------------------------------- idle
+@both
+async def test_idle_is_true_idle() -> None:
+    """Idle returns only after the last message that follows from the first, however far it was passed on."""
+    async with running() as system:
+        reached: list[int] = []
+
+        def receive(ctx: Context, hops: int) -> None:
+            reached.append(hops)
+            if hops:
+                following = system.ref(str((int(ctx.id) + 1) % 10))
+                assert following is not None
+                following.tell(hops - 1, lane=Lane(hops % 3))
+
+        for n in range(10):
+            system.spawn(Script(receive), str(n))
+        first = system.ref("0")
+        assert first is not None
+        first.tell(3000)
+        await system.idle()
+        assert reached == list(range(3000, -1, -1))
+
+
+@both
+async def test_idle_waits_for_ends() -> None:
+    """A stop that was begun, and needs no task to end, is over when the system is idle."""
+    async with running() as system:
+        for n in range(1000):
+            system.spawn(Echo(), str(n), parent=str(n - 1) if n else ".")
+        system.stop("0")
+        await system.idle()
+        assert len(system) == 0
+
+
+@both
+async def test_idle_gives_up_the_loop_even_if_nothing_is_to_do() -> None:
+    """Whoever polls with idle does not starve the tasks it waits for."""
+    async with running() as system:
+        done: list[int] = []
+
+        async def work() -> None:
+            await checkpoint()
+            done.append(1)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            for _ in range(1000):
+                if done:
+                    break
+                await system.idle()
+            assert done == [1]
+
+
+@both
+async def test_idle_ignores_whoever_only_waits() -> None:
+    """A task that waits and a timer that is far off do not keep the system from being idle."""
+    async with running() as system:
+        system.spawn(Echo(), "a")
+        context = system.context("a")
+        assert context is not None
+        context.start_task(anyio.sleep_forever)
+        context.set_timer("far", 10_000, "tick")
+        await system.idle()

@@ -1,0 +1,451 @@
+"""Tasks: they run in their actor's scope, report by message, and nothing of an actor is left when it has ended."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from kernel_kit import DEADLINE_S, Echo, Script, both, running
+
+from actors import (
+    ActorStopped,
+    ActorSystem,
+    Context,
+    Crashed,
+    Lane,
+    Shutdown,
+    TaskFailed,
+    open_system,
+)
+
+
+class Job:
+    """A task that runs until it is cancelled, and keeps a log of its life."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+        self.started = anyio.Event()
+
+    async def run(self) -> None:
+        try:
+            self.log.append(f"{self.name} starts")
+            self.started.set()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await checkpoint()
+            self.log.append(f"{self.name} ends")
+
+
+class Listener:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.news = anyio.Event()
+
+    def receive(self, ctx: Context, message: Any) -> None:
+        self.heard.append(message)
+        self.news.set()
+
+
+def context_of(system: ActorSystem, actor_id: str) -> Context:
+    context = system.context(actor_id)
+    assert context is not None
+    return context
+
+
+async def fail(error: Exception) -> None:
+    await checkpoint()
+    raise error
+
+
+# ---------------------------------------------------------------------- reports
+@both
+async def test_a_task_reports_by_message() -> None:
+    """What an actor awaits is a task of its own, which tells it the result."""
+    async with running() as system:
+        done = anyio.Event()
+
+        def receive(ctx: Context, message: Any) -> None:
+            if message == "go":
+                ctx.start_task(work, ctx, 20)
+            else:
+                results.append(message)
+                done.set()
+
+        async def work(ctx: Context, n: int) -> None:
+            await checkpoint()
+            ctx.tell_self(n + 1)
+
+        results: list[int] = []
+        system.spawn(Script(receive), "a").tell("go")
+        await done.wait()
+    assert results == [21]
+
+
+@both
+async def test_an_error_of_a_task_is_a_message() -> None:
+    """A task that fails ends neither its actor nor the other tasks: the actor hears TaskFailed, ahead of its work."""
+    async with running() as system:
+        listener, log = Listener(), []
+        system.spawn(listener, "a")
+        job, error = Job("other", log), ValueError("boom")
+        context_of(system, "a").start_task(job.run)
+        context_of(system, "a").start_task(fail, error, name="build")
+        await listener.news.wait()
+        assert listener.heard == [TaskFailed("build", error)]
+        assert (log, "a" in system, system.crashes) == (["other starts"], True, 0)
+
+
+@both
+@pytest.mark.parametrize(
+    ("fn", "name"), [(fail, "fail"), (partial(fail), "partial")], ids=["function", "callable without a name"]
+)
+async def test_a_task_without_a_name_is_named_after_what_it_runs(fn: Any, name: str) -> None:
+    """Also a callable that has no name of its own fails as a message, and not as the end of the system."""
+    async with running() as system:
+        listener = Listener()
+        system.spawn(listener, "a")
+        error = ValueError("boom")
+        context_of(system, "a").start_task(fn, error)
+        await listener.news.wait()
+    assert listener.heard == [TaskFailed(name, error)]
+
+
+@both
+async def test_one_error_in_groups_is_that_error() -> None:
+    """A task that failed through task groups of its own is reported with the one real error."""
+    async with running() as system:
+        listener = Listener()
+        system.spawn(listener, "a")
+        error = ValueError("boom")
+
+        async def nested() -> None:
+            async with anyio.create_task_group() as outer:
+                outer.start_soon(anyio.sleep_forever)
+                async with anyio.create_task_group() as inner:
+                    inner.start_soon(fail, error)
+
+        context_of(system, "a").start_task(nested, name="nested")
+        await listener.news.wait()
+    assert listener.heard == [TaskFailed("nested", error)]
+
+
+@both
+async def test_two_errors_stay_a_group() -> None:
+    """Where two tasks of a group failed, nothing is left out of the report."""
+    async with running() as system:
+        listener = Listener()
+        system.spawn(listener, "a")
+
+        async def fail_at_the_end(word: str) -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise ValueError(word)
+
+        async def both_fail() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(fail_at_the_end, "one")
+                group.start_soon(fail_at_the_end, "two")
+                await anyio.wait_all_tasks_blocked()
+                group.cancel_scope.cancel()
+
+        context_of(system, "a").start_task(both_fail)
+        await listener.news.wait()
+    (failed,) = listener.heard
+    assert sorted(str(one) for one in failed.error.exceptions) == ["one", "two"]
+
+
+@both
+async def test_cancellation_is_not_a_failure() -> None:
+    """Neither the actor's own cancel nor a task that cancels itself is reported as an error."""
+    async with running() as system:
+        listener, log = Listener(), []
+        system.spawn(listener, "a")
+        context, job = context_of(system, "a"), Job("job", log)
+
+        async def cancel_itself() -> None:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await anyio.sleep_forever()
+
+        context.start_task(cancel_itself)
+        context.start_task(job.run)
+        await job.started.wait()
+        context.scope.cancel("not needed")
+        await anyio.wait_all_tasks_blocked()
+        assert (listener.heard, log, "a" in system) == ([], ["job starts", "job ends"], True)
+        assert (system.crashes, context.scope.cause) == (0, "not needed")
+
+
+# ---------------------------------------------------------------------- the end
+@both
+async def test_a_stop_cancels_the_tasks_and_waits_for_them() -> None:
+    """When an actor has ended its tasks have, their cleanup included, and the cause is the reason of the stop."""
+    async with running() as system:
+        log: list[str] = []
+        system.spawn(Echo(), "a")
+        context, jobs = context_of(system, "a"), [Job(str(n), log) for n in range(3)]
+        for job in jobs:
+            context.start_task(job.run)
+            await job.started.wait()
+        system.stop("a", "enough")
+        await system.join("a")
+        assert sorted(log[3:]) == ["0 ends", "1 ends", "2 ends"]
+        assert context.scope.causes == [Shutdown("enough")]
+
+
+@both
+async def test_a_stop_waits_for_shielded_cleanup() -> None:
+    """An actor is not gone while a task of it still cleans up, and refuses messages and tasks meanwhile."""
+    async with running() as system:
+        ref = system.spawn(Echo(), "a")
+        context = context_of(system, "a")
+        started, cleaning, let_go = anyio.Event(), anyio.Event(), anyio.Event()
+
+        async def job() -> None:
+            try:
+                started.set()
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    cleaning.set()
+                    await let_go.wait()
+
+        context.start_task(job)
+        await started.wait()
+        system.stop("a")
+        await cleaning.wait()
+        await system.idle()
+        assert "a" in system
+        with pytest.raises(ActorStopped):
+            ref.tell(1, lane=Lane.CONTROL)
+        with pytest.raises(ActorStopped):
+            context.start_task(job)
+        let_go.set()
+        await system.join("a")
+        assert "a" not in system
+
+
+@both
+async def test_a_stop_before_the_task_ran_still_runs_it_to_its_end() -> None:
+    """A task that was started and stopped in one breath starts cancelled, so that its finally blocks are kept."""
+    async with running() as system:
+        log: list[str] = []
+        system.spawn(Echo(), "a")
+        context_of(system, "a").start_task(Job("job", log).run)
+        system.stop("a")
+        await system.join("a")
+        assert log == ["job starts", "job ends"]
+
+
+@both
+async def test_an_error_in_cleanup_is_a_crash_record_and_ends_nobody_else() -> None:
+    """A task that fails while its actor stops, beside cancelled siblings of its own, is counted; the system goes on."""
+    async with running() as system:
+        crashes: list[tuple[str, BaseException]] = []
+        system.on_crash = lambda actor_id, error: crashes.append((actor_id, error))
+        system.spawn(Echo(), "a")
+        other = system.spawn(Echo(), "b")
+        started, error = anyio.Event(), ValueError("in cleanup")
+
+        async def bad_cleanup() -> None:
+            try:
+                started.set()
+                await anyio.sleep_forever()
+            finally:
+                raise error
+
+        async def job() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep_forever)
+                group.start_soon(bad_cleanup)
+
+        context_of(system, "a").start_task(job)
+        await started.wait()
+        system.stop("a")
+        await system.join("a")
+        assert crashes == [("a", error)]
+        assert await other.ask(1, timeout_s=DEADLINE_S) == 1
+
+
+@both
+async def test_a_crash_cancels_the_tasks_with_the_error_as_cause() -> None:
+    """An actor whose receive raised takes its tasks along, and their scope knows why."""
+    async with running() as system:
+        log: list[str] = []
+        error, job = ValueError("boom"), Job("job", log)
+
+        def receive(ctx: Context, message: Any) -> None:
+            raise error
+
+        ref = system.spawn(Script(receive), "a")
+        context = context_of(system, "a")
+        context.start_task(job.run)
+        await job.started.wait()
+        ref.tell("go")
+        await system.join("a")
+        assert log == ["job starts", "job ends"]
+        assert context.scope.causes == [Crashed(error)]
+
+
+@both
+async def test_tasks_of_children_end_before_those_of_their_parent() -> None:
+    """Tasks go in the order of the tree: the youngest child's first, the parent's last."""
+    async with running() as system:
+        log: list[str] = []
+        for actor_id, parent in [("p", "."), ("old", "p"), ("young", "p"), ("below young", "young")]:
+            system.spawn(Echo(), actor_id, parent=parent)
+            job = Job(actor_id, log)
+            context_of(system, actor_id).start_task(job.run)
+            await job.started.wait()
+        system.stop("p")
+        await system.join("p")
+        assert log[4:] == ["below young ends", "young ends", "old ends", "p ends"]
+
+
+# ---------------------------------------------------------------------- scopes
+@both
+async def test_no_task_starts_in_a_cancelled_scope() -> None:
+    """Once an actor's scope was cancelled, a new task is refused with the cause, also if it never had a task."""
+    async with running() as system:
+        for actor_id, has_task in [("with", True), ("without", False)]:
+            system.spawn(Echo(), actor_id)
+            context, log = context_of(system, actor_id), []
+            if has_task:
+                job = Job("job", log)
+                context.start_task(job.run)
+                await job.started.wait()
+            context.scope.cancel("too late")
+            with pytest.raises(ActorStopped, match=f"'{actor_id}' has stopped: too late"):
+                context.start_task(Job("x", log).run)
+            await anyio.wait_all_tasks_blocked()
+            assert "x starts" not in log
+
+
+@both
+async def test_cancelling_a_home_cancels_the_tasks_of_those_homed_there() -> None:
+    """The cancellation reaches every depth below, no actor ends by it, and later tasks there are refused."""
+    async with running() as system:
+        log: list[str] = []
+        plan = [("session", ".", None), ("turn", "session", None), ("tool", "turn", "session"), ("other", ".", None)]
+        jobs = {actor_id: Job(actor_id, log) for actor_id, _, _ in plan}
+        for actor_id, parent, home in plan:
+            system.spawn(Echo(), actor_id, parent=parent, home=home)
+            context_of(system, actor_id).start_task(jobs[actor_id].run)
+            await jobs[actor_id].started.wait()
+        system.spawn(Echo(), "newcomer", parent="tool", home="session")
+        context_of(system, "session").scope.cancel("abort 1")
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(log[4:]) == ["session ends", "tool ends", "turn ends"]
+        assert len(system) == 5
+        for actor_id in ("session", "turn", "tool", "newcomer"):
+            with pytest.raises(ActorStopped):
+                context_of(system, actor_id).start_task(jobs[actor_id].run)
+        system.stop("session")
+        await system.join("session")
+        assert log[7:] == []
+
+
+@both
+async def test_cancelling_a_child_leaves_its_home_alone() -> None:
+    """A cancel is contained: it never goes up to the home, nor across to others homed there."""
+    async with running() as system:
+        log: list[str] = []
+        jobs = {actor_id: Job(actor_id, log) for actor_id in ("home", "one", "two")}
+        for actor_id, job in jobs.items():
+            system.spawn(Echo(), actor_id, parent="." if actor_id == "home" else "home")
+            context_of(system, actor_id).start_task(job.run)
+            await job.started.wait()
+        context_of(system, "one").scope.cancel("only one")
+        await anyio.wait_all_tasks_blocked()
+        assert log[3:] == ["one ends"]
+
+
+@both
+async def test_a_scope_keeps_every_cause_in_order() -> None:
+    """The first cause is the cause; whoever cancels later is on record behind it."""
+    async with running() as system:
+        system.spawn(Echo(), "a")
+        context, log = context_of(system, "a"), []
+        job = Job("job", log)
+        context.start_task(job.run)
+        await job.started.wait()
+        assert (context.scope.cancelled, context.scope.cause) == (False, None)
+        context.scope.cancel("first")
+        context.scope.cancel("second")
+        await anyio.wait_all_tasks_blocked()
+        assert (context.scope.cancelled, context.scope.cause) == (True, "first")
+        assert context.scope.causes == ["first", "second"]
+        system.stop("a", "third")
+        await system.join("a")
+        assert context.scope.causes == ["first", "second"]
+
+
+@both
+@pytest.mark.parametrize("how", ["stop", "cancel the home, then stop"])
+async def test_a_delegation_chain_2000_deep_ends_completely(how: str) -> None:
+    """With one home and a live task in every tenth, a chain ends bottom up and no task is left."""
+    depth, log = 2000, []
+    async with running() as system:
+        system.spawn(Echo(), "0")
+        jobs = []
+        for n in range(1, depth):
+            system.spawn(Echo(), str(n), parent=str(n - 1), home="0")
+            if n % 10 == 0:
+                jobs.append(Job(str(n), log))
+                context_of(system, str(n)).start_task(jobs[-1].run)
+        for job in jobs:
+            await job.started.wait()
+        ended: list[str] = []
+        for n in range(depth):
+            system.monitor(str(n), lambda down: ended.append(down.id))
+        if how != "stop":
+            context_of(system, "0").scope.cancel("all of it")
+        system.stop("0")
+        await system.join("0")
+    assert ended == [str(n) for n in reversed(range(depth))]
+    assert len(log) == 2 * len(jobs) == 2 * 199
+
+
+@both
+@pytest.mark.parametrize("how", ["stop", "cancel the top, then stop"])
+async def test_scopes_nest_a_hundred_deep(how: str) -> None:
+    """Where each actor's home is its parent, a hundred nested scopes with a task each end as well."""
+    log: list[str] = []
+    async with running() as system:
+        for n in range(100):
+            system.spawn(Echo(), str(n), parent=str(n - 1) if n else ".")
+            job = Job(str(n), log)
+            context_of(system, str(n)).start_task(job.run)
+            await job.started.wait()
+        if how != "stop":
+            context_of(system, "0").scope.cancel("all of it")
+        system.stop("0")
+        await system.join("0")
+    ends = [line for line in log if line.endswith("ends")]
+    assert sorted(ends) == sorted(f"{n} ends" for n in range(100))
+    if how == "stop":
+        assert ends == [f"{n} ends" for n in reversed(range(100))]
+
+
+@both
+async def test_a_task_may_ask_and_stop_its_own_actor() -> None:
+    """A task talks to its actor as anyone does; stopping it from inside cancels that very task, and all ends well."""
+    with anyio.fail_after(DEADLINE_S):
+        async with open_system() as system:
+            ref, log = system.spawn(Echo(), "a"), []
+
+            async def job() -> None:
+                log.append(await ref.ask("hello", timeout_s=DEADLINE_S))
+                system.stop("a")
+                await anyio.sleep_forever()
+
+            context_of(system, "a").start_task(job)
+            await system.join("a")
+            assert log == ["hello"]

@@ -1,0 +1,275 @@
+"""Values as text: what a person reads is complete, in one line each, and never an escape sequence of an agent."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from supervisor.abort import AbortPlan, NodeReceipt, PlannedNode, ProcessFate, Receipt
+from supervisor.causality import Explanation, Node, Seen
+from supervisor.surfaces.live import Board, results_json, results_text
+from supervisor.surfaces.render import (
+    columns,
+    duration,
+    event_line,
+    json_text,
+    plan_text,
+    printable,
+    ps_text,
+    receipt_text,
+    report_text,
+    tree_text,
+    why_text,
+)
+from supervisor.validate import Problem, Report
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+
+EVIL = "a\x1b[31mred\x07\nb\u202e"
+
+
+def event(**more: object) -> LifecycleEvent:
+    fields = {
+        "seq": 7,
+        "timestamp": 0.0,
+        "monotonic_s": 0.0,
+        "entity_type": "session",
+        "entity_id": "lead",
+        "entity_seq": 1,
+        "event": "OperatorStop",
+        "from_status": "Running",
+        "to_status": "Stopped",
+        **more,
+    }
+    return LifecycleEvent(**fields)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------- pieces
+def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
+    """Escapes, bells, newlines and direction marks are written out; letters of every script stay."""
+    assert printable(EVIL) == r"a\x1b[31mred\x07\nb\u202e"
+    assert printable("Grüße, 世界 …") == "Grüße, 世界 …"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        event_line(event(entity_id=EVIL, reason=EVIL, metadata={"title": EVIL})),
+        tree_text([Node(id=EVIL, kind="session", state="Running", note=EVIL)]),
+        tree_text([Node(id="c1", kind="tool", state="open", note=EVIL)]),
+        ps_text([Seen(id=EVIL, kind="session", state="x", visual=None, age_s=1, parent=EVIL, ended=False, note=EVIL)]),
+        receipt_text(Receipt(abort_id="a", target=EVIL, scope=AbortScope.TOOL, reason=EVIL, already_ended=False)),
+        report_text("f", Report(lines=1, entities=1, problems=[Problem(1, None, EVIL)])),
+    ],
+    ids=["event", "tree", "call", "ps", "receipt", "report"],
+)
+def test_every_text_is_made_printable(text: str) -> None:
+    """Whatever is rendered, each of its lines can be printed."""
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "\\x1b" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.001, "0.00 s"), (9.5, "9.50 s"), (12.9, "12 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
+)
+def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
+    """Short times have their hundredths, long ones their two largest units."""
+    assert duration(seconds) == text
+
+
+def test_columns_are_aligned() -> None:
+    """Every cell but the last is as wide as the widest of its column, and no line ends in blanks."""
+    assert columns(("A", "B"), [("long", "x"), ("s", "")]) == "A     B\nlong  x\ns"
+
+
+# ------------------------------------------------------------------------------------------------------- events
+def test_an_event_is_one_line_with_its_reasons() -> None:
+    """A transition tells both states, why, by which abort and by whom."""
+    line = event_line(
+        event(abort_id="abort-3", abort_reason="user_interrupt", actor="operator:me", reason="enough is enough")
+    )
+    assert line.endswith(
+        "     7  session lead             OperatorStop  Running -> Stopped  [user_interrupt]"
+        "  abort abort-3  by operator:me: enough is enough"
+    )
+
+
+def test_an_event_that_changes_nothing_says_so() -> None:
+    """A refusal names its state once, and that it is one."""
+    assert "OperatorStop  in Stopped  (refused)" in event_line(event(outcome="refused", from_status=""))
+
+
+def test_a_tool_call_is_told_with_its_title() -> None:
+    """A call is not understood without its number and title."""
+    line = event_line(event(event="tool_started", metadata={"number": 1, "title": "sleep 60", "call_id": "x"}))
+    assert "number=1  title=sleep 60" in line
+
+
+def test_why_begins_with_the_root() -> None:
+    """The chain is told from its root, one line a record, and a missing cause is said."""
+    records = (event(seq=1), event(seq=2))
+    whole = why_text(Explanation(entity_id="lead", records=records))
+    torn = why_text(Explanation(entity_id="lead", records=records, missing=9))
+    assert [line.split()[1] for line in whole.splitlines()[1:]] == ["1", "2"]
+    assert "does not hold record 9" in torn
+    assert "does not hold" not in whole
+
+
+# ------------------------------------------------------------------------------------------------- what there is
+def test_a_tree_is_drawn() -> None:
+    """Branches show what is below what, and a call stands with its title."""
+    call = Node(id="lead:t1:c1", kind="tool", state="open", note="sleep 60")
+    turn = Node(id="lead:t1", kind="turn", state="TOOL_USE", children=(call,))
+    child = Node(id="lead/docs", kind="session", state="Stopped", note="completed")
+    nodes = [Node(id="lead", kind="session", state="Running", children=(turn, child)), child]
+    assert tree_text(nodes).splitlines() == [
+        "lead  session Running",
+        "├─ lead:t1  turn TOOL_USE",
+        '│  └─ lead:t1:c1 "sleep 60"',
+        "└─ lead/docs  session Stopped  (completed)",
+        "lead/docs  session Stopped  (completed)",
+    ]
+
+
+def test_a_deep_tree_is_drawn() -> None:
+    """Depth costs no recursion."""
+    node = Node(id="x", kind="session", state="Running")
+    for _ in range(3000):
+        node = Node(id="x", kind="session", state="Running", children=(node,))
+    assert len(tree_text([node]).splitlines()) == 3001
+
+
+# ------------------------------------------------------------------------------------------------------- aborts
+PLAN = AbortPlan(
+    target="lead",
+    scope=AbortScope.SESSION,
+    nodes=(
+        PlannedNode(id="lead/docs", kind="session", scope=AbortScope.SESSION, edge=None),
+        PlannedNode(id="lead", kind="session", scope=AbortScope.SIBLING, edge="tool_to_sibling"),
+    ),
+    already_ended=False,
+    deadline_s=18.0,
+    tree="0",
+)
+RECEIPT = Receipt(
+    abort_id="abort-1",
+    target="lead",
+    scope=AbortScope.SESSION,
+    reason="enough",
+    already_ended=False,
+    nodes=(NodeReceipt(id="lead", kind="session", outcome="ended", rung="terminate", took_s=0.25),),
+    processes=(ProcessFate(owner="lead:a1", pid=7, status=-15, ended_by="terminate", killed=2, survivors=0),),
+    killed_at=1.0,
+)
+
+
+def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
+    """A dry run says what would end, in which order, within which bound, and that nothing was done."""
+    text = plan_text(PLAN)
+    assert "would end 2 within 18 s; nothing was done" in text
+    assert text.splitlines()[2].split() == ["session", "lead/docs", "scope", "session", "asked", "for"]
+    assert text.splitlines()[3].split()[-1] == "tool_to_sibling"
+
+
+def test_a_receipt_accounts_for_everything() -> None:
+    """Nodes with their rungs, processes with their fates, survivors, and whether the disk has answered."""
+    text = receipt_text(RECEIPT)
+    assert "session lead: ended on the rung terminate after 0.25 s" in text
+    assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
+    assert "survivors: 0; not recorded yet" in text
+
+
+def test_what_had_ended_is_no_error() -> None:
+    """A plan and a receipt of what has ended say so in the same word."""
+    plan = AbortPlan(target="t", scope=AbortScope.TOOL, nodes=(), already_ended=True, deadline_s=1, tree="0")
+    gone = Receipt(abort_id="", target="t", scope=AbortScope.TOOL, reason="", already_ended=True)
+    assert plan_text(plan) == receipt_text(gone) == "abort of t, scope tool: already_ended"
+
+
+def test_json_is_the_record_itself() -> None:
+    """What programs read is the receipt with all its fields."""
+    assert json.loads(json_text(RECEIPT))["processes"][0]["ended_by"] == "terminate"
+
+
+# --------------------------------------------------------------------------------------------------- validation
+def test_a_report_names_line_and_field() -> None:
+    """Problems come as ``file:line: field: words``, with a count at the end; without any the file is valid."""
+    problems = [Problem(3, "seq", "must rise"), Problem(4, None, "not JSON")]
+    lines = report_text("f.jsonl", Report(lines=9, entities=2, problems=problems, omitted=5)).splitlines()
+    assert lines[:2] == ["f.jsonl:3: seq: must rise", "f.jsonl:4: not JSON"]
+    assert lines[2] == "f.jsonl: 7 problems in 9 lines, 2 entities, the last 5 not shown"
+    assert report_text("f.jsonl", Report(lines=9, entities=2, problems=[])) == "f.jsonl: valid (9 lines, 2 entities)"
+
+
+# ------------------------------------------------------------------------------------------------------- the run
+class End:
+    """How a task ended."""
+
+    id, session_id, outcome, error, took_s = "build", "build-2", "failed", "broken", 1.5
+
+
+def test_results_are_a_table_and_an_object() -> None:
+    """A run ends with every task, its outcome, its session and its error."""
+    assert results_text([End()]).splitlines()[1].split() == ["build", "failed", "1.50", "s", "build-2", "broken"]
+    told = json.loads(results_json([End()], ok=False))
+    assert told == {
+        "ok": False,
+        "tasks": [
+            {"id": "build", "session_id": "build-2", "outcome": "failed", "error": "broken", "took_s": 1.5},
+        ],
+    }
+
+
+def board_of(*events: LifecycleEvent) -> Board:
+    board = Board()
+    for one in events:
+        board.take(one)
+    return board
+
+
+def turn(name: str, to: str, **metadata: object) -> LifecycleEvent:
+    return event(entity_type="turn", entity_id="lead:t1", event=name, to_status=to, metadata=metadata)
+
+
+BORN = event(event="Born", outcome="born", from_status="", to_status="Initializing")
+
+
+def test_the_board_shows_open_calls_first() -> None:
+    """While calls are open a session is doing them; when the last one has ended it says what it said."""
+    one, two = (turn("tool_started", "TOOL_USE", number=n, title=f"step {n}") for n in (1, 2))
+    board = board_of(BORN, one, two)
+    line = board.lines["lead"]
+    line.said = "thinking"
+    assert line.doing() == 't1:c1 "step 1", t1:c2 "step 2"'
+    board.take(turn("tool_completed", "TOOL_USE", call_id="x"))
+    assert line.doing() == 't1:c2 "step 2"'
+    board.take(turn("tool_completed", "RUNNING", call_id="y"))
+    assert line.doing() == "thinking"
+
+
+def test_the_board_shows_trouble_and_not_the_good_end() -> None:
+    """Why a session was aborted stands there; that its work is done does not."""
+    stopped = event(reason="enough")
+    done = event(reason="no more work", transition_reason="completed")
+    assert board_of(BORN, stopped).lines["lead"].doing() == "enough"
+    assert board_of(BORN, done).lines["lead"].doing() == ""
+
+
+def test_the_board_shows_tasks_until_they_are_sessions() -> None:
+    """A task that nobody has claimed is shown by itself, and one that never will be with its end."""
+    open_, claimed, cancelled = (
+        event(entity_type="task", entity_id=name, outcome=outcome, to_status=status)
+        for name, outcome, status in [
+            ("task:a", "born", "OPEN"),
+            ("task:a", "transition", "CLAIMED"),
+            ("task:b", "born", "OPEN"),
+        ]
+    )
+    assert board_of(open_, cancelled).waiting == {"task:a": "OPEN", "task:b": "OPEN"}
+    assert board_of(open_, claimed, event(entity_type="task", entity_id="task:a", to_status="CANCELLED")).waiting == {}
+
+
+def test_the_board_draws_a_line_for_everything() -> None:
+    """The table has a row for each session and each task that waits."""
+    board = board_of(BORN, event(entity_type="task", entity_id="task:a", outcome="born", to_status="OPEN"))
+    assert board.table(now=1.0).row_count == 2
