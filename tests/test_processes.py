@@ -47,13 +47,14 @@ def nothing_left() -> Iterator[None]:
     ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, family = descriptors(), set(warden.children(os.getpid()))
     yield
-    orphans = set(warden.children(os.getpid())) - family
-    for pid in orphans:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+    escaped = first = set(warden.children(os.getpid())) - family
+    while escaped:
+        warden.strike(escaped)
+        for pid in escaped:
+            collect(pid)
+        escaped = set(warden.children(os.getpid())) - family
     ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-    assert not orphans
+    assert not first
     assert descriptors() == before
 
 

@@ -256,8 +256,8 @@ def test_the_board_shows_trouble_and_not_the_good_end() -> None:
 
 
 def test_the_board_shows_tasks_until_they_are_sessions() -> None:
-    """A task that nobody has claimed is shown by itself, and one that never will be with its end."""
-    open_, claimed, cancelled = (
+    """A task that nobody has claimed is shown by itself; once claimed it is its session, whatever becomes of it."""
+    open_, claimed, other = (
         event(entity_type="task", entity_id=name, outcome=outcome, to_status=status)
         for name, outcome, status in [
             ("task:a", "born", "OPEN"),
@@ -265,7 +265,7 @@ def test_the_board_shows_tasks_until_they_are_sessions() -> None:
             ("task:b", "born", "OPEN"),
         ]
     )
-    assert board_of(open_, cancelled).waiting == {"task:a": "OPEN", "task:b": "OPEN"}
+    assert board_of(open_, other).waiting == {"task:a": "OPEN", "task:b": "OPEN"}
     assert board_of(open_, claimed, event(entity_type="task", entity_id="task:a", to_status="CANCELLED")).waiting == {}
 
 

@@ -113,7 +113,10 @@ class _Client:
             raise ValueError(f"the request is longer than {LINE_BYTES_MAX} bytes") from None
         except (anyio.IncompleteRead, anyio.BrokenResourceError, TimeoutError):
             raise ClientGone from None
-        asked: Request = msgspec.json.decode(line, type=Request)
+        try:
+            asked: Request = msgspec.json.decode(line, type=Request)
+        except RecursionError:
+            raise ValueError("the request is nested too deeply") from None
         return asked
 
     async def say(self, message: Mapping[str, Any]) -> None:
@@ -299,7 +302,8 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
     async with await _connect(path) as stream:
         with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
             await stream.send(msgspec.json.encode(message) + b"\n")
-        async for line in _lines(stream):
+        lines = _Lines(stream)
+        while (line := await lines.next()) is not None:
             answer = msgspec.json.decode(line)
             if "error" in answer:
                 raise ControlError(answer["error"]["kind"], answer["error"]["message"])
@@ -309,15 +313,25 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
     raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
 
 
-async def _lines(stream: ByteStream) -> AsyncIterator[bytes]:
-    held = bytearray()
-    with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-        while True:
-            held += await stream.receive()
-            *lines, rest = held.split(b"\n")
-            held = rest
-            for line in lines:
-                yield bytes(line)
+class _Lines:
+    """The lines of an answer, of any length."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._held = bytearray()
+
+    async def next(self) -> bytes | None:
+        """The next whole line; ``None`` when there will be none."""
+        searched = 0
+        while (end := self._held.find(b"\n", searched)) < 0:
+            searched = len(self._held)
+            try:
+                self._held += await self._stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                return None
+        line = bytes(self._held[:end])
+        del self._held[: end + 1]
+        return line
 
 
 def is_running(path: Path) -> bool:

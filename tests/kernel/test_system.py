@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import anyio
@@ -198,7 +199,7 @@ async def test_a_flooding_actor_does_not_starve_another() -> None:
         system.spawn(Script(receive), "quiet").tell("x")
         await system.idle()
     turns = [n for n, actor_id in enumerate(order[:2000]) if actor_id == "quiet"]
-    gaps = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(turns)]
     assert turns[0] <= 2 * QUANTUM
     assert max(gaps) <= 2 * QUANTUM + 1
 
@@ -255,7 +256,7 @@ async def test_tasks_get_the_loop_within_a_batch() -> None:
             seen.append(handled[0])
         ref.tell("end", lane=Lane.CONTROL)
         await system.join("a")
-    assert max(later - earlier for earlier, later in zip(seen, seen[1:], strict=False)) <= BATCH + QUANTUM
+    assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= BATCH + QUANTUM
     assert seen[-1] > 5 * BATCH
 
 
@@ -278,7 +279,7 @@ async def test_tasks_get_the_loop_when_messages_are_slow(autojump_clock: trio.te
             seen.append(handled[0])
         ref.tell("end", lane=Lane.CONTROL)
         await system.join("a")
-    assert max(later - earlier for earlier, later in zip(seen, seen[1:], strict=False)) <= QUANTUM
+    assert max(later - earlier for earlier, later in itertools.pairwise(seen)) <= QUANTUM
     assert seen[-1] > 5 * QUANTUM
 
 
@@ -293,7 +294,7 @@ async def test_tasks_get_the_loop_while_thousands_stop() -> None:
         while len(system):
             await checkpoint()
             seen.append(len(system))
-    assert max(earlier - later for earlier, later in zip(seen, seen[1:], strict=False)) <= BATCH + QUANTUM
+    assert max(earlier - later for earlier, later in itertools.pairwise(seen)) <= BATCH + QUANTUM
 
 
 @both

@@ -1,0 +1,360 @@
+"""The control socket, on both backends: what it answers, and that no client can hurt the supervisor or another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from structlog.testing import capture_logs
+
+from supervisor.abort import AbortPlan, Receipt, UnknownTarget
+from supervisor.entity import Refused
+from supervisor.surfaces.control import (
+    LINE_BYTES_MAX,
+    ControlError,
+    NotRunning,
+    is_running,
+    request,
+    serve_control,
+)
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+
+pytestmark = pytest.mark.anyio
+
+
+def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
+    return LifecycleEvent(
+        seq=seq,
+        timestamp=0.0,
+        monotonic_s=0.0,
+        entity_type="session",
+        entity_id=entity,
+        entity_seq=seq,
+        event="Happened",
+        reason=reason,
+    )
+
+
+class Played:
+    """A supervisor that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.events: list[LifecycleEvent] = []
+        self.endless: LifecycleEvent | None = None
+        self.aborting = anyio.Event()
+        self.may_abort = anyio.Event()
+        self.may_abort.set()
+        self.subscribed = 0
+
+    def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan:
+        if target == "nobody":
+            raise UnknownTarget(target)
+        if scope is AbortScope.SIBLING:
+            raise ValueError(f"{target} is a root session and has no siblings")
+        return AbortPlan(target=target, scope=scope, nodes=(), already_ended=False, deadline_s=18, tree="0")
+
+    async def abort(self, target: str, scope: AbortScope, *, reason: str, actor: str) -> Receipt:
+        self.plan_abort(target, scope)
+        self.aborting.set()
+        await self.may_abort.wait()
+        self.asked.append((target, scope, reason, actor))
+        return Receipt(abort_id="abort-1", target=target, scope=scope, reason=reason, already_ended=False)
+
+    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str:
+        match session_id:
+            case "ended":
+                raise Refused("session: UrgentMessage in Stopped")
+            case "bug":
+                raise KeyError("an index of ours")
+        self.asked.append((session_id, text, urgent, sender))
+        return "m1"
+
+    async def stop(self, *, now: bool, actor: str) -> None:
+        self.asked.append((now, actor))
+
+    @asynccontextmanager
+    async def subscribe(self, after_seq: int = 0) -> AsyncIterator[AsyncIterator[LifecycleEvent]]:
+        self.subscribed += 1
+        try:
+            yield self._told(after_seq)
+        finally:
+            self.subscribed -= 1
+
+    async def _told(self, after_seq: int) -> AsyncIterator[LifecycleEvent]:
+        for one in self.events:
+            if one.seq > after_seq:
+                yield one
+        while self.endless is not None:
+            await anyio.lowlevel.checkpoint()
+            yield self.endless
+        await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def served(path: Path, played: Played, **options: Any) -> AsyncIterator[anyio.Event]:
+    """The server as a task; leaving closes it."""
+    closing = anyio.Event()
+
+    async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        await serve_control(path, played, closing=closing, task_status=task_status, **options)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            await group.start(serve)
+            yield closing
+            closing.set()
+
+
+async def answers(path: Path, message: Any) -> list[dict[str, Any]]:
+    async with aclosing(request(path, message)) as lines:
+        return [line async for line in lines]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "runtime").mkdir()
+    return tmp_path / "runtime" / "control.sock"
+
+
+# ----------------------------------------------------------------------------------------------------- answers
+async def test_ping_tells_the_pid(path: Path) -> None:
+    """A client can ask who is there."""
+    async with served(path, Played()):
+        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid()}]
+
+
+async def test_an_abort_gets_its_receipt(path: Path) -> None:
+    """Target, scope, reason and actor arrive, and the receipt comes back."""
+    played = Played()
+    wish = {"do": "abort", "target": "lead:t1:c1", "scope": "tool", "reason": "too slow", "actor": "operator:me"}
+    async with served(path, played):
+        (answer,) = await answers(path, wish)
+    assert answer["receipt"]["abort_id"] == "abort-1"
+    assert played.asked == [("lead:t1:c1", AbortScope.TOOL, "too slow", "operator:me")]
+
+
+async def test_a_dry_run_ends_nothing(path: Path) -> None:
+    """A dry run answers with the plan and asks the supervisor for nothing else."""
+    played = Played()
+    async with served(path, played):
+        (answer,) = await answers(path, {"do": "abort", "target": "lead", "scope": "session", "dry_run": True})
+    assert answer["plan"]["target"] == "lead"
+    assert played.asked == []
+
+
+async def test_messages_and_stops_arrive(path: Path) -> None:
+    """What is sent, how urgently and by whom is what the supervisor hears."""
+    played = Played()
+    async with served(path, played):
+        sent = await answers(path, {"do": "send", "session": "lead", "text": "hi", "urgent": True, "sender": "me"})
+        drained = await answers(path, {"do": "stop", "actor": "me"})
+        stopped = await answers(path, {"do": "stop", "now": True, "actor": "me"})
+    assert (sent, drained, stopped) == ([{"message_id": "m1"}], [{"stopping": "drain"}], [{"stopping": "now"}])
+    assert played.asked == [("lead", "hi", True, "me"), (False, "me"), (True, "me")]
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        ({"do": "abort", "target": "nobody", "scope": "tool"}, "unknown", "no session or tool call has the id 'nobody'"),
+        ({"do": "abort", "target": "lead", "scope": "sibling"}, "bad", "lead is a root session"),
+        ({"do": "send", "session": "ended", "text": ""}, "refused", "UrgentMessage in Stopped"),
+        ({"do": "abort", "target": "lead", "scope": "world"}, "bad", "Invalid enum value 'world' - at `$.scope`"),
+        ({"do": "abort", "scope": "tool"}, "bad", "missing required field `target`"),
+        ({"do": "dance"}, "bad", "Invalid value 'dance' - at `$.do`"),
+        ({"do": "ping", "loudly": True}, "bad", "unknown field `loudly`"),
+        ([], "bad", "Expected `object`, got `array`"),
+    ],
+)
+async def test_a_wish_that_cannot_be_granted_is_answered(path: Path, message: Any, kind: str, words: str) -> None:
+    """An unknown target, a refusal and a malformed request each get an error of their kind, with the reason."""
+    async with served(path, Played()):
+        with pytest.raises(ControlError) as refused:
+            await answers(path, message)
+        assert await answers(path, {"do": "ping"})
+    assert refused.value.kind == kind
+    assert words in str(refused.value)
+
+
+async def test_a_bug_is_told_logged_and_survived(path: Path) -> None:
+    """An error of ours reaches the client as such and the log with its traceback; the server goes on."""
+    with capture_logs() as logs:
+        async with served(path, Played()):
+            with pytest.raises(ControlError, match="the supervisor failed: KeyError") as failed:
+                await answers(path, {"do": "send", "session": "bug", "text": ""})
+            assert await answers(path, {"do": "ping"})
+    assert failed.value.kind == "failed"
+    assert [one["event"] for one in logs] == ["control_request_failed"]
+
+
+# ------------------------------------------------------------------------------------------------------- follow
+async def test_following_tells_what_comes_after(path: Path) -> None:
+    """Events come from the given number on, of one entity where one is named, and the supervisor's end is the end."""
+    played = Played()
+    played.events = [event(1), event(2), event(3, "other"), event(4)]
+    async with (
+        served(path, played) as closing,
+        aclosing(request(path, {"do": "follow", "after": 1, "entity": "lead"})) as lines,
+    ):
+        assert [(await anext(lines))["event"]["seq"] for _ in range(2)] == [2, 4]
+        closing.set()
+        assert [line async for line in lines] == []
+
+
+async def test_a_follower_that_hangs_up_is_forgotten(path: Path) -> None:
+    """When a follower closes its side its subscription ends, though no event may ever come."""
+    played = Played()
+    played.events = [event(1)]
+    async with served(path, played):
+        async with aclosing(request(path, {"do": "follow"})) as lines:
+            await anext(lines)
+            assert played.subscribed == 1
+        while played.subscribed:
+            await anyio.wait_all_tasks_blocked()
+            assert await answers(path, {"do": "ping"})
+
+
+async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
+    """A follower that stops reading delays nobody, and is let go when it has stalled for too long."""
+    played = Played()
+    played.endless = event(1, reason="x" * 10_000)
+    async with served(path, played, stall_s=0.05), await anyio.connect_unix(path) as stalled:
+        await stalled.send(b'{"do": "follow"}\n')
+        while not played.subscribed:
+            assert await answers(path, {"do": "ping"})
+        while played.subscribed:
+            assert await answers(path, {"do": "ping"})
+
+
+# --------------------------------------------------------------------------------------------- hostile requests
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"hello\n", "JSON is malformed"),
+        (b"\xff\xfe\n", "JSON is malformed"),
+        (b"\n", "Input data was truncated"),
+        (b'{"x": ' + b"[" * 100_000 + b"\n", "the request is nested too deeply"),
+        (b"x" * (LINE_BYTES_MAX + 1), f"the request is longer than {LINE_BYTES_MAX} bytes"),
+    ],
+    ids=["no JSON", "no UTF-8", "empty", "deep", "endless"],
+)
+async def test_garbage_gets_an_error_line(path: Path, line: bytes, words: str) -> None:
+    """Whatever comes instead of a request is answered with one error, and the server goes on."""
+    async with served(path, Played()):
+        async with await anyio.connect_unix(path) as client:
+            await client.send(line)
+            answer = json.loads(await client.receive())
+        assert await answers(path, {"do": "ping"})
+    assert words in answer["error"]["message"]
+
+
+async def test_a_client_that_says_nothing_is_no_trouble(path: Path) -> None:
+    """A connection that is closed before or within its request is forgotten."""
+    async with served(path, Played()):
+        for part in (b"", b'{"do": "pi'):
+            async with await anyio.connect_unix(path) as client:
+                await client.send(part)
+        assert await answers(path, {"do": "ping"})
+
+
+async def test_an_abort_outlives_its_client(path: Path) -> None:
+    """An abort that was asked for is carried out, even if the one who asked hangs up."""
+    played = Played()
+    played.may_abort = anyio.Event()
+    async with served(path, played):
+        async with await anyio.connect_unix(path) as client:
+            await client.send(b'{"do": "abort", "target": "lead", "scope": "session"}\n')
+            await played.aborting.wait()
+        played.may_abort.set()
+    assert [target for target, *_ in played.asked] == ["lead"]
+
+
+async def test_an_answer_under_way_is_given_before_the_door_closes(path: Path) -> None:
+    """A supervisor that ends because of an abort still hands out the receipt."""
+    played = Played()
+    played.may_abort = anyio.Event()
+    got: list[Any] = []
+
+    async def ask() -> None:
+        got.extend(await answers(path, {"do": "abort", "target": "lead", "scope": "session"}))
+
+    async with anyio.create_task_group() as group, served(path, played) as closing:
+        group.start_soon(ask)
+        await played.aborting.wait()
+        closing.set()
+        played.may_abort.set()
+    assert got[0]["receipt"]["target"] == "lead"
+
+
+async def test_an_answer_that_never_comes_does_not_hold_the_door(path: Path) -> None:
+    """After the grace the server ends, and the client is told that the supervisor did."""
+    played = Played()
+    played.may_abort = anyio.Event()
+    told: list[str] = []
+
+    async def ask() -> None:
+        try:
+            await answers(path, {"do": "abort", "target": "lead", "scope": "session"})
+        except ControlError as error:
+            told.append(str(error))
+
+    async with anyio.create_task_group() as group, served(path, played, grace_s=0.01):
+        group.start_soon(ask)
+        await played.aborting.wait()
+    assert told == ["the supervisor ended before it had answered; the journal says what came of it"]
+
+
+# ------------------------------------------------------------------------------------------------------ the file
+async def test_only_the_owner_may_ask(path: Path) -> None:
+    """The socket can be used by its owner only."""
+    async with served(path, Played()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_a_stale_socket_is_replaced(path: Path) -> None:
+    """What a killed supervisor left behind is in nobody's way."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert not is_running(path)
+    async with served(path, Played()):
+        assert is_running(path)
+        assert await answers(path, {"do": "ping"})
+
+
+async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
+    """A state directory deep in the file system has a socket like any other."""
+    folder = tmp_path / ("d" * 100) / ("e" * 100)
+    folder.mkdir(parents=True)
+    path = folder / "control.sock"
+    assert not is_running(path)
+    async with served(path, Played()):
+        assert path.is_socket()
+        assert is_running(path)
+        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid()}]
+
+
+@pytest.mark.parametrize("name", ["control.sock", "missing/control.sock", "x" * 110 + "/control.sock"])
+async def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, name: str) -> None:
+    """Without a supervisor a request fails with what to do."""
+    with pytest.raises(NotRunning, match="no supervisor runs on .*: start one with `supervisor run PLAN.yaml`"):
+        await answers(tmp_path / name, {"do": "ping"})
+
+
+async def test_a_socket_that_nobody_listens_on_is_nobody(path: Path) -> None:
+    """After the server has ended its socket is still there, and a request is told that nobody is."""
+    async with served(path, Played()):
+        pass
+    assert path.is_socket()
+    assert not is_running(path)
+    with pytest.raises(NotRunning):
+        await answers(path, {"do": "ping"})

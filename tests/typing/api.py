@@ -1,0 +1,59 @@
+"""The public API as a user calls it: type-checked by mypy and pyright, never run."""
+
+from __future__ import annotations
+
+import supervisor
+from actors import ActorSystem, Context, Lane, Machine, open_system
+from supervisor import (
+    AbortPolicy,
+    AbortScope,
+    AgentConfig,
+    AgentTurn,
+    LifecycleEvent,
+    Receipt,
+    Session,
+    Settings,
+    Supervisor,
+    TurnResult,
+    open_supervisor,
+)
+
+
+async def reviewer(turn: AgentTurn) -> str:
+    async def count(text: str) -> int:
+        return len(text)
+
+    length: int = await turn.call("count", count, turn.prompt)
+    outcome = await turn.delegate("helper", "look again")
+    return f"{length} {outcome.outcome}"
+
+
+async def embed() -> None:
+    agents = {"git": AgentConfig(adapter="command", command=("git", "status"))}
+    async with open_supervisor(".sdd", agents=agents, settings=Settings(max_sessions=2)) as sup:
+        session: Session = await sup.start_session("one", agent=reviewer, policy=AbortPolicy(tool_to_sibling=True))
+        result: TurnResult = await session.run("hello")
+        message: str = await session.send("look here first", urgent=True)
+        receipt: Receipt = await session.abort(AbortScope.SESSION, reason=message or result.error)
+        await watch(sup)
+        print(receipt.survivors, session.state, supervisor.__version__)
+
+
+async def watch(sup: Supervisor) -> None:
+    async with sup.subscribe(after_seq=0) as events:
+        async for event in events:
+            seen: LifecycleEvent = event
+            print(seen.entity_id, seen.from_status, seen.to_status, seen.cause_id)
+
+
+class Echo:
+    def receive(self, ctx: Context, message: object) -> object:
+        return message
+
+
+async def kernel(machine: Machine[supervisor.AbortScope, None]) -> None:
+    async with open_system() as system:
+        typed: ActorSystem = system
+        ref = typed.spawn(Echo(), "echo")
+        ref.tell("hi", lane=Lane.URGENT)
+        print(await ref.ask("hi", timeout_s=1.0), machine.states)
