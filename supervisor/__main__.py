@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from supervisor.surfaces.cli import RunRequest, commands, execute
+from supervisor.surfaces.cli import RunRequest, commands
+from supervisor.surfaces.execution import execute
 
 __all__ = ["main"]
 

@@ -66,7 +66,11 @@ class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What an abort would do: leaves before their parents. ``tree`` is a digest of the nodes it was planned on."""
+    """What an abort would do: leaves before their parents. ``tree`` is a digest of the nodes it was planned on.
+
+    ``already_ended``: the target has ended, and with it everything below. ``deadline_s`` bounds the ladders that are
+    climbed, each node its own, all at once.
+    """
 
     target: str
     scope: AbortScope
@@ -133,7 +137,7 @@ def plan_abort(tree: Tree, target: str, scope: AbortScope, policy: AbortPolicy |
 
     Raises:
         UnknownTarget: no node has that id.
-        ValueError: SIBLING of a root session, which has no siblings.
+        ValueError: SIBLING of a living root session, which has no siblings.
     """
     node = tree.get(target)
     if node is None:
@@ -141,20 +145,26 @@ def plan_abort(tree: Tree, target: str, scope: AbortScope, policy: AbortPolicy |
     if scope is not AbortScope.TOOL and node.kind == "tool":
         assert node.parent is not None, "a tool call has a session"
         node = tree[node.parent]
-    if scope is AbortScope.SIBLING and node.parent is None:
+    if scope is AbortScope.SIBLING and node.parent is None and not node.ended:
         raise ValueError(f"{node.id} is a root session and has no siblings: abort it with --scope session")
     reached: dict[str, PlannedNode] = {}
     for one in _reach(tree, node, scope, None, policy):
         reached.setdefault(one.id, one)
-    ladder = (policy or node.policy).ladder
     return AbortPlan(
         target=target,
         scope=scope,
         nodes=tuple(reached.values()),
-        already_ended=node.ended,
-        deadline_s=ladder.total_s,
+        already_ended=node.ended and not reached,
+        deadline_s=max((_policy_of(tree, tree[one], policy).ladder.total_s for one in reached), default=0.0),
         tree=_digest(tree, reached),
     )
+
+
+def _policy_of(tree: Tree, node: TreeNode, policy: AbortPolicy | None) -> AbortPolicy:
+    """A session's own policy rules its calls."""
+    if policy is not None:
+        return policy
+    return tree[node.parent].policy if node.kind == "tool" and node.parent is not None else node.policy
 
 
 def _reach(
@@ -162,25 +172,31 @@ def _reach(
 ) -> Iterator[PlannedNode]:
     match scope:
         case AbortScope.TOOL:
-            yield from _tools(tree, node, edge)
+            calls = _calls(tree, node)
+            yield from _tools(tree, calls, edge)
             session = tree[node.parent] if node.kind == "tool" and node.parent else node
-            if (policy or session.policy).tool_to_sibling and session.parent is not None:
+            crosses = _policy_of(tree, session, policy).tool_to_sibling and session.parent is not None
+            if crosses and not all(call.ended for call in calls):  # where no call is aborted, nothing triggers
                 yield from _siblings(tree, session, "tool_to_sibling", policy)
         case AbortScope.SIBLING:
-            yield from _siblings(tree, node, edge, policy)
+            if node.parent is not None:
+                yield from _siblings(tree, node, edge, policy)
         case AbortScope.SESSION:
             yield from _subtree(tree, node, scope, edge)
 
 
-def _tools(tree: Tree, node: TreeNode, edge: str | None) -> Iterator[PlannedNode]:
-    tools = [node] if node.kind == "tool" else [tree[one] for one in node.children if tree[one].kind == "tool"]
-    started = {tool.id for tool in tools}
+def _calls(tree: Tree, node: TreeNode) -> list[TreeNode]:
+    return [node] if node.kind == "tool" else [tree[one] for one in node.children if tree[one].kind == "tool"]
+
+
+def _tools(tree: Tree, calls: list[TreeNode], edge: str | None) -> Iterator[PlannedNode]:
+    started = {call.id for call in calls}
     for other in tree.values():
         if other.started_by in started:
             yield from _subtree(tree, other, AbortScope.TOOL, edge)
-    for tool in tools:
-        if not tool.ended:
-            yield PlannedNode(id=tool.id, kind=tool.kind, scope=AbortScope.TOOL, edge=edge)
+    for call in calls:
+        if not call.ended:
+            yield PlannedNode(id=call.id, kind=call.kind, scope=AbortScope.TOOL, edge=edge)
 
 
 def _siblings(tree: Tree, node: TreeNode, edge: str | None, policy: AbortPolicy | None) -> Iterator[PlannedNode]:
@@ -189,7 +205,7 @@ def _siblings(tree: Tree, node: TreeNode, edge: str | None, policy: AbortPolicy 
     for one in parent.children:
         if one != node.id and tree[one].kind == "session":
             yield from _subtree(tree, tree[one], AbortScope.SIBLING, edge)
-    if (policy or parent.policy).sibling_to_session:
+    if _policy_of(tree, parent, policy).sibling_to_session:
         yield from _subtree(tree, parent, AbortScope.SESSION, "sibling_to_session")
 
 

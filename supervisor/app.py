@@ -17,7 +17,7 @@ import anyio.to_thread
 import structlog
 from anyio.abc import TaskStatus
 
-from supervisor.config import Plan, load_plan
+from supervisor.config import BadPlan, Plan, load_plan
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.plan_runner import PlanResult, run_plan
@@ -25,7 +25,7 @@ from supervisor.ports import JournalError
 from supervisor.runtime import Supervisor, open_supervisor
 from supervisor.surfaces.cli import RunRequest
 from supervisor.surfaces.control import serve_control
-from supervisor.surfaces.failure import DONE, WORK_FAILED, WorkFailed, cause_of
+from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.surfaces.live import TICK_S, Reporter, teller_for
 
 __all__ = ["configure_logging", "run"]
@@ -35,10 +35,13 @@ def run(request: RunRequest) -> int:
     """Run a plan to its end; the exit status.
 
     Raises:
-        BadPlan, StateDirError, JournalError: nothing was started.
+        BadInput, StateDirError, JournalError: nothing was started.
         WorkFailed: the run could not be finished.
     """
-    plan = load_plan(request.plan)
+    try:
+        plan = load_plan(request.plan)
+    except BadPlan as error:
+        raise BadInput(str(error)) from None
     configure_logging(verbose=request.verbose)
     return anyio.run(_run, request, plan, backend=request.backend)
 

@@ -104,7 +104,7 @@ class CancelSession(SupervisorEffect, frozen=True, kw_only=True):
 
 
 class CancelStep(SupervisorEffect, frozen=True, kw_only=True):
-    """Give up the launch or the worktree step that is under way."""
+    """Give up what is under way without a word to the agent: a launch, a worktree step, a turn that has failed."""
 
     exempt: ClassVar[bool] = True
 

@@ -186,12 +186,24 @@ class Hands:
 
     async def _launch(self, work: Work, incarnation: int, prompt: str, cause: Cause) -> None:
         link = work.link
+        if link is not None:
+            await self._settled(link)
+        data = self._tree.entity(work.session_id).data
+        if incarnation != data.incarnation or incarnation <= data.concluded:
+            return  # the session did not wait that long
         if link is not None and link.reusable:
             self._reuse(work, link, incarnation, cause)
-            return
-        if link is not None:
+        else:
+            self._have(work, incarnation, prompt, cause)
+
+    async def _settled(self, link: Link) -> None:
+        """Wait until the agent is idle or gone."""
+        await link.free()
+        if not link.reusable:
             link.finish()
             await link.ended.wait()
+
+    def _have(self, work: Work, incarnation: int, prompt: str, cause: Cause) -> None:
         work.launches += 1
         agent_id = f"{work.session_id}:a{work.launches}"
         data = AgentData(id=agent_id, session_id=work.session_id, adapter=work.profile.adapter)
@@ -227,7 +239,8 @@ class Hands:
             self._tree.tell(turn_id, TaskCompleted(), cause=cause)
 
     async def _clean_up(self, work: Work, turn_id: str, cause: Cause) -> None:
-        """End what the turn left behind: its calls' scopes, and a program that serves one prompt only."""
+        """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
+        await self._take_away(work, turn_id)
         with anyio.move_on_after(CLEANUP_S, shield=True) as budget:
             for tool_id in self._tree.system.children(turn_id):
                 self._tree.system.stop(tool_id, "its turn ended")
@@ -236,6 +249,18 @@ class Hands:
         note = f"not clean after {CLEANUP_S:g} s" if budget.cancelled_caught else ""
         reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
         self._tree.tell(turn_id, reaped, cause=cause)
+
+    async def _take_away(self, work: Work, turn_id: str) -> None:
+        """A turn that failed without its agent's word, at its time-out: the agent is asked to stop, then killed."""
+        link, turn = work.link, self._tree.entity(turn_id)
+        if link is None or link.turn_id != turn_id:
+            return
+        intent = turn.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
+        link.interrupt(turn_id, intent, turn.data.abort_id)
+        with anyio.move_on_after(self._tree.entity(work.session_id).data.limits.grace_s, shield=True):
+            await link.free()
+        if link.turn_id == turn_id:
+            link.kill(intent)
 
     # ------------------------------------------------------------------ ends
     def _cancel_session(self, work: Work, reason: str, abort_id: str | None, abort_reason: str | None) -> None:

@@ -7,6 +7,7 @@ and whoever owns the ledger hears of it once.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -89,6 +90,7 @@ class Ledger:
         self._seq = journal.last_seq
         self._pending: list[_Pending] = []
         self._settled: list[str] = []
+        self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._work = anyio.Event()
         self._clean = anyio.Event()
         self._clean.set()
@@ -150,6 +152,8 @@ class Ledger:
             settled=self._take_settled(cause),
             ended=ended,
         )
+        if self.error is not None and reply is not None:
+            reply.fail(self.error)
         exempt = [one for one in owed if isinstance(one.effect, SupervisorEffect) and one.effect.exempt]
         later = tuple(one for one in owed if one not in exempt)
         self._pending.append(_Pending(append, later, reply))
@@ -158,6 +162,17 @@ class Ledger:
         for one in exempt:
             self._perform(one)
         return record
+
+    def when_durable(self, then: Callable[[], None]) -> None:
+        """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
+        if self._clean.is_set() or self.error is not None:
+            then()
+        else:
+            self._then.append((self._seq, then))
+
+    def _call_waiting(self, seq: int) -> None:
+        while self._then and self._then[0][0] <= seq:
+            self._then.popleft()[1]()
 
     def settle(self, effect_id: str) -> None:
         """The effect has been performed; that becomes durable with the next record."""
@@ -192,6 +207,7 @@ class Ledger:
                 one.reply.resolve(one.append.record)
             for owed in one.owed:
                 self._perform(owed)
+            self._call_waiting(one.append.record.seq)
         return True
 
     def _give_up(self, error: JournalError, batch: list[_Pending]) -> None:
@@ -200,6 +216,7 @@ class Ledger:
             if one.reply is not None:
                 one.reply.fail(error)
         self._clean.set()
+        self._call_waiting(self._seq)
         self._failed(error)
 
     async def flush(self) -> None:

@@ -113,6 +113,11 @@ class LinkBase:
             self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
         )
 
+    async def free(self) -> None:
+        """Wait until it works on no turn."""
+        while self.turn_id is not None:
+            await self._freed.wait()
+
     # ------------------------------------------------------------------ telling
     def _tell(self, entity_id: str, event: Event) -> None:
         self.tree.tell(entity_id, event, cause=self._cause)
@@ -134,6 +139,7 @@ class LinkBase:
     def report_started(self, incarnation: int) -> None:
         """The agent is ready for the prompt of this incarnation."""
         self._incarnation = incarnation
+        self._assigned = True
         session = self.tree.entities.get(self.work.session_id)
         if session is not None:
             started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
@@ -148,6 +154,7 @@ class LinkBase:
         if turn_id in self._refused:
             return False
         self.turn_id, self._incarnation = turn_id, incarnation
+        self._freed = anyio.Event()
         self._intent = self._intent if self._dying else None
         self._abort_id = None
         self._calls.clear()
@@ -159,20 +166,33 @@ class LinkBase:
         return True
 
     def _note_intent(self, turn_id: str, intent: Verdict, abort_id: str | None) -> bool:
-        """Remember why the turn is to end; ``False`` if it has not begun: then it never will."""
-        self._intent, self._abort_id = intent, abort_id
+        """Remember why the turn is to end; ``False`` if it has not begun, then it never will, or is over."""
         if self.turn_id == turn_id:
+            self._intent, self._abort_id = intent, abort_id
             return True
-        if turn_id not in self._refused:
+        if turn_id not in (self._concluded, *self._refused):
             self._refused.append(turn_id)
-            self._tell(turn_id, TaskFailed(verdict=intent, abort_id=abort_id))
+            # The turn must hear that its agent is ready first: that is still on its way to the disk.
+            self.tree.ledger.when_durable(lambda: self._fail_unbegun(turn_id, intent, abort_id))
         return False
+
+    def _fail_unbegun(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
+        self._tell(turn_id, TaskFailed(verdict=intent, abort_id=abort_id))
+        self._release()
+
+    def _release(self) -> None:
+        """The agent has nothing to do any more; one that is going says so by its end."""
+        if self._assigned and not (self._over or self._dying):
+            self._assigned = False
+            self._tell(self.agent_id, TaskFinished())
 
     def _conclude(self, stop: str, error: str, status: int | None = None) -> None:
         """Report the end of the turn, once."""
         turn_id, self.turn_id = self.turn_id, None
         if turn_id is None:
             return
+        self._concluded = turn_id
+        self._freed.set()
         open_calls = tuple(self._calls)
         verdict = judge(stop, error, open_calls=open_calls, status=status, intent=self._intent)
         if verdict.exit is Exit.SUCCESS:

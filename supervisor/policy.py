@@ -9,7 +9,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from actors.machine import Event
+from actors.machine import Effect, Event
+from supervisor.effects import LogFatal
 from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.session import Message
 from supervisor.vocabulary import AbortReason, Exit, Severity, TransitionReason, Verdict
@@ -99,10 +100,15 @@ def build_prompt(prompt: str, messages: Sequence[Message]) -> str:
     return "\n\n".join(parts)
 
 
-def severity_of(event: Event) -> Severity:
-    """How loud the record of an event is (seed 004: a failure that is retried warns, one that is final is an error)."""
+def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:
+    """How loud the record of an event is (seed 004: a failure that is retried warns, one that is final is an error).
+
+    *effects* is what the event led to: giving up after too many failures makes the last of them final.
+    """
     if isinstance(event, FatalError):
         return Severity.CRITICAL
+    if any(isinstance(effect, LogFatal) for effect in effects):
+        return Severity.ERROR
     if isinstance(event, OperatorStop) and event.abort_id is not None:
         return Severity.WARNING
     verdict = getattr(event, "verdict", None)

@@ -86,6 +86,10 @@ class Link(Protocol):
         """Have the agent, from its start to its end. Reports everything to the entities."""
         ...
 
+    async def free(self) -> None:
+        """Wait until it works on no turn."""
+        ...
+
     def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
         """Begin a turn. Its end is reported exactly once, whatever happens."""
         ...

@@ -91,9 +91,7 @@ def test_relative_programs_are_relative_to_the_plan(tmp_path: Path) -> None:
     """A program with a slash and a directory are found beside the plan, wherever the command is given."""
     shutil.copy("/bin/sh", tmp_path / "agent")
     (tmp_path / "work").mkdir()
-    plan = loaded(
-        tmp_path, "agents: {a: {adapter: acp, command: [./agent, x], cwd: work}}\ntasks: [{id: t, agent: a}]"
-    )
+    plan = loaded(tmp_path, "agents: {a: {adapter: acp, command: [./agent, x], cwd: work}}\ntasks: [{id: t, agent: a}]")
     assert plan.agents["a"].command == (str(tmp_path / "agent"), "x")
     assert plan.agents["a"].cwd == str(tmp_path / "work")
 
@@ -242,8 +240,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "a program that is not there": (
         "agents:\n  a:\n    adapter: command\n    command: [no-such-program-here]\ntasks: [{id: t, agent: a}]",
-        "plan.yaml:4: agents.a.command: no program 'no-such-program-here' on PATH;"
-        " install it or give its full path",
+        "plan.yaml:4: agents.a.command: no program 'no-such-program-here' on PATH; install it or give its full path",
     ),
     "a program that is not beside the plan": (
         "agents: {a: {adapter: command, command: [./agent]}}\ntasks: [{id: t, agent: a}]",
@@ -280,7 +277,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("text, expected", REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("text", "expected"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_mistake_is_named_with_its_place_and_its_remedy(tmp_path: Path, text: str | bytes, expected: str) -> None:
     """Every mistake is one message that begins with file, line and field, and says what would be right."""
     assert refusal(tmp_path, text).startswith(expected)

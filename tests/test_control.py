@@ -18,14 +18,9 @@ from structlog.testing import capture_logs
 
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget
 from supervisor.entity import Refused
-from supervisor.surfaces.control import (
-    LINE_BYTES_MAX,
-    ControlError,
-    NotRunning,
-    is_running,
-    request,
-    serve_control,
-)
+from supervisor.surfaces.calling import is_running, request
+from supervisor.surfaces.control import LINE_BYTES_MAX, serve_control
+from supervisor.surfaces.failure import ControlError, NotRunning
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 pytestmark = pytest.mark.anyio
@@ -166,7 +161,11 @@ async def test_messages_and_stops_arrive(path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "kind", "words"),
     [
-        ({"do": "abort", "target": "nobody", "scope": "tool"}, "unknown", "no session or tool call has the id 'nobody'"),
+        (
+            {"do": "abort", "target": "nobody", "scope": "tool"},
+            "unknown",
+            "no session or tool call has the id 'nobody'",
+        ),
         ({"do": "abort", "target": "lead", "scope": "sibling"}, "bad", "lead is a root session"),
         ({"do": "send", "session": "ended", "text": ""}, "refused", "UrgentMessage in Stopped"),
         ({"do": "abort", "target": "lead", "scope": "world"}, "bad", "Invalid enum value 'world' - at `$.scope`"),
@@ -318,7 +317,7 @@ async def test_an_answer_that_never_comes_does_not_hold_the_door(path: Path) -> 
 async def test_only_the_owner_may_ask(path: Path) -> None:
     """The socket can be used by its owner only."""
     async with served(path, Played()):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE((await anyio.Path(path).stat()).st_mode) == 0o600
 
 
 async def test_a_stale_socket_is_replaced(path: Path) -> None:
@@ -346,7 +345,7 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["control.sock", "missing/control.sock", "x" * 110 + "/control.sock"])
 async def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, name: str) -> None:
     """Without a supervisor a request fails with what to do."""
-    with pytest.raises(NotRunning, match="no supervisor runs on .*: start one with `supervisor run PLAN.yaml`"):
+    with pytest.raises(NotRunning, match=r"no supervisor runs on .*: start one with `supervisor run PLAN\.yaml`"):
         await answers(tmp_path / name, {"do": "ping"})
 
 
@@ -354,7 +353,7 @@ async def test_a_socket_that_nobody_listens_on_is_nobody(path: Path) -> None:
     """After the server has ended its socket is still there, and a request is told that nobody is."""
     async with served(path, Played()):
         pass
-    assert path.is_socket()
+    assert await anyio.Path(path).is_socket()
     assert not is_running(path)
     with pytest.raises(NotRunning):
         await answers(path, {"do": "ping"})

@@ -20,7 +20,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("actors",),
     ("supervisor.vocabulary", "supervisor.effects"),
     ("supervisor.lifecycles",),
-    ("supervisor.abort", "supervisor.policy", "supervisor.projection", "supervisor.causality", "supervisor.validate"),
+    (
+        "supervisor.abort",
+        "supervisor.policy",
+        "supervisor.projection",
+        "supervisor.causality",
+        "supervisor.validate",
+        "supervisor.work_invariants",
+    ),
     (
         "supervisor.ports",
         "supervisor.ledger",

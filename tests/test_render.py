@@ -8,7 +8,8 @@ import pytest
 
 from supervisor.abort import AbortPlan, NodeReceipt, PlannedNode, ProcessFate, Receipt
 from supervisor.causality import Explanation, Node, Seen
-from supervisor.surfaces.live import Board, results_json, results_text
+from supervisor.surfaces.board import Board
+from supervisor.surfaces.live import results_json, results_text
 from supervisor.surfaces.render import (
     columns,
     duration,

@@ -57,9 +57,10 @@ class WorktreeReady(Event, frozen=True, kw_only=True):
 
 
 class PromptReady(Event, frozen=True, kw_only=True):
-    """The prompt is written."""
+    """The prompt is written. The oldest ``messages`` of those that wait are in it (``None``: all of them)."""
 
     prompt: str
+    messages: int | None = None
 
 
 class AgentLaunched(Event, frozen=True, kw_only=True):

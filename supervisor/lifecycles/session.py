@@ -176,7 +176,9 @@ def backoff_ms(consecutive_errors: int, limits: SessionLimits) -> int:
 
 
 def open_turn(data: SessionData, event: Event) -> Answered:
-    assert data.current is not None, "a turn is opened for a request"
+    """A turn is opened for a request; where nobody asked for anything, there is none to open."""
+    if data.current is None:
+        return data, ()
     number = data.turn_seq + 1
     turn_id = f"{data.id}:t{number}"
     changed = _change(data, turn_seq=number, turn_id=turn_id)
@@ -204,8 +206,8 @@ def increment_session(data: SessionData, event: Event) -> Answered:
 
 
 def new_incarnation(data: SessionData, event: PromptReady) -> Answered:
-    changed = _change(data, incarnation=data.incarnation + 1, prompt=event.prompt, offered=len(data.inbox))
-    return changed, ()
+    offered = len(data.inbox) if event.messages is None else min(event.messages, len(data.inbox))
+    return _change(data, incarnation=data.incarnation + 1, prompt=event.prompt, offered=offered), ()
 
 
 def store_prompt(data: SessionData, event: PromptReady) -> Answered:
@@ -251,9 +253,11 @@ def raise_latched(data: SessionData, event: Event) -> Answered:
 
 
 def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> Answered:
-    if any(message.id == event.message_id for message in data.inbox):
-        return data, ()
+    """Kept once, whatever how often it comes; it is urgent if it ever was."""
     urgent = isinstance(event, UrgentMessage)
+    if any(one.id == event.message_id for one in data.inbox):
+        again = [msgspec.structs.replace(one, urgent=True) if one.id == event.message_id else one for one in data.inbox]
+        return (_change(data, inbox=tuple(again)) if urgent else data), ()
     message = Message(id=event.message_id, sender=event.sender, text=event.text, urgent=urgent)
     return _change(data, inbox=(*data.inbox, message)), ()
 
@@ -297,7 +301,7 @@ def fail_launched_turn(data: SessionData, event: SessionExited) -> Answered:
     verdict = event.verdict
     if verdict.exit is Exit.SUCCESS:
         verdict = msgspec.structs.replace(verdict, exit=Exit.ERROR, error="the agent exited before it was ready")
-    return data, (Tell(to=data.turn_id, event=TaskFailed(verdict=verdict)), ForceStopSession(reason=verdict.error))
+    return data, (Tell(to=data.turn_id, event=TaskFailed(verdict=verdict)), CancelStep())
 
 
 def force_stop(data: SessionData, event: GraceExceeded) -> Answered:
@@ -321,10 +325,6 @@ def note_stop(data: SessionData, event: OperatorStop) -> Answered:
 def cancel_session(data: SessionData, event: OperatorStop) -> Answered:
     cancel = CancelSession(reason=event.reason, abort_id=event.abort_id, abort_reason=event.abort_reason)
     return data, (cancel,)
-
-
-def cancel_agent(data: SessionData, event: FatalError) -> Answered:
-    return data, (CancelSession(reason=event.message),)
 
 
 def cancel_step(data: SessionData, event: OperatorStop | FatalError) -> Answered:
@@ -440,8 +440,7 @@ SESSION: Machine[Session, SessionData] = Machine(
         rule(OperatorStop, ACTIVE, S.STOPPED, do=[note_stop, cancel_session, end_scope]),
         rule(OperatorStop, RESTING, S.STOPPED, do=[note_stop, cancel_step, end_scope]),
         rule(OperatorStop, S.STOPPED, S.STOPPED, do=[hurry]),
-        rule(FatalError, ACTIVE, S.STOPPED, do=[log_fatal, cancel_agent, end_scope]),
-        rule(FatalError, RESTING, S.STOPPED, do=[log_fatal, cancel_step, end_scope]),
+        rule(FatalError, LIVE, S.STOPPED, do=[log_fatal, cancel_step, end_scope]),
         rule(FatalError, S.STOPPED, S.STOPPED),
         # extensions that change no state
         rule(

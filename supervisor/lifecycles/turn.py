@@ -89,7 +89,8 @@ def stale(data: TurnData, event: Event) -> bool:
     if isinstance(event, ToolCompleted):
         return call_of(data, event.call_id) is None
     if isinstance(event, AgentSpawned):
-        return event.incarnation == data.incarnation and event.phase == data.phase
+        seen = event.phase in (data.phase, "launched") or data.phase == "settled"
+        return event.incarnation == data.incarnation and seen
     return isinstance(event, TaskFailed) and data.verdict is not None and data.phase == "settled"
 
 
@@ -180,6 +181,13 @@ def must_compact(data: TurnData, event: Event) -> Answered:
     return data, (Tell(to=data.id, event=CompactNeeded()),)
 
 
+def verify_again(data: TurnData, event: Event) -> Answered:
+    """A verification that the compaction interrupted restarts."""
+    if data.verdict is None:
+        return data, ()
+    return data, (Tell(to=data.id, event=VerifyRequested(verdict=data.verdict)),)
+
+
 def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
     verdict = data.verdict or Verdict(exit=Exit.ERROR, error="it ended without a verdict")
     completed = verdict.exit is Exit.SUCCESS
@@ -210,11 +218,12 @@ TURN: Machine[Turn, TurnData] = Machine(
         rule(ToolCompleted, T.TOOL_USE, None, do=[close_call], extension=PARALLEL),
         rule(ToolStarted, T.TOOL_USE, None, do=[open_call], extension=PARALLEL),
         rule(TaskFailed, T.TOOL_USE, T.FAILED, do=[settle, seal, close_calls, report_exit, clean_up]),
-        rule(VerifyRequested, T.COMPACTING, T.RUNNING),
+        rule(VerifyRequested, T.COMPACTING, T.RUNNING, do=[verify_again]),
         rule(
             CompactionCompleted,
             T.COMPACTING,
             T.RUNNING,
+            do=[verify_again],
             extension="the name says what happened; the seed spells it verify_requested",
         ),
         rule(TaskFailed, T.COMPACTING, T.FAILED, do=[settle, seal, report_exit, clean_up]),

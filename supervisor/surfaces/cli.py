@@ -6,19 +6,15 @@ the runtime are handed in: a surface does not know the runtime.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from supervisor.surfaces.failure import BAD_INPUT, DONE, WORK_FAILED, BadInput, Failure, failure_of
+from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput
 
-__all__ = ["RunRequest", "commands", "execute"]
+__all__ = ["RunRequest", "commands"]
 
 
 class RunRequest(NamedTuple):
@@ -84,7 +80,14 @@ def commands(run: Run, demo: Demo) -> click.Group:
     """The whole command line."""
 
     @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-    @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+    @click.option(
+        "--version",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_print_version,
+        help="Print the version.",
+    )
     def supervisor() -> None:
         """Run AI agents under supervision.
 
@@ -254,55 +257,3 @@ def validate(file: Path, as_json: bool) -> int:
     from supervisor.surfaces.reading import validate_file
 
     return DONE if validate_file(file, click.echo, as_json=as_json) else WORK_FAILED
-
-
-# ----------------------------------------------------------------------------------------------------- execution
-def execute(group: click.Group, arguments: Sequence[str]) -> int:
-    """Run one command line; the exit status. Errors are one message on standard error, never a traceback."""
-    try:
-        status = group.main(list(arguments), prog_name="supervisor", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _silence()
-        return DONE
-    except (click.Abort, KeyboardInterrupt):
-        return _tell(failure_of(KeyboardInterrupt()), arguments)
-    except click.ClickException as error:
-        return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
-    except Exception as error:  # the last one who can turn it into words
-        return _tell(failure_of(error), arguments)
-    return status if isinstance(status, int) else DONE
-
-
-def _usage(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    help_at = f"; see `{context.command_path} --help`" if context is not None else ""
-    return f"{error.format_message().rstrip('.')}{help_at}"
-
-
-def _tell(failure: Failure, arguments: Sequence[str]) -> int:
-    with suppress(OSError):
-        for line in failure.message.splitlines():
-            click.echo(f"supervisor: {line}", err=True)
-    try:
-        if _wants_json(arguments):
-            error = {"kind": failure.kind, "message": failure.message}
-            click.echo(json.dumps({"error": error}, ensure_ascii=False))
-        sys.stdout.flush()
-    except OSError:
-        _silence()
-    return failure.status
-
-
-def _wants_json(arguments: Sequence[str]) -> bool:
-    options = list(arguments)
-    if "--" in options:
-        options = options[: options.index("--")]
-    return "--json" in options
-
-
-def _silence() -> None:
-    """Nobody reads: let the interpreter's last flush go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -18,8 +18,8 @@ import msgspec
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
-from supervisor.surfaces.control import ControlError, NotRunning, request
-from supervisor.surfaces.failure import BadInput
+from supervisor.surfaces.calling import request
+from supervisor.surfaces.failure import BadInput, ControlError, NotRunning
 from supervisor.surfaces.reading import ended
 from supervisor.surfaces.render import json_text, plan_text, receipt_text
 from supervisor.vocabulary import AbortScope

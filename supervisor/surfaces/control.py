@@ -8,7 +8,6 @@ clients go on: bad requests get an error line, and one that stops reading is dis
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ from supervisor.entity import Refused
 from supervisor.surfaces.failure import cause_of
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
-__all__ = ["ControlError", "Controlled", "NotRunning", "is_running", "request", "serve_control"]
+__all__ = ["Controlled", "reach", "serve_control"]
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """The longest request."""
@@ -257,12 +256,12 @@ async def _accept(listener: SocketListener, door: _Door, clients: TaskGroup) -> 
 
 
 async def _listen(path: Path) -> SocketListener:
-    with _address(path) as address:
+    with reach(path) as address:
         return await anyio.create_unix_listener(address, mode=0o600)
 
 
 @contextmanager
-def _address(path: Path) -> Iterator[str]:
+def reach(path: Path) -> Iterator[str]:
     """*path*, or a short way to it while the context is open."""
     if len(os.fsencode(path)) <= PATH_BYTES_MAX:
         yield str(path)
@@ -272,84 +271,3 @@ def _address(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
-
-
-# -------------------------------------------------------------------------------------------------------- client
-class NotRunning(Exception):
-    """No supervisor answers on that socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"no supervisor runs on {path.parent.parent}: start one with `supervisor run PLAN.yaml`")
-
-
-class ControlError(Exception):
-    """The supervisor's answer was no. ``kind``: ``unknown``, ``refused``, ``bad``, or ``failed``."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        self.kind = kind
-        super().__init__(message)
-
-
-async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-    """Ask the supervisor whose socket is at *path*; the lines of its answer without the last one.
-
-    Close the generator where it is not read to its end (``contextlib.aclosing``).
-
-    Raises:
-        NotRunning: nobody is there.
-        ControlError: it refused, or ended before it had answered.
-    """
-    async with await _connect(path) as stream:
-        with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
-            await stream.send(msgspec.json.encode(message) + b"\n")
-        lines = _Lines(stream)
-        while (line := await lines.next()) is not None:
-            answer = msgspec.json.decode(line)
-            if "error" in answer:
-                raise ControlError(answer["error"]["kind"], answer["error"]["message"])
-            if "done" in answer:
-                return
-            yield answer
-    raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
-
-
-class _Lines:
-    """The lines of an answer, of any length."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-        self._held = bytearray()
-
-    async def next(self) -> bytes | None:
-        """The next whole line; ``None`` when there will be none."""
-        searched = 0
-        while (end := self._held.find(b"\n", searched)) < 0:
-            searched = len(self._held)
-            try:
-                self._held += await self._stream.receive()
-            except (anyio.EndOfStream, anyio.BrokenResourceError):
-                return None
-        line = bytes(self._held[:end])
-        del self._held[: end + 1]
-        return line
-
-
-def is_running(path: Path) -> bool:
-    """Whether a supervisor answers on the socket at *path*."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            with _address(path) as address:
-                probe.connect(address)
-        except OSError:
-            return False
-    return True
-
-
-async def _connect(path: Path) -> ByteStream:
-    try:
-        with _address(path) as address:
-            return await anyio.connect_unix(address)
-    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-        raise NotRunning(path) from None
-    except OSError as error:
-        raise ControlError("failed", f"{path}: {error.strerror or error}") from None

@@ -7,6 +7,7 @@ traceback; an unexpected one is a message too, and says where it came from.
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from typing import Final, NamedTuple
 
 __all__ = [
@@ -35,6 +36,21 @@ class WorkFailed(Exception):
     """It was begun and could not be finished."""
 
 
+class NotRunning(Exception):
+    """No supervisor answers on that socket."""
+
+    def __init__(self, socket: Path) -> None:
+        super().__init__(f"no supervisor runs on {socket.parent.parent}: start one with `supervisor run PLAN.yaml`")
+
+
+class ControlError(Exception):
+    """The supervisor's answer was no. ``kind``: ``unknown``, ``refused``, ``bad``, or ``failed``."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+
 class Failure(NamedTuple):
     """An error as the command line tells it."""
 
@@ -50,6 +66,10 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(INTERRUPTED, "interrupted", "interrupted")
     if isinstance(error, BadInput):
         return Failure(BAD_INPUT, "bad", str(error))
+    if isinstance(error, NotRunning):
+        return Failure(BAD_INPUT, "not_running", str(error))
+    if isinstance(error, ControlError):
+        return Failure(WORK_FAILED if error.kind == "failed" else BAD_INPUT, error.kind, str(error))
     return _known(error) or Failure(WORK_FAILED, "failed", _unexpected(error))
 
 
@@ -63,16 +83,10 @@ def cause_of(error: BaseException) -> BaseException:
 def _known(error: BaseException) -> Failure | None:
     """Errors of the rooms below, which are imported only when something went wrong anyway."""
     from supervisor.journal.statedir import StateDirError
-    from supervisor.plan_source import BadPlan
     from supervisor.ports import JournalError
-    from supervisor.surfaces.control import ControlError, NotRunning
 
-    if isinstance(error, BadPlan | StateDirError | JournalError):
+    if isinstance(error, StateDirError | JournalError):
         return Failure(BAD_INPUT, "bad", str(error))
-    if isinstance(error, NotRunning):
-        return Failure(BAD_INPUT, "not_running", str(error))
-    if isinstance(error, ControlError):
-        return Failure(WORK_FAILED if error.kind == "failed" else BAD_INPUT, error.kind, str(error))
     return Failure(WORK_FAILED, "failed", str(error)) if isinstance(error, WorkFailed | OSError) else None
 
 

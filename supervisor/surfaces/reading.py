@@ -17,8 +17,8 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.ports import EntityRow
-from supervisor.surfaces.control import NotRunning, is_running, request
-from supervisor.surfaces.failure import BadInput
+from supervisor.surfaces.calling import is_running, request
+from supervisor.surfaces.failure import BadInput, NotRunning
 from supervisor.surfaces.render import (
     event_line,
     json_line,
@@ -199,10 +199,20 @@ def read_logs(
 
 
 def _session_of(reader: JournalReader, entity_id: str) -> str:
-    row = reader.entity(entity_id) or reader.entity(entity_id.partition(":")[0])
-    if row is None or row.kind != Kind.SESSION:
+    row = reader.entity(entity_id)
+    session = (
+        _claimed_by(reader, entity_id) if row is not None and row.kind == Kind.TASK else entity_id.partition(":")[0]
+    )
+    found = reader.entity(session)
+    if found is None or found.kind != Kind.SESSION:
         raise BadInput(_unknown(entity_id))
-    return row.id
+    return found.id
+
+
+def _claimed_by(reader: JournalReader, task_id: str) -> str:
+    """The session that worked on a task last; the task's own id if none ever did."""
+    claims = [one.metadata["by"] for one in reader.events(task_id) if one.metadata.get("by")]
+    return str(claims[-1]) if claims else task_id
 
 
 def _goes_on(reader: JournalReader, state: StateDir, session: str) -> bool:

@@ -1,0 +1,113 @@
+"""The sessions of a run as a table for a terminal, folded from the records. Pure: texts and the time are handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from supervisor.surfaces.render import duration, printable
+from supervisor.vocabulary import Kind, LifecycleEvent
+
+__all__ = ["Board", "Line"]
+
+
+class Line:
+    """What the board knows of one session."""
+
+    def __init__(self, session_id: str, since: float) -> None:
+        self.id = session_id
+        self.since = since
+        self.until: float | None = None
+        self.state = ""
+        self.calls: dict[str, str] = {}
+        self.said = ""
+        self.trouble = ""
+
+    def doing(self) -> str:
+        """The open tool calls, else what went wrong, else what was said last."""
+        if self.calls:
+            return ", ".join(f'{call} "{title}"' for call, title in self.calls.items())
+        return self.trouble or self.said
+
+
+class Board:
+    """The sessions of a run, folded from its records. Pure: texts are handed in."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, str] = {}
+        self.lines: dict[str, Line] = {}
+
+    def take(self, event: LifecycleEvent) -> None:
+        if event.outcome in ("transition", "born"):
+            match event.entity_type:
+                case Kind.TASK:
+                    self._task(event)
+                case Kind.SESSION:
+                    self._session(event)
+                case Kind.TURN:
+                    self._turn(event)
+
+    def _task(self, event: LifecycleEvent) -> None:
+        """A task that was claimed is seen as its session from then on."""
+        if event.outcome == "born" or event.entity_id in self.waiting:
+            self.waiting[event.entity_id] = event.to_status
+        if event.to_status == "CLAIMED":
+            self.waiting.pop(event.entity_id, None)
+
+    def _session(self, event: LifecycleEvent) -> None:
+        line = self.lines.setdefault(event.entity_id, Line(event.entity_id, event.timestamp))
+        line.state = event.to_status or line.state
+        line.trouble = _trouble(event) or (line.trouble if event.from_status == event.to_status else "")
+        line.until = event.timestamp if event.event == "Ended" else None
+
+    def _turn(self, event: LifecycleEvent) -> None:
+        session, _, turn = event.entity_id.rpartition(":")
+        line = self.lines.get(session)
+        if line is None:
+            return
+        match event.event:
+            case "tool_started":
+                line.calls[f"{turn}:c{event.metadata.get('number')}"] = str(event.metadata.get("title", ""))
+            case "tool_completed" | "task_failed" | "verify_requested":
+                self._closed(line, turn, event)
+
+    def _closed(self, line: Line, turn: str, event: LifecycleEvent) -> None:
+        """Forget the calls that ended. A result names the agent's call id only, so the turn's oldest one goes."""
+        if event.event == "tool_completed" and event.to_status == "TOOL_USE":
+            number = event.metadata.get("number")
+            line.calls.pop(f"{turn}:c{number}" if number else next(iter(line.calls), ""), None)
+        else:
+            line.calls.clear()
+
+    def table(self, now: float) -> Table:
+        """The board as a table for a terminal."""
+        table = Table(box=None, pad_edge=False)
+        for head in ("SESSION", "STATE", "AGE", "DOING"):
+            table.add_column(head, no_wrap=True, overflow="ellipsis")
+        for line in self.lines.values():
+            age = duration(max(0.0, (line.until or now) - line.since))
+            table.add_row(Text(printable(line.id)), _coloured(line.state), age, Text(printable(line.doing())))
+        for task, state in self.waiting.items():
+            table.add_row(Text(printable(task), style="dim"), Text(state, style="dim"), "", "")
+        return table
+
+
+def _trouble(event: LifecycleEvent) -> str:
+    """The reason of an event, unless it is the good one."""
+    return "" if event.transition_reason == "completed" else event.reason
+
+
+_COLOURS: Final[Mapping[str, str]] = {
+    "Running": "green",
+    "Interrupting": "yellow",
+    "CoolingDown": "yellow",
+    "SessionComplete": "cyan",
+    "Stopped": "dim",
+}
+
+
+def _coloured(state: str) -> Text:
+    return Text(state, style=_COLOURS.get(state, ""))

@@ -1,0 +1,87 @@
+"""The other end of the control socket: what a second terminal uses to ask a running supervisor.
+
+A request is sent, and its answer read line by line. Whatever goes wrong is an error with words of its own: nobody is
+there, the answer is no, or the supervisor ended before it had answered.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream
+
+from supervisor.surfaces.control import reach
+from supervisor.surfaces.failure import ControlError, NotRunning
+
+__all__ = ["is_running", "request"]
+
+
+async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """Ask the supervisor whose socket is at *path*; the lines of its answer without the last one.
+
+    Close the generator where it is not read to its end (``contextlib.aclosing``).
+
+    Raises:
+        NotRunning: nobody is there.
+        ControlError: it refused, or ended before it had answered.
+    """
+    async with await _connect(path) as stream:
+        with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
+            await stream.send(msgspec.json.encode(message) + b"\n")
+        lines = _Lines(stream)
+        while (line := await lines.next()) is not None:
+            answer = msgspec.json.decode(line)
+            if "error" in answer:
+                raise ControlError(answer["error"]["kind"], answer["error"]["message"])
+            if "done" in answer:
+                return
+            yield answer
+    raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
+
+
+class _Lines:
+    """The lines of an answer, of any length."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._held = bytearray()
+
+    async def next(self) -> bytes | None:
+        """The next whole line; ``None`` when there will be none."""
+        searched = 0
+        while (end := self._held.find(b"\n", searched)) < 0:
+            searched = len(self._held)
+            try:
+                self._held += await self._stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                return None
+        line = bytes(self._held[:end])
+        del self._held[: end + 1]
+        return line
+
+
+def is_running(path: Path) -> bool:
+    """Whether a supervisor answers on the socket at *path*."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            with reach(path) as address:
+                probe.connect(address)
+        except OSError:
+            return False
+    return True
+
+
+async def _connect(path: Path) -> ByteStream:
+    try:
+        with reach(path) as address:
+            return await anyio.connect_unix(address)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        raise NotRunning(path) from None
+    except OSError as error:
+        raise ControlError("failed", f"{path}: {error.strerror or error}") from None

@@ -1,0 +1,70 @@
+"""One command line from its words to its exit status: whatever happens on the way is told, and never as a traceback.
+
+Errors are one message on standard error, and with ``--json`` an object on standard output too. A reader that goes
+away is no error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from supervisor.surfaces.failure import BAD_INPUT, DONE, Failure, failure_of
+
+__all__ = ["execute"]
+
+
+def execute(group: click.Group, arguments: Sequence[str]) -> int:
+    """Run one command line; the exit status. Errors are one message on standard error, never a traceback."""
+    try:
+        status = group.main(list(arguments), prog_name="supervisor", standalone_mode=False)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # click turns a broken pipe, and nothing else, into an exit
+        _silence()
+        return DONE
+    except (click.Abort, KeyboardInterrupt):
+        return _tell(failure_of(KeyboardInterrupt()), arguments)
+    except click.ClickException as error:
+        return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
+    except Exception as error:  # the last one who can turn it into words
+        return _tell(failure_of(error), arguments)
+    return status if isinstance(status, int) else DONE
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    help_at = f"; see `{context.command_path} --help`" if context is not None else ""
+    return f"{error.format_message().rstrip('.')}{help_at}"
+
+
+def _tell(failure: Failure, arguments: Sequence[str]) -> int:
+    with suppress(OSError):
+        for line in failure.message.splitlines():
+            click.echo(f"supervisor: {line}", err=True)
+    try:
+        if _wants_json(arguments):
+            error = {"kind": failure.kind, "message": failure.message}
+            click.echo(json.dumps({"error": error}, ensure_ascii=False))
+        sys.stdout.flush()
+    except OSError:
+        _silence()
+    return failure.status
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    options = list(arguments)
+    if "--" in options:
+        options = options[: options.index("--")]
+    return "--json" in options
+
+
+def _silence() -> None:
+    """Nobody reads: let the interpreter's last flush go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,253 @@
+"""Jobs, workers and workstreams against each other: the invariants of seed 004 that one line of a log cannot show.
+
+Pure: states and ``metadata`` come in, problems go out through ``Say``; nothing is raised, whatever the metadata holds.
+Every line costs the same, however long the log is. ``metadata`` tells how things are after the line's transition.
+
+Two of the fourteen invariants leave no trace in a line and are checked elsewhere: which workers send heartbeats, and
+that a failed workstream's state is archived.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+__all__ = ["INTEGER_MAX", "Say", "WorkInvariants", "count_of", "is_text", "moment_of", "name_of", "shortened"]
+
+Say = Callable[[str | None, str], None]
+"""Report a problem: the field, and the words."""
+
+INTEGER_MAX: Final = 2**63 - 1
+"""A larger number in a log is a problem: other readers of the line could not hold it."""
+
+
+class _Job:
+    """What the log has shown of a job."""
+
+    __slots__ = (
+        "completed_at",
+        "created_at",
+        "critical",
+        "max_retries",
+        "started_at",
+        "state",
+        "waits",
+        "where",
+        "who",
+    )
+
+    def __init__(self) -> None:
+        self.state: str | None = None
+        self.where: str | None = None
+        self.who: str | None = None
+        self.waits: list[Any] = []
+        self.critical = False
+        self.max_retries: int | None = None
+        self.created_at: object = None
+        self.started_at: object = None
+        self.completed_at: object = None
+
+
+class WorkInvariants:
+    """What a log has shown of jobs, workers and workstreams so far. ``take`` is given each transition in order."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._jobs: dict[str, _Job] = {}
+        self._streams: dict[str, Counter[str]] = {}
+        self._stream_states: dict[str, str] = {}
+        self._running: Counter[str] = Counter()
+        self._slots: dict[str, int] = {}
+
+    def take(self, machine: str, entity_id: str, state: str, metadata: dict[str, Any]) -> None:
+        match machine:
+            case "job":
+                self._take_job(entity_id, state, metadata)
+            case "worker":
+                self._take_worker(entity_id, state, metadata)
+            case "workstream":
+                self._stream_states[entity_id] = state
+                self._check_stream(entity_id, state)
+
+    # ------------------------------------------------------------------------------------------------- jobs
+    def _take_job(self, entity_id: str, state: str, metadata: dict[str, Any]) -> None:
+        job = self._jobs.setdefault(entity_id, _Job())
+        self._check_retries(job, metadata)
+        self._check_stamps(job, metadata)
+        self._note_stream(job, state, metadata)
+        self._note_worker(job, state, metadata)
+        job.state = state
+        self._check_dependencies(job, state, metadata)
+
+    def _check_retries(self, job: _Job, metadata: dict[str, Any]) -> None:
+        limit = count_of(metadata, "max_retries", self._meta)
+        retries = count_of(metadata, "retry_count", self._meta)
+        job.max_retries = job.max_retries if limit is None else limit
+        if retries is not None and job.max_retries is not None and retries > job.max_retries:
+            self._meta("retry_count", f"{retries} exceeds max_retries {job.max_retries}")
+
+    def _check_stamps(self, job: _Job, metadata: dict[str, Any]) -> None:
+        names = [name for name in ("created_at", "started_at", "completed_at") if metadata.get(name) is not None]
+        for name in names:
+            if moment_of(metadata[name]) is None:
+                self._meta(name, f"{shortened(metadata[name])} is neither a number nor an ISO 8601 time with a zone")
+            else:
+                setattr(job, name, metadata[name])
+        if names:
+            self._compare("created_at", job.created_at, "started_at", job.started_at)
+            self._compare("started_at", job.started_at, "completed_at", job.completed_at)
+            if job.started_at is None:
+                self._compare("created_at", job.created_at, "completed_at", job.completed_at)
+
+    def _compare(self, early: str, first: object, late: str, second: object) -> None:
+        one, two = moment_of(first), moment_of(second)
+        if one is None or two is None:
+            return
+        if isinstance(first, str) is not isinstance(second, str):
+            self._meta(late, f"{early} and {late} must be in one form, both numbers or both ISO 8601")
+        elif one > two:
+            self._meta(late, f"{shortened(second)} is before {early} {shortened(first)}")
+
+    def _note_stream(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
+        where = name_of(metadata, "workstream_id", self._meta)
+        if where and job.where and where != job.where:
+            self._meta(
+                "workstream_id", f"changed from {shortened(job.where)} to {shortened(where)}; a job stays in one"
+            )
+        critical = metadata.get("critical") is True
+        counts = self._streams.get(job.where) if job.where else None
+        if counts is not None and job.state:
+            counts[job.state] -= 1
+            counts["critical failed"] -= job.critical and job.state == "failed"
+        job.where, job.critical = job.where or where, job.critical or critical
+        if job.where:
+            counts = self._streams.setdefault(job.where, Counter())
+            counts[state] += 1
+            counts["critical failed"] += job.critical and state == "failed"
+            self._check_start(job.where, state)
+
+    def _check_start(self, where: str, state: str) -> None:
+        stream = self._stream_states.get(where)
+        if state == "running" and stream in ("planned", "completed", "failed", "cancelled"):
+            self._say("to_state", f"a job runs, but its workstream {shortened(where)} is {stream}")
+
+    def _note_worker(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
+        who = name_of(metadata, "worker_id", self._meta)
+        if job.who:
+            self._running[job.who] -= 1
+        job.who = who if state == "running" else None
+        if who and state != "running":
+            self._meta("worker_id", f"a {state} job has no worker, this one has {shortened(who)}")
+        if state == "running" and "worker_id" in metadata and metadata["worker_id"] is None:
+            self._meta("worker_id", "a running job has a worker, this one has none")
+        if job.who:
+            self._running[job.who] += 1
+            self._check_capacity(job.who, self._running[job.who], "worker_id")
+
+    def _check_capacity(self, worker: str, tasks: int, field: str) -> None:
+        slots = self._slots.get(worker)
+        if slots is not None and tasks > slots:
+            self._meta(field, f"worker {shortened(worker)} has {tasks} tasks; max_concurrent_tasks is {slots}")
+
+    def _check_dependencies(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
+        waits = metadata.get("depends_on")
+        if isinstance(waits, list):
+            job.waits = waits
+        elif waits is not None:
+            self._meta("depends_on", f"must be a list of job ids, is {shortened(waits)}")
+        if state != "queued":
+            return
+        for one in job.waits:
+            if not isinstance(one, str):
+                self._meta("depends_on", f"must be a list of job ids, holds {shortened(one)}")
+            elif (seen := self._jobs.get(one)) is None or seen.state != "completed":
+                now = seen.state if seen else "not in this log"
+                self._meta("depends_on", f"a queued job waits for nothing, but {shortened(one)} is {now}")
+        job.waits = []  # what is completed stays so, and what is not has been said
+
+    # --------------------------------------------------------------------------------- workers, workstreams
+    def _take_worker(self, entity_id: str, state: str, metadata: dict[str, Any]) -> None:
+        slots = count_of(metadata, "max_concurrent_tasks", self._meta, least=1)
+        if slots is not None:
+            self._slots[entity_id] = slots
+        active = count_of(metadata, "active_tasks", self._meta)
+        if active is not None:
+            self._check_capacity(entity_id, active, "active_tasks")
+        if state in ("idle", "shutdown"):
+            if active:
+                self._meta("active_tasks", f"a worker in {state} holds no task, this one {active}")
+            if running := self._running[entity_id]:
+                self._say("to_state", f"worker {shortened(entity_id)} goes to {state}, but {running} of its jobs run")
+
+    def _check_stream(self, entity_id: str, state: str) -> None:
+        counts = self._streams.get(entity_id)
+        if counts is None:
+            return
+        critical = counts["critical failed"]
+        jobs = counts.total() - critical
+        waiting = counts["pending"] + counts["queued"]
+        if state == "ready" and waiting < jobs:
+            self._say("to_state", f"ready, but {jobs - waiting} of its {jobs} jobs have started")
+        if state == "executing" and waiting == jobs:
+            self._say("to_state", f"executing, but none of its {jobs} jobs has started")
+        if state in ("validating", "completed") and counts["completed"] < jobs:
+            self._say("to_state", f"{state}, but only {counts['completed']} of its {jobs} jobs are completed")
+        if critical and state not in ("failed", "cancelled"):
+            self._say("to_state", f"{state}, but {critical} critical jobs failed; then it must fail")
+
+    def _meta(self, field: str | None, message: str) -> None:
+        self._say(f"metadata.{field}", message)
+
+
+# -------------------------------------------------------------------------------------------------------- values
+def is_text(value: object) -> bool:
+    """True for a string that says something."""
+    return isinstance(value, str) and value != ""
+
+
+def name_of(fields: dict[str, Any], name: str, say: Say) -> str | None:
+    """The id in that field; ``None`` if there is none, and what else there is, is a problem."""
+    value = fields.get(name)
+    if value is not None and not is_text(value):
+        say(name, f"must be a non-empty string or null, is {shortened(value)}")
+        return None
+    return value
+
+
+def count_of(fields: dict[str, Any], name: str, say: Say, *, least: int = 0) -> int | None:
+    """The number in that field; ``None`` if there is none, and what else there is, is a problem."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= INTEGER_MAX:
+        say(name, f"must be an integer from {least} to {INTEGER_MAX}, is {shortened(value)}")
+        return None
+    return value
+
+
+def moment_of(value: object) -> float | None:
+    """A number, or an ISO 8601 time with a zone, as seconds; ``None`` for anything else."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return moment.timestamp() if moment.tzinfo else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > INTEGER_MAX:
+        return None
+    return float(value)
+
+
+def shortened(value: object) -> str:
+    """A value for a message: quoted, and never long."""
+    match value:
+        case str():
+            return repr(value if len(value) <= 60 else f"{value[:60]}…")
+        case list() | dict():
+            return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+        case int() if abs(value) > INTEGER_MAX:
+            return f"an integer of {value.bit_length()} bits"
+        case _:
+            return repr(value)

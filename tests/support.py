@@ -1,0 +1,369 @@
+"""Help for tests that run whole sessions: wait for facts, and check the records of every run.
+
+Nothing here sleeps: a test waits for a durable record, for the end of a process (its pidfd), or for a pipe that all
+victims hold. Whatever a test is about, ``supervising`` checks afterwards that the journal of the run is legal,
+explained, complete, and owes nothing; so a test of one thing is a test of the laws too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor import runtime
+from supervisor.adapters.catalogue import scripted_command
+from supervisor.config import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.lifecycles import MACHINES
+from supervisor.lifecycles.agent import AgentData
+from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.turn import TurnData
+from supervisor.ports import EntityRow
+from supervisor.processes import warden
+from supervisor.runtime import Session, Supervisor, TurnResult
+from supervisor.tree import AgentFunction
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = [
+    "AGENTS",
+    "DEADLINE_S",
+    "Asked",
+    "Gate",
+    "Roll",
+    "Run",
+    "ask",
+    "check_records",
+    "collect",
+    "data_of",
+    "gone",
+    "nothing_left",
+    "path_of",
+    "pids_of",
+    "quick",
+    "reap_all",
+    "supervising",
+    "until",
+]
+
+DEADLINE_S = 30.0
+"""How long anything may take before a test gives up: generous, since it is never waited for."""
+
+DATA: Mapping[str, type[msgspec.Struct]] = {
+    "session": SessionData,
+    "turn": TurnData,
+    "agent": AgentData,
+    "task": TaskData,
+}
+
+AGENTS: Mapping[str, AgentConfig] = {"scripted": AgentConfig(adapter="scripted")}
+
+
+def quick(
+    *, ladder: Mapping[str, float] | None = None, policy: Mapping[str, bool] | None = None, **limits: Any
+) -> Settings:
+    """Settings under which a hostile agent costs a test little; *limits* are those of a session.
+
+    The first rung is long, so that who ends in order is not hurried on a loaded machine.
+    """
+    rungs = {"request_s": 10.0, "cancel_s": 1.0, "terminate_s": 0.1, "kill_s": 1.0, **(ladder or {})}
+    bounds = {"backoff_base_ms": 1, "backoff_cap_ms": 4, **limits}
+    return Settings(
+        drain_s=DEADLINE_S,
+        policy=PolicyConfig(ladder=LadderConfig(**rungs), **(policy or {})),
+        limits=LimitsConfig(**bounds),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- running
+class Run:
+    """A supervisor in a block, and what its journal holds also after that."""
+
+    def __init__(self, sup: Supervisor, store: MemoryStore) -> None:
+        self.sup = sup
+        self.store = store
+
+    def events(self, entity_id: str | None = None) -> list[LifecycleEvent]:
+        """What is durable now."""
+        log = self.store.log if entity_id is None else self.store.logs[entity_id]
+        return log.after(0, 1_000_000)
+
+    def transitions(self, event: str, entity_id: str | None = None) -> list[LifecycleEvent]:
+        """The transitions of that name."""
+        return [one for one in self.events(entity_id) if one.event == event and one.outcome == "transition"]
+
+    def row(self, entity_id: str) -> EntityRow:
+        return self.store.entities[entity_id]
+
+
+@asynccontextmanager
+async def supervising(
+    workdir: Path,
+    *,
+    settings: Settings | None = None,
+    agents: Mapping[str, AgentConfig] = AGENTS,
+    journal: Callable[[MemoryStore], MemoryJournal] = MemoryJournal,
+    refused: bool = False,
+) -> AsyncIterator[Run]:
+    """A supervisor with its journal in memory; when it has ended, its records are checked.
+
+    *refused*: the test provokes refusals itself.
+    """
+    store = MemoryStore()
+    with patch.object(runtime, "MemoryJournal", lambda: journal(store)), anyio.fail_after(2 * DEADLINE_S):
+        async with runtime.open_supervisor(agents=agents, settings=settings or quick(), workdir=workdir) as sup:
+            yield Run(sup, store)
+    check_records(
+        store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused
+    )
+
+
+class Asked:
+    """A prompt on its way, and its answer."""
+
+    def __init__(self) -> None:
+        self._answered = anyio.Event()
+        self._outcome: TurnResult | BaseException | None = None
+
+    async def run(self, session: Session, prompt: str) -> None:
+        try:
+            self._outcome = await session.run(prompt)
+        except LookupError as error:
+            self._outcome = error
+        finally:
+            self._answered.set()
+
+    @property
+    def answered(self) -> bool:
+        return self._answered.is_set()
+
+    async def result(self) -> TurnResult:
+        with anyio.fail_after(DEADLINE_S):
+            await self._answered.wait()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome
+
+
+def ask(group: TaskGroup, session: Session, prompt: str) -> Asked:
+    """Give *session* a prompt without waiting for the answer."""
+    asked = Asked()
+    group.start_soon(asked.run, session, prompt)
+    return asked
+
+
+async def start(sup: Supervisor, name: str, agent: str | AgentFunction = "scripted") -> Session:
+    return await sup.start_session(name, agent=agent)
+
+
+async def until(
+    sup: Supervisor, event: str, entity_id: str, *, number: int = 1, outcome: str = "transition"
+) -> LifecycleEvent:
+    """The *number*-th durable record of that name in that entity's log, as soon as there is one."""
+    seen = 0
+    with anyio.fail_after(DEADLINE_S):
+        async with sup.subscribe(0) as records, aclosing(records):  # type: ignore[type-var]
+            async for record in records:
+                if (record.event, record.entity_id, record.outcome) == (event, entity_id, outcome):
+                    seen += 1
+                    if seen == number:
+                        return record
+    raise AssertionError(f"the supervisor ended before the {number}. {event} of {entity_id}")
+
+
+# ---------------------------------------------------------------------------------------------------- looking
+def path_of(events: Iterable[LifecycleEvent], entity_id: str) -> list[str]:
+    """The states that an entity has been in, in order."""
+    path: list[str] = []
+    for one in events:
+        changes = one.outcome == "born" or (one.outcome == "transition" and one.from_status != one.to_status)
+        if one.entity_id == entity_id and changes:
+            path.append(one.to_status)
+    return path
+
+
+def data_of(row: EntityRow) -> Any:
+    """What an entity knows, decoded."""
+    return msgspec.json.decode(row.data, type=DATA[row.kind])
+
+
+def pids_of(events: Iterable[LifecycleEvent], session_id: str) -> list[int]:
+    """The pids of a session's agents, oldest first."""
+    return [
+        one.metadata["pid"]
+        for one in events
+        if one.event == "process_started" and one.entity_id.rpartition(":")[0] == session_id
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- the laws
+def check_records(
+    events: list[LifecycleEvent],
+    rows: Iterable[EntityRow],
+    owed: Iterable[tuple[str, str, bytes]],
+    *,
+    refused: bool = False,
+) -> None:
+    """What must hold of the journal of every run that has ended in order."""
+    assert [one.seq for one in events] == list(range(1, len(events) + 1))
+    if not refused:
+        words = [f"{one.entity_id}: {one.reason}" for one in events if one.outcome == "refused"]
+        assert not words, words
+    for one in events:
+        check_cause(one)
+    for row in rows:
+        check_entity(row, [one for one in events if one.entity_id == row.id])
+    left = list(owed)
+    assert not left, left
+
+
+def check_cause(record: LifecycleEvent) -> None:
+    """A cause is an older record; what has none is the word of somebody outside, who is named."""
+    if record.cause_id is None:
+        assert record.actor not in ("", "supervisor"), f"nothing explains {record}"
+    else:
+        assert 0 < record.cause_id < record.seq, f"the cause comes after {record}"
+
+
+def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
+    """Its log is gap-free, legal, and gives its state; it has ended, and nothing was decided after its end."""
+    machine = MACHINES[row.kind]
+    born, *rest = events
+    assert [one.entity_seq for one in events] == list(range(1, len(events) + 1))
+    assert born.outcome == "born"
+    states = {str(state.value): state for state in machine.states}
+    state, data = states[born.to_status], msgspec.convert(born.metadata, DATA[row.kind])
+    assert state in machine.initial
+    for one in rest:
+        if one.outcome != "transition":
+            assert one.to_status == str(state.value), one
+            continue
+        event = msgspec.convert({**one.metadata, "at": one.monotonic_s}, machine.events[one.event])
+        assert one.from_status == str(state.value), one
+        state, data, _, _ = machine.step(state, data, event)
+        assert one.to_status == str(state.value), one
+    folded = (str(state.value), msgspec.json.encode(data))
+    assert (row.state, row.data) == folded, (row, folded)
+    assert row.ended, f"{row.id} is left in {row.state}"
+
+
+# ---------------------------------------------------------------------------------------------------- processes
+async def gone(*pids: int) -> None:
+    """Until none of these processes runs any more (a dead one that nobody has reaped counts as gone)."""
+    with anyio.fail_after(DEADLINE_S):
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                pidfd = os.pidfd_open(pid)
+                try:
+                    await anyio.wait_readable(pidfd)
+                finally:
+                    os.close(pidfd)
+
+
+class Roll:
+    """A pipe that victims open for writing and hold: who has come (lines ``NAME PID``), and that all have gone.
+
+    In a script: ``@run exec 9>roll; echo tool $$ >&9; ...``. Whoever they start holds it too.
+    """
+
+    def __init__(self, directory: Path, name: str = "roll") -> None:
+        self.path = str(directory / name)
+        os.mkfifo(self.path)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._heard = b""
+        self.seen: list[tuple[str, int]] = []
+
+    async def _hear(self) -> bool:
+        await anyio.wait_readable(self._fd)
+        try:
+            data = os.read(self._fd, 65536)
+        except BlockingIOError:
+            return True
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            name, pid = line.decode().split()
+            self.seen.append((name, int(pid)))
+        return bool(data)
+
+    async def here(self, count: int) -> list[int]:
+        """The pids of the first *count* that have come, as soon as they have."""
+        with anyio.fail_after(DEADLINE_S):
+            while len(self.seen) < count:
+                await self._hear()
+        return [pid for _, pid in self.seen]
+
+    async def all_gone(self, within_s: float = DEADLINE_S) -> None:
+        """End of file: nobody who ever opened it, and nobody whom they forked, exists any more."""
+        with anyio.fail_after(within_s):
+            while await self._hear():
+                pass
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Gate:
+    """A pipe that a program waits at: ``read go < gate``. It is shut until it is opened, once for each who waits."""
+
+    def __init__(self, directory: Path, name: str = "gate") -> None:
+        self.path = str(directory / name)
+        os.mkfifo(self.path)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def open(self) -> None:
+        os.write(self._fd, b"go\n")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def agent(self) -> AgentConfig:
+        """A scripted agent that does not start to talk before the gate is opened."""
+        line = f'read go < {self.path}; exec "$@"'
+        return AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))
+
+
+def descriptors() -> set[str]:
+    """Those that are open, without the one that the listing itself needs."""
+    return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+
+
+def collect(pid: int) -> None:
+    """Reap a child that has died, or that never was ours."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+async def reap_all() -> None:
+    """Wait for every process that fell to us, and reap it."""
+    for pid in warden.children(os.getpid()):
+        await gone(pid)
+        collect(pid)
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Whatever is started inside is gone, reaped and closed at the end: orphans fall to this process meanwhile."""
+    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before, family = descriptors(), set(warden.children(os.getpid()))
+    try:
+        yield
+        orphans = set(warden.children(os.getpid())) - family
+    finally:
+        for pid in set(warden.children(os.getpid())) - family:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    assert not orphans, f"left behind: {orphans}"
+    assert descriptors() == before

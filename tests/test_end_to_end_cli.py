@@ -1,0 +1,317 @@
+"""``supervisor run`` as a user runs it: a real process with real agents, and a second terminal beside it.
+
+Every wait is for a line of its output; nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.surfaces.cli import commands
+from supervisor.surfaces.execution import execute
+
+ROOT = Path(__file__).parent.parent
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+PLAN = """
+max_sessions: 3
+limits: {backoff_base_ms: 1, max_consecutive_errors: 2, max_total_errors: 2}
+agents:
+  scripted: {adapter: scripted}
+  sh: {adapter: command, command: [sh, -eu]}
+tasks:
+"""
+
+
+class Run:
+    """A ``supervisor run --json`` that is under way."""
+
+    def __init__(self, process: subprocess.Popen[str], state_dir: Path) -> None:
+        self.process, self.state_dir = process, state_dir
+        self.seen: list[dict[str, Any]] = []
+
+    def until(self, **wanted: str) -> dict[str, Any]:
+        """Read on to the first record whose fields are as wanted."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.seen.append(json.loads(line))
+            if all(self.seen[-1].get(name) == value for name, value in wanted.items()):
+                return self.seen[-1]
+        raise AssertionError(f"it ended before {wanted}: {self.seen[-1:]}")
+
+    def result(self) -> dict[str, str]:
+        """Read to the end: how each task ended."""
+        last = self.until(ok=True) if not self.seen or "ok" not in self.seen[-1] else self.seen[-1]
+        return {task["id"]: task["outcome"] for task in last["tasks"]}
+
+    def failed(self) -> dict[str, str]:
+        last = self.until(ok=False)
+        return {task["id"]: task["outcome"] for task in last["tasks"]}
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+def write_plan(folder: Path, tasks: str) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text(PLAN + tasks)
+    return path
+
+
+def command(plan: Path, state_dir: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "supervisor", "run", str(plan), "--state-dir", str(state_dir), *options]
+
+
+@contextmanager
+def run(plan: Path, *options: str) -> Iterator[Run]:
+    """Start it beside its plan; it has ended when the block has."""
+    state_dir = plan.parent / "state"
+    argv = command(plan, state_dir, "--json", "--workdir", str(plan.parent), *options)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        try:
+            yield Run(process, state_dir)
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+                    process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Any:
+    """A second terminal: run a command of this process, return its status and its JSON."""
+
+    def on(state_dir: Path, *arguments: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        group = commands(lambda request: 9, lambda as_json, verbose: 9)
+        status = execute(group, [*arguments, "--json", "--state-dir", str(state_dir)])
+        return status, json.loads(capsys.readouterr().out)
+
+    return on
+
+
+HANGING = '  - {id: wait, agent: scripted, prompt: "@run sleep 3600\\n@write after went on\\n@say went on"}\n'
+
+
+# --------------------------------------------------------------------------------------------------------- the run
+@BACKENDS
+def test_a_plan_is_run_in_its_order(tmp_path: Path, tell: Any, backend: str) -> None:
+    """Tasks run after what they depend on, with real files and commands; the log is valid and nothing is left."""
+    tasks = (
+        '  - {id: last, agent: sh, prompt: "cat made; echo done > last", depends_on: [make, also]}\n'
+        '  - {id: make, agent: scripted, prompt: "@write made yes"}\n'
+        '  - {id: also, agent: scripted, prompt: "@agent sub\\n  @run true", depends_on: [make]}\n'
+    )
+    with run(write_plan(tmp_path, tasks), "--backend", backend) as one:
+        assert one.result() == {"last": "completed", "make": "completed", "also": "completed"}
+        assert one.process.wait(30) == 0
+    assert (tmp_path / "last").read_text() == "done\n"
+    order = [event["entity_id"] for event in one.seen if event.get("event") == "closed"]
+    assert order == ["task:make", "task:also", "task:last"]
+    assert [event["seq"] for event in one.seen[:-1]] == list(range(1, len(one.seen)))
+    status, rows = tell(one.state_dir, "ps")
+    assert status == 0
+    assert {row["id"]: row["state"] for row in rows if row["kind"] == "session"} == dict.fromkeys(
+        ["make", "also", "also/sub", "last"], "Stopped"
+    )
+
+
+def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``supervisor validate`` has nothing to say against what ``supervisor run`` wrote."""
+    with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
+        assert one.result() == {"t": "completed"}
+    group = commands(lambda request: 9, lambda as_json, verbose: 9)
+    assert execute(group, ["validate", str(one.state_dir / "transitions.jsonl")]) == 0
+    assert ": valid (" in capsys.readouterr().out
+
+
+def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
+    """A task that fails fails the run, with its reason; what depends on it is blocked, the others complete."""
+    tasks = (
+        '  - {id: bad, agent: sh, prompt: "exit 3"}\n'
+        '  - {id: after, agent: sh, prompt: "true", depends_on: [bad]}\n'
+        '  - {id: good, agent: sh, prompt: "true"}\n'
+    )
+    with run(write_plan(tmp_path, tasks)) as one:
+        assert one.failed() == {"bad": "failed", "after": "blocked", "good": "completed"}
+        assert one.process.wait(30) == 1
+    assert "exit status 3" in one.seen[-1]["tasks"][0]["error"]
+    status, explanation = tell(one.state_dir, "why", "bad")
+    assert (status, explanation["records"][-1]["to_status"]) == (0, "Stopped")
+
+
+def test_a_second_run_goes_on_in_the_same_journal(tmp_path: Path) -> None:
+    """Run again on the same state directory: only its own records are told, their numbers go on."""
+    plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
+    with run(plan) as first:
+        assert first.result() == {"t": "completed"}
+    with run(plan) as second:
+        assert second.result() == {"t": "completed"}
+    assert second.seen[0]["seq"] == first.seen[-2]["seq"] + 1
+    assert second.seen[-1]["tasks"][0]["session_id"] == "t-2"
+
+
+# ------------------------------------------------------------------------------------------------ a second terminal
+@BACKENDS
+def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, backend: str) -> None:
+    """The tree shows the open call, the abort ends it and nothing else, and its session completes."""
+    with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
+        one.until(event="tool_started")
+        _, nodes = tell(one.state_dir, "tree")
+        turn = next(child for node in nodes if node["id"] == "wait" for child in node["children"])
+        assert [(call["id"], call["note"]) for call in turn["children"]] == [("wait:t1:c1", "sleep 3600")]
+        status, plan = tell(one.state_dir, "abort", "wait:t1:c1", "--scope", "tool", "--dry-run")
+        assert (status, [node["id"] for node in plan["nodes"]]) == (0, ["wait:t1:c1"])
+        status, receipt = tell(one.state_dir, "abort", "wait:t1:c1", "--scope", "tool", "--reason", "too slow")
+        assert (status, receipt["survivors"], len(receipt["processes"])) == (0, 0, 1)
+        assert one.result() == {"wait": "completed"}
+        assert one.process.wait(30) == 0
+    assert (tmp_path / "after").read_text() == "went on"
+    status, explanation = tell(one.state_dir, "why", "wait:t1:c1")
+    assert [record["event"] for record in explanation["records"]] == ["AbortRecord", "tool_completed"]
+    assert explanation["records"][0]["reason"] == "too slow"
+
+
+def test_the_last_session_is_aborted_and_the_receipt_still_arrives(tmp_path: Path, tell: Any) -> None:
+    """An abort that ends the run is answered before the supervisor is gone."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        status, receipt = tell(one.state_dir, "abort", "wait", "--scope", "session")
+        assert (status, receipt["survivors"]) == (0, 0)
+        assert [node["id"] for node in receipt["nodes"]] == ["wait"]
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+    status, receipt = tell(one.state_dir, "abort", "wait", "--scope", "session")
+    assert (status, receipt["already_ended"]) == (0, True)
+
+
+def test_an_urgent_message_interrupts(tmp_path: Path, tell: Any) -> None:
+    """An urgent message ends the turn under way; the agent's next prompt holds it."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        status, sent = tell(one.state_dir, "send", "wait", "forget it", "--urgent")
+        assert (status, sent["message_id"][:1]) == (0, "m")
+        assert one.result() == {"wait": "completed"}
+    assert "Interrupting" in [event.get("to_status") for event in one.seen]
+
+
+def test_stop_drains(tmp_path: Path, tell: Any) -> None:
+    """After a stop no task starts, and what is under way may finish."""
+    tasks = (
+        '  - {id: now, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}\n'
+        '  - {id: later, agent: sh, prompt: "true", depends_on: [now]}\n'
+    )
+    with run(write_plan(tmp_path, tasks)) as one:
+        one.until(entity_id="now", event="SessionStarted")
+        assert tell(one.state_dir, "stop") == (0, {"stopping": "drain"})
+        (tmp_path / "go").touch()
+        assert one.failed() == {"now": "completed", "later": "aborted"}
+        assert one.process.wait(30) == 1
+
+
+def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
+    """A stop with --now aborts what is under way, with that reason."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now"})
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+
+
+# --------------------------------------------------------------------------------------------------------- signals
+@BACKENDS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str, number: signal.Signals) -> None:
+    """The first signal is said and waits for the turn; the second stops it, and nothing is left running."""
+    with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
+        one.until(event="tool_started")
+        one.signal(number)
+        assert one.process.stderr is not None
+        assert one.process.stderr.readline().startswith("supervisor: draining: no task starts any more")
+        one.signal(number)
+        assert one.process.stderr.readline() == "supervisor: stopping everything now\n"
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+    ended = [event for event in one.seen if event.get("event") == "Ended"]
+    assert [event["metadata"]["survivors"] for event in ended] == [0]
+
+
+# ---------------------------------------------------------------------------------------------------------- output
+def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    """Without a terminal a run prints one line per event, then the table of its tasks."""
+    plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command(plan, tmp_path / "state"), capture_output=True, text=True, env=env, timeout=60)
+    events, _, table = done.stdout.partition("\n\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert any("session t" in line and "Spawning -> Running" in line for line in events.splitlines())
+    assert [line.split()[:2] for line in table.splitlines()] == [["TASK", "OUTCOME"], ["t", "completed"]]
+
+
+def test_a_table_on_a_terminal(tmp_path: Path) -> None:
+    """On a terminal the sessions are shown with what they are doing, and the tasks at the end."""
+    shown, status = on_a_terminal(
+        command(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo hi"}\n'), tmp_path / "s")
+    )
+    assert status == 0
+    assert "SESSION" in shown
+    assert "Stopped" in shown
+    assert "completed" in shown.rpartition("TASK")[2]
+
+
+def on_a_terminal(argv: list[str]) -> tuple[str, int]:
+    """What a program shows on a terminal of its own, and its exit status."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 120))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = bytearray()
+        with suppress(OSError):  # a terminal whose last user is gone ends with an error
+            while data := os.read(ours, 65536):
+                shown += data
+        os.close(ours)
+        return shown.decode(), process.wait(60)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+    """Nobody reads the progress any more: the work is done all the same, without a word about it."""
+    with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo done > last"}\n')) as one:
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+        assert one.process.stderr is not None
+        assert one.process.stderr.read() == ""
+        assert one.process.wait(30) == 0
+        one.process.stdout = None
+    assert (tmp_path / "last").exists()
+
+
+@pytest.mark.parametrize("name", ["plan.yaml", "command.yaml"])
+def test_the_examples_run(tmp_path: Path, tell: Any, name: str) -> None:
+    """Each example completes; what takes long in it is aborted from a second terminal."""
+    state_dir = tmp_path / "state"
+    argv = command(ROOT / "examples" / name, state_dir, "--json", "--workdir", str(tmp_path))
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
+        one = Run(process, state_dir)
+        if name == "plan.yaml":
+            while one.until(event="tool_started")["metadata"]["title"] != "sleep 60":
+                continue
+            assert tell(state_dir, "abort", "wait:t1:c1", "--scope", "tool")[0] == 0
+        assert set(one.result().values()) == {"completed"}
+    assert process.returncode == 0
+    assert (tmp_path / "build" / "example" / "report.txt").read_text() == "everything was checked\n"

@@ -1,0 +1,331 @@
+"""Whole sessions with real agents: prompts, messages, interrupts, errors, deadlines; on both backends.
+
+What is asserted is what the journal says and which processes there are; never how long something took, except that
+a delay was kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from supervisor.config import AgentConfig
+from supervisor.runtime import Refused, TurnResult
+from supervisor.tree import NoSuchEntity
+from tests.support import Gate, ask, data_of, gone, nothing_left, path_of, pids_of, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
+    gate = Gate(tmp_path)
+    yield gate
+    gate.close()
+
+
+# ---------------------------------------------------------------------------------------------------- prompts
+async def test_a_turn_takes_the_paths_of_the_seeds(tmp_path: Path) -> None:
+    """A prompt with a tool call: session, turn and agent pass through the states of their documents, in order."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        assert await session.run("@think hm\n@say hello\n@run echo done") == TurnResult("completed", "", "hello\ndone\n")
+        assert session.state == "SessionComplete"
+        assert run.sup.state_of("s:a1") == "idle"
+    events = run.events()
+    assert path_of(events, "s") == [
+        *("Initializing", "BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped")
+    ]
+    assert path_of(events, "s:t1") == [
+        *("IDLE", "CLAIMING", "SPAWNING", "RUNNING", "TOOL_USE", "RUNNING", "VERIFYING", "COMPLETING", "REAPED")
+    ]
+    assert path_of(events, "s:a1") == ["starting", "working", "idle", "dead"]
+
+
+async def test_the_next_prompt_finds_the_agent_where_it_was(tmp_path: Path) -> None:
+    """Several prompts: session_seq counts them, each is a turn of its own, and the process stays the same."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        for number in range(3):
+            assert (await session.run(f"@say {number}")).text == f"{number}\n"
+            assert data_of(run.row("s")).session_seq == number + 1
+        assert data_of(run.row("s")).incarnation == 3
+    assert len(pids_of(run.events(), "s")) == 1
+    assert path_of(run.events(), "s:a1") == ["starting", *["working", "idle"] * 3, "dead"]
+    assert [one.metadata["seq"] for one in run.transitions("SessionStarted", "s")] == [1, 2, 3]
+
+
+async def test_prompts_queue_up(tmp_path: Path) -> None:
+    """Prompts that come while one is worked on are answered one after the other, each with its own answer."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        first = ask(group, session, "@wait go\n@say first")
+        await until(run.sup, "SessionStarted", "s")
+        others = [ask(group, session, f"@say {name}") for name in ("second", "third")]
+        await until(run.sup, "TurnRequested", "s", number=3)
+        assert not first.answered
+        (tmp_path / "go").touch()
+        texts = [(await one.result()).text for one in (first, *others)]
+        assert texts == ["first\n", "second\n", "third\n"]
+    claimed = [one.entity_id for one in run.transitions("task_claimed")]
+    assert claimed == ["s:t1", "s:t2", "s:t3"]
+
+
+async def test_a_prompt_after_the_end_is_told_so(tmp_path: Path) -> None:
+    """A session that was closed takes no prompt and no message, and nothing is born under it."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        await session.close()
+        for attempt in (session.run("@say hi"), session.send("hi"), session.start_child("kid")):
+            with pytest.raises((NoSuchEntity, Refused)):
+                await attempt
+        await session.close()
+    assert run.row("s").state == "Stopped"
+
+
+async def test_a_command_is_an_agent(tmp_path: Path) -> None:
+    """Any program: its output is the answer, its exit status the verdict; each prompt has a process of its own."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "read line; echo got $line; exit $line"))}
+    async with supervising(tmp_path, agents=agents, settings=quick(max_total_errors=1)) as run:
+        session = await run.sup.start_session("s", agent="sh")
+        assert await session.run("0") == TurnResult("completed", "", "got 0\n")
+        assert await session.run("0") == TurnResult("completed", "", "got 0\n")
+        failed = await session.run("7")
+        assert failed.outcome == "failed"
+        assert "exit status 7" in failed.error
+    assert len(set(pids_of(run.events(), "s"))) == 3
+    [exited] = run.transitions("agent_exited", "s:a3")
+    assert exited.metadata["status"] == 7
+
+
+# ---------------------------------------------------------------------------------------------------- messages
+async def test_a_message_waits_for_the_next_prompt(tmp_path: Path) -> None:
+    """A normal message leaves the running turn alone, stands in the next prompt, and only there."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        first = ask(group, session, "@wait go\n@say first")
+        await until(run.sup, "SessionStarted", "s")
+        await session.send("@say and the message", sender="ann")
+        assert session.state == "Running"
+        (tmp_path / "go").touch()
+        assert (await first.result()).text == "first\n"
+        assert (await session.run("@say second")).text == "second\nand the message\n"
+        assert (await session.run("@say third")).text == "third\n"
+    prompts = [one.metadata["prompt"] for one in run.transitions("PromptReady", "s")]
+    assert prompts[1] == "@say second\n\nMessage from ann:\n@say and the message"
+
+
+async def test_an_urgent_message_interrupts(tmp_path: Path) -> None:
+    """While Running: Interrupting, a new turn with the message, the same process; and nobody is charged for it."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@hang")
+        await until(run.sup, "SessionStarted", "s")
+        await session.send("stop that", urgent=True)
+        assert await asked.result() == TurnResult("completed", "", "understood: from host: stop that\n")
+        assert (data_of(run.row("s")).total_errors, data_of(run.row("s")).inbox) == (0, ())
+    events = run.events()
+    assert path_of(events, "s") == [
+        *("Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting"),
+        *("BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped"),
+    ]
+    assert path_of(events, "s:t1")[-2:] == ["FAILED", "REAPED"]
+    [failed] = run.transitions("task_failed", "s:t1")
+    assert (failed.abort_reason, failed.transition_reason) == ("user_interrupt", "aborted")
+    assert len(pids_of(events, "s")) == 1
+
+
+async def test_who_does_not_stop_for_an_urgent_message_is_replaced(tmp_path: Path) -> None:
+    """An agent that ignores the interrupt is killed when the grace is over; a new process gets the message."""
+    async with supervising(tmp_path, settings=quick(grace_s=0.1)) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@deaf\n@run true\n@hang")
+        await until(run.sup, "tool_completed", "s:t1")
+        await session.send("stop that", urgent=True)
+        assert (await asked.result()).text == "understood: from host: stop that\n"
+        first, second = pids_of(run.events(), "s")
+        await gone(first)
+        assert run.row("s:a2").state in ("working", "idle")
+    assert first != second
+    assert len(run.transitions("GraceExceeded", "s")) == 1
+    assert data_of(run.row("s")).total_errors == 0
+
+
+async def test_an_urgent_message_before_the_start_is_latched(tmp_path: Path, gate: Gate) -> None:
+    """In Spawning it waits for the start, then interrupts before the old prompt was ever given."""
+    async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="slow")
+        asked = ask(group, session, "@write wrong x\n@hang")
+        await until(run.sup, "AgentLaunched", "s")
+        await session.send("something else", urgent=True)
+        assert session.state == "Spawning"
+        assert data_of(run.row("s")).urgent_latched
+        gate.open()
+        assert (await asked.result()).text == "understood: from host: something else\n"
+    assert not (tmp_path / "wrong").exists()
+    assert path_of(run.events(), "s")[2:6] == ["Spawning", "Running", "Interrupting", "BuildingPrompt"]
+    assert len(pids_of(run.events(), "s")) == 1
+
+
+async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -> None:
+    """However the message and the agent's start overlap, the turn ends with the message understood, uncharged."""
+    async with supervising(tmp_path) as run:
+
+        async def one(number: int) -> None:
+            session = await run.sup.start_session(f"s{number}", agent=echo)
+            async with anyio.create_task_group() as group:
+                asked = ask(group, session, "work")
+                await until(run.sup, "agent_ready", f"s{number}:a1")
+                for _ in range(number):
+                    await anyio.lowlevel.checkpoint()
+                await session.send("a word", urgent=True)
+                result = await asked.result()
+                assert result.outcome == "completed"
+                if "a word" not in result.text:  # it came after the end
+                    assert "a word" in (await session.run("again")).text
+
+        async def echo(turn: object) -> str:
+            await anyio.lowlevel.checkpoint()
+            return turn.prompt  # type: ignore[attr-defined]
+
+        async with anyio.create_task_group() as group:
+            for number in range(40):
+                group.start_soon(one, number)
+    assert run.transitions("GraceExceeded") == []
+
+
+async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:
+    """Between prompts there is nothing to interrupt: it stands in the next prompt."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        await session.run("@say one")
+        await session.send("mind the step", urgent=True)
+        assert session.state == "SessionComplete"
+        assert (await session.run("@say two")).text == "understood: from host: mind the step\n"
+    assert "Interrupting" not in path_of(run.events(), "s")
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+async def test_an_error_is_counted_and_tried_again(tmp_path: Path) -> None:
+    """Crash once: the error is charged, the backoff is kept, a new process succeeds, consecutive errors start over."""
+    async with supervising(tmp_path, settings=quick(backoff_base_ms=40, backoff_cap_ms=1000)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        assert await session.run("@crash-once crashed 3\n@say fine") == TurnResult("completed", "", "fine\n")
+        data = data_of(run.row("s"))
+        assert (data.consecutive_errors, data.total_errors, data.session_seq) == (0, 1, 1)
+    events = run.events()
+    assert path_of(events, "s") == [
+        *("Initializing", "BuildingPrompt", "Spawning", "Running", "CoolingDown"),
+        *("BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped"),
+    ]
+    [failed, _], [elapsed] = run.transitions("SessionExited", "s"), run.transitions("BackoffElapsed", "s")
+    assert failed.reason == "the agent exited with status 3 in the middle of a turn"
+    assert elapsed.monotonic_s - failed.monotonic_s >= 0.04
+    assert [one.metadata["status"] for one in run.transitions("agent_exited", "s:a1")] == [3]
+    assert len(set(pids_of(events, "s"))) == 2
+
+
+async def test_too_many_errors_stop_a_session(tmp_path: Path) -> None:
+    """At the threshold the session stops before another launch, says so in the log, and answers its request."""
+    with capture_logs() as logs:
+        async with supervising(tmp_path, settings=quick(max_total_errors=3)) as run:
+            session = await run.sup.start_session("s", agent="scripted")
+            result = await session.run("@exit 4")
+            assert result.outcome == "failed"
+            assert result.error.startswith("too many errors (1 in a row, 3 in all): the agent exited with status 4")
+            with pytest.raises(NoSuchEntity):
+                await session.run("@say hi")
+    assert [one["session"] for one in logs if one["event"] == "session gave up"] == ["s"]
+    assert len(pids_of(run.events(), "s")) == 3
+    data = data_of(run.row("s"))
+    assert (data.total_errors, data.outcome, run.row("s").state) == (3, "failed", "Stopped")
+
+
+async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:
+    """An agent that never gets ready is tried max_consecutive_errors times, with growing delays between."""
+    agents = {"dud": AgentConfig(adapter="acp", command=("false",))}
+    settings = quick(max_consecutive_errors=3, backoff_base_ms=10, backoff_cap_ms=1000)
+    async with supervising(tmp_path, agents=agents, settings=settings) as run:
+        session = await run.sup.start_session("s", agent="dud")
+        result = await session.run("hello")
+        assert result.outcome == "failed"
+        assert "(3 in a row, 3 in all): the agent exited with status 1 before it was ready" in result.error
+    failed, elapsed = run.transitions("SessionExited", "s"), run.transitions("BackoffElapsed", "s")
+    waits_s = [after.monotonic_s - before.monotonic_s for before, after in zip(failed, elapsed, strict=False)]
+    assert [wait_s >= least_s for wait_s, least_s in zip(waits_s, (0.01, 0.02), strict=True)] == [True, True]
+
+
+async def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    """A program that is not there fails the launch with its name; no agent ever ran."""
+    agents = {"ghost": AgentConfig(adapter="command", command=("/no/such/program",))}
+    async with supervising(tmp_path, agents=agents, settings=quick(max_consecutive_errors=2)) as run:
+        session = await run.sup.start_session("s", agent="ghost")
+        result = await session.run("hello")
+        assert result.outcome == "failed"
+        assert "'/no/such/program'" in result.error
+    assert pids_of(run.events(), "s") == []
+    assert path_of(run.events(), "s:a2") == ["starting", "dead"]
+    assert path_of(run.events(), "s:t2") == ["IDLE", "CLAIMING", "FAILED", "REAPED"]
+
+
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    """A directory that is not there is fatal: trying again would not help."""
+    agents = {"lost": AgentConfig(adapter="command", command=("true",), cwd="/no/such/directory")}
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="lost")
+        result = await session.run("hello")
+        assert result.outcome == "failed"
+        assert "/no/such/directory" in result.error
+    assert path_of(run.events(), "s") == ["Initializing", "Stopped"]
+
+
+async def test_who_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
+    """The spawn deadline ends a program that never answers, charges an error, and starts another."""
+    agents = {"mute": AgentConfig(adapter="acp", command=("sleep", "1000"))}
+    settings = quick(spawn_deadline_s=0.1, max_consecutive_errors=2)
+    async with supervising(tmp_path, agents=agents, settings=settings) as run:
+        session = await run.sup.start_session("s", agent="mute")
+        result = await session.run("hello")
+        assert "(2 in a row, 2 in all): the agent was not ready in time" in result.error
+        pids = pids_of(run.events(), "s")
+        await gone(*pids)
+    assert len(set(pids)) == 2
+    assert [one.metadata["verdict"]["exit"] for one in run.transitions("SessionExited", "s")] == ["Timeout"] * 2
+
+
+async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
+    """At the time-out the agent is asked to stop; one that does is prompted again, in the same process."""
+    settings = quick(turn_timeout_s=0.2, max_total_errors=2)
+    async with supervising(tmp_path, settings=settings) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run("@hang")
+        assert (result.outcome, "(1 in a row, 2 in all)" in result.error) == ("failed", True)
+        assert "longer than turn_timeout_s (0.2 s)" in result.error
+    assert [one.abort_reason for one in run.transitions("task_failed")] == ["timeout"] * 2
+    assert len(pids_of(run.events(), "s")) == 1
+
+
+async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
+    """One that does not stop at its time-out is killed, and the next attempt has a new process."""
+    settings = quick(turn_timeout_s=0.5, grace_s=0.1)
+    async with supervising(tmp_path, settings=settings) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        prompt = "@run test -e tried && echo again || touch tried\n@deaf\n@wait never"
+        async with anyio.create_task_group() as group:
+            asked = ask(group, session, prompt)
+            await until(run.sup, "task_failed", "s:t1")
+            first = pids_of(run.events(), "s")[0]
+            await gone(first)
+            (tmp_path / "never").touch()
+            assert (await asked.result()).text == "again\n"
+    assert len(set(pids_of(run.events(), "s"))) == 2
