@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 
 from actors.actor import DEFERRED, Actor, Context, Crashed, Down, Shutdown, TaskFailed
 from actors.errors import ActorStopped, NameTaken
-from actors.mailbox import Envelope, Lane, Mailbox
+from actors.mailbox import Envelope, Lane, Mailbox, ReplyPort
 from actors.ref import Ref, Reply
 from actors.scopes import Scope
 from actors.timers import Timer, TimerService
@@ -45,6 +45,10 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
+_LIVE, _STOPPING, _STOPPED = Phase.LIVE, Phase.STOPPING, Phase.STOPPED
+_CONTROL = Lane.CONTROL  # bound once: looking up an enum's member takes as long as queueing a message
+
+
 class DeadLetter:
     """A message that nobody read: its actor stopped first."""
 
@@ -57,7 +61,7 @@ class DeadLetter:
 class _Host:
     """The task that owns an actor's scope and task group; it exists from the actor's first task on."""
 
-    __slots__ = ("_closing", "_group", "_waiting", "cell", "ended", "open")
+    __slots__ = ("_closing", "_first", "_group", "_waiting", "cell", "ended", "open")
 
     def __init__(self, cell: _Cell) -> None:
         self.cell = cell
@@ -65,7 +69,15 @@ class _Host:
         self.ended = False
         self._closing = anyio.Event()
         self._group: TaskGroup | None = None
+        self._first: tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]] | None = None
         self._waiting: list[tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]] = []
+
+    def lead(self, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        """Run the first task of the actor in the host itself, which saves one; start any other."""
+        if self._group is None and self._first is None:
+            self._first = fn, args
+        else:
+            self.start(fn, *args)
 
     def start(self, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         if self._group is None:
@@ -97,6 +109,9 @@ class _Host:
     async def _until_closed(self) -> None:
         """From the end of this on, by a stop or by a cancelled scope further out, nothing more is started here."""
         try:
+            if self._first is not None:
+                fn, args = self._first
+                await fn(*args)
             await self._closing.wait()
         finally:
             self.open = False
@@ -138,7 +153,7 @@ class _Cell:
         self.mailbox = Mailbox(actor_id, capacity)
         self.ref = Ref(self)
         self.below: dict[str, _Cell] = {}
-        self.phase = Phase.LIVE
+        self.phase: Phase = _LIVE
         self.reason: object = None
         self.queued = False
         self.front = False
@@ -153,15 +168,15 @@ class _Cell:
 
     # ------------------------------------------------------------------ messages
     def deliver(self, envelope: Envelope, lane: Lane) -> None:
-        if self.phase is not Phase.LIVE:
+        if self.phase is not _LIVE:
             raise ActorStopped(self.id, self.reason)
         self.mailbox.put(envelope, lane)
-        self.system.make_runnable(self, first=lane is Lane.CONTROL)
+        self.system.make_runnable(self, first=lane is _CONTROL)
 
     def drain(self, most: int) -> int:
         """Handle up to *most* messages; how many were taken."""
         taken = 0
-        while taken < most and self.phase is Phase.LIVE:
+        while taken < most and self.phase is _LIVE:
             envelope = self.mailbox.take()
             if envelope is None:
                 break
@@ -178,17 +193,16 @@ class _Cell:
         except Exception as error:
             self._crash(envelope, error)
         else:
-            self._answer(envelope, answer)
+            if envelope.reply is not None:
+                self._answer(envelope, envelope.reply, answer)
         finally:
             self.envelope = None
 
-    def _answer(self, envelope: Envelope, answer: Any) -> None:
-        if envelope.reply is None:
-            return
+    def _answer(self, envelope: Envelope, reply: ReplyPort, answer: Any) -> None:
         if answer is DEFERRED:
             self._defer(envelope)
         else:
-            envelope.reply.resolve(answer)
+            reply.resolve(answer)
 
     def _defer(self, envelope: Envelope) -> None:
         asks = self.asks or []
@@ -216,7 +230,7 @@ class _Cell:
             self.system.timers.cancel(timer)
 
     def _fire(self, timer: Timer) -> None:
-        if self.phase is Phase.LIVE:
+        if self.phase is _LIVE:
             message, cause = timer.message
             self.deliver(Envelope(message, token=timer, cause=cause), Lane.URGENT)
 
@@ -248,9 +262,9 @@ class _Cell:
         Raises:
             ActorStopped: the actor is stopping, or its scope was cancelled.
         """
-        if self.phase is not Phase.LIVE or self.scope.cancelled:
+        if self.phase is not _LIVE or self.scope.cancelled:
             raise ActorStopped(self.id, self.reason or self.scope.cause)
-        self._open_host().start(self._run_task, fn, args, name)
+        self._open_host().lead(self._run_task, fn, args, name)
 
     async def _run_task(self, fn: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...], name: str) -> None:
         try:
@@ -259,7 +273,7 @@ class _Cell:
             self._task_failed(name or getattr(fn, "__qualname__", type(fn).__name__), _sole(errors))
 
     def _task_failed(self, name: str, error: Exception) -> None:
-        if self.phase is Phase.LIVE:
+        if self.phase is _LIVE:
             self.deliver(Envelope(TaskFailed(name, error)), Lane.CONTROL)
         else:
             self.system.crashed(self.id, error)
@@ -291,7 +305,7 @@ class _Cell:
         self.system.monitor(actor_id, self._hear)
 
     def _hear(self, down: Down) -> None:
-        if self.phase is Phase.LIVE:
+        if self.phase is _LIVE:
             self.deliver(Envelope(down), Lane.CONTROL)
 
     def tell_self(self, message: Any, *, lane: Lane = Lane.NORMAL) -> None:
@@ -302,10 +316,9 @@ class _Cell:
         self.begin_stop(Shutdown(cause))
 
     def begin_stop(self, reason: object) -> None:
-        if self.phase is Phase.LIVE:
-            self.phase = Phase.STOPPING
+        if self.phase is _LIVE:
+            self.phase = _STOPPING
             self.reason = reason
-            self._bounce(self.mailbox.drain())
             self.advance()
 
     def advance(self) -> None:
@@ -313,9 +326,11 @@ class _Cell:
         self.system.make_advance(self)
 
     def step_down(self) -> None:
-        """One step of an orderly end: the youngest child, then the tasks, then the actor itself."""
-        if self.phase is not Phase.STOPPING:
+        """One step of an orderly end: what is unread, the youngest child, then the tasks, then the actor itself."""
+        if self.phase is not _STOPPING:
             return
+        if len(self.mailbox):
+            self._bounce(self.mailbox.drain())
         if self.below:
             reason = self.reason if isinstance(self.reason, Shutdown) else Shutdown(self.reason)
             next(reversed(self.below.values())).begin_stop(reason)
@@ -327,14 +342,14 @@ class _Cell:
 
     def finish(self) -> None:
         """The end: nothing waits for this actor any more."""
-        self.phase = Phase.STOPPED
+        self.phase = _STOPPED
         for timer in (self.timers or {}).values():
             self.system.timers.cancel(timer)
-        self._bounce(self.asks or ())
+        self._bounce([*(self.asks or ()), *self.mailbox.drain()])
         self.system.forget(self)
         if self.parent is not None:
             del self.parent.below[self.id]
-            if self.parent.phase is Phase.STOPPING:
+            if self.parent.phase is _STOPPING:
                 self.parent.advance()
         for watcher in self.watchers or ():
             watcher(Down(self.id, self.reason))
@@ -384,7 +399,7 @@ class ActorSystem:
         self._advancing: deque[_Cell] = deque()
         self._front_run = 0
         self._wake: anyio.Event | None = None
-        self._parked = anyio.Event()
+        self._idle: anyio.Event | None = None
         self._root = _Cell(self, _Root(), ROOT, None, None, 1)
         self._cells[ROOT] = self._root
 
@@ -429,7 +444,7 @@ class ActorSystem:
         cell = self._cells.get(actor_id)
         if cell is None:
             raise ActorStopped(actor_id)
-        if cell.phase is not Phase.LIVE:
+        if cell.phase is not _LIVE:
             raise ActorStopped(actor_id, cell.reason)
         return cell
 
@@ -471,9 +486,10 @@ class ActorSystem:
     async def idle(self) -> None:
         """Wait until no actor has anything to do. Tasks and timers that are yet to report are not waited for."""
         await anyio.lowlevel.checkpoint()
-        while self._busy() or not self._parked.is_set():
-            await self._parked.wait()
-            await anyio.lowlevel.checkpoint()
+        while self._wake is None:
+            if self._idle is None:
+                self._idle = anyio.Event()
+            await self._idle.wait()
 
     async def shut_down(self, cause: object = None) -> None:
         """Stop every actor in order and wait for it."""
@@ -502,7 +518,6 @@ class ActorSystem:
         if self._wake is not None:
             self._wake.set()
             self._wake = None
-            self._parked = anyio.Event()
 
     def _busy(self) -> bool:
         return bool(self._runnable or self._front or self._advancing)
@@ -562,7 +577,7 @@ class ActorSystem:
         if cell is None:
             return steps
         taken = cell.drain(QUANTUM)
-        if cell.phase is Phase.LIVE and len(cell.mailbox):
+        if cell.phase is _LIVE and len(cell.mailbox):
             self.make_runnable(cell)
         return steps + taken
 
@@ -581,7 +596,9 @@ class ActorSystem:
 
     async def _park(self) -> None:
         self._wake = wake = anyio.Event()
-        self._parked.set()
+        if self._idle is not None:
+            self._idle.set()
+            self._idle = None
         await wake.wait()
 
 
@@ -593,11 +610,11 @@ async def open_system() -> AsyncIterator[ActorSystem]:
     out as it is; an error of the system itself (a hook that raised) cancels the block and comes out in a group.
     """
     started: list[ActorSystem] = []
-    ready, close = anyio.Event(), anyio.Event()
+    ready, close, ended = anyio.Event(), anyio.Event(), anyio.Event()
     body: BaseException | None = None
     try:
         async with anyio.create_task_group() as outer:
-            outer.start_soon(_serve, started, ready, close)
+            outer.start_soon(_serve, started, ready, close, ended)
             with anyio.CancelScope(shield=True):
                 await ready.wait()
             try:
@@ -607,14 +624,14 @@ async def open_system() -> AsyncIterator[ActorSystem]:
                 raise
             finally:
                 close.set()
-    except BaseExceptionGroup as group:
-        if group.exceptions != (body,):
+    except BaseExceptionGroup:
+        if body is None or not ended.is_set():
             raise
     if body is not None:
         raise body
 
 
-async def _serve(started: list[ActorSystem], ready: anyio.Event, close: anyio.Event) -> None:
+async def _serve(started: list[ActorSystem], ready: anyio.Event, close: anyio.Event, ended: anyio.Event) -> None:
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as group:
             system = ActorSystem(group)
@@ -624,4 +641,5 @@ async def _serve(started: list[ActorSystem], ready: anyio.Event, close: anyio.Ev
             ready.set()
             await close.wait()
             await system.shut_down("the system closes")
+            ended.set()
             group.cancel_scope.cancel()

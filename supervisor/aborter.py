@@ -13,11 +13,11 @@ import msgspec
 
 from actors import Lane
 from supervisor.abort import AbortPlan, AbortRecord, NodeReceipt, PlannedNode, ProcessFate, Receipt
-from supervisor.ladder import SLACK_S
+from supervisor.ladder import SLACK_S, highest
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted
 from supervisor.tree import Tree, Work
-from supervisor.vocabulary import AbortReason, AbortScope, TransitionReason
+from supervisor.vocabulary import AbortReason, AbortScope, Rung, TransitionReason
 
 __all__ = ["Aborter"]
 
@@ -26,8 +26,12 @@ class _Sent(NamedTuple):
     """One node that was told to end, and what it takes to see that it did."""
 
     node: PlannedNode
-    work: Work | None
+    work: Work
     fates_before: int
+
+    def fates(self, owner: str | None = None) -> list[ProcessFate]:
+        """What became of its processes since; of those of *owner*, where it is given."""
+        return [fate for fate in self.work.fates[self.fates_before :] if owner in (None, fate.owner)]
 
 
 class Aborter:
@@ -42,12 +46,30 @@ class Aborter:
         began = anyio.current_time()
         sent = self._send(plan, abort_id, reason, actor, now)
         receipts: list[NodeReceipt] = []
+        recorded_at: float | None = None
         with anyio.move_on_after(plan.deadline_s + 2 * SLACK_S):
             for one in sent:
-                receipt = await self._joined(one, began)
-                receipts.append(receipt)
+                receipts.append(await self._joined(one, began))  # noqa: PERF401  what came in time counts
+            killed_at = self._wall()
+            await self._recorded(sent)
+            recorded_at = self._wall()
         missed = [NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned") for one in sent[len(receipts) :]]
-        return self._receipt(plan, abort_id, reason, (*receipts, *missed), sent)
+        fates = _fates(sent)
+        return Receipt(
+            abort_id=abort_id,
+            target=plan.target,
+            scope=plan.scope,
+            reason=reason,
+            already_ended=False,
+            nodes=(*receipts, *missed),
+            processes=fates,
+            survivors=sum(abs(fate.survivors) for fate in fates),
+            killed_at=None if missed else killed_at,
+            recorded_at=recorded_at,
+        )
+
+    def _wall(self) -> float:
+        return self._tree.ledger.clock.wall.time()
 
     # ------------------------------------------------------------------ telling
     def _send(self, plan: AbortPlan, abort_id: str, reason: str, actor: str, now: bool) -> list[_Sent]:
@@ -58,11 +80,11 @@ class Aborter:
     def _record(self, plan: AbortPlan, abort_id: str, reason: str, actor: str) -> dict[str | None, Cause]:
         """One record for the wish, and one for each policy edge that it crosses."""
         causes: dict[str | None, Cause] = {}
-        edges = dict.fromkeys([None, *(node.edge for node in plan.nodes)])
-        for edge in edges:
+        crossed = {node.edge: node.scope for node in plan.nodes if node.edge is not None}
+        for edge, scope in [(None, plan.scope), *crossed.items()]:
             record = AbortRecord(
                 id=abort_id if edge is None else f"{abort_id}/{edge}",
-                scope=plan.scope,
+                scope=scope,
                 target=plan.target,
                 reason=reason,
                 actor=actor,
@@ -92,6 +114,7 @@ class Aborter:
         if node.kind == "tool":
             return self._end_tool(node, abort_id, reason, cause)
         work = self._tree.works[node.id]
+        sent = _Sent(node, work, len(work.fates))
         stop = OperatorStop(
             reason=reason,
             abort_id=abort_id,
@@ -101,8 +124,8 @@ class Aborter:
             ),
             now=now,
         )
-        self._tree.tell(node.id, stop, cause=cause, lane=Lane.CONTROL)
-        return _Sent(node, work, 0)
+        self._tree.end(node.id, stop, cause=cause)
+        return sent
 
     def _end_tool(self, node: PlannedNode, abort_id: str, reason: str, cause: Cause) -> _Sent:
         turn_id, _, number = node.id.rpartition(":c")
@@ -116,55 +139,50 @@ class Aborter:
     # ------------------------------------------------------------------ joining
     async def _joined(self, sent: _Sent, began: float) -> NodeReceipt:
         node, work = sent.node, sent.work
-        assert work is not None, "every node belongs to a session"
         if node.kind == "tool":
-            return await self._tool_joined(sent, work, began)
-        await work.ended.wait()
+            return await self._tool_joined(sent, began)
+        await work.over.wait()
         report = work.report
-        assert report is not None, "a session that has ended has a report"
-        outcome = "abandoned" if report.survivors else "ended"
+        assert report is not None, "a session that is over has a report"
+        outcome = "abandoned" if report.survivors or report.rung is Rung.ABANDON else "ended"
         return NodeReceipt(
             id=node.id, kind=node.kind, outcome=outcome, rung=report.rung.value, took_s=round(report.took_s, 6)
         )
 
-    async def _tool_joined(self, sent: _Sent, work: Work, began: float) -> NodeReceipt:
-        tool_id = sent.node.id
-        await self._tree.system.join(tool_id)
+    async def _recorded(self, sent: list[_Sent]) -> None:
+        """Wait until the journal has the end of every node."""
+        for one in sent:
+            if one.node.kind == "session":
+                await one.work.ended.wait()
         await self._tree.ledger.flush()
-        fates = [fate for fate in work.fates[sent.fates_before :] if fate.owner == tool_id]
-        interrupted = not fates and _interrupting(self._tree, work, tool_id)
-        took_s = round(anyio.current_time() - began, 6)
-        how = "the turn was interrupted, since the agent runs this call by itself" if interrupted else "scope"
-        rung = "kill" if any(fate.ended_by == "kill" for fate in fates) else "cancel"
-        return NodeReceipt(id=tool_id, kind="tool", outcome="ended", rung=rung, took_s=took_s, how=how)
 
-    def _receipt(
-        self, plan: AbortPlan, abort_id: str, reason: str, nodes: tuple[NodeReceipt, ...], sent: list[_Sent]
-    ) -> Receipt:
-        fates = _fates(sent)
-        wall = self._tree.ledger.clock.wall.time()
-        ended = [one.work.report.killed_at for one in sent if one.work is not None and one.work.report is not None]
-        missed = any(node.outcome == "abandoned" for node in nodes)
-        return Receipt(
-            abort_id=abort_id,
-            target=plan.target,
-            scope=plan.scope,
-            reason=reason,
-            already_ended=not plan.nodes,
-            nodes=nodes,
-            processes=fates,
-            survivors=sum(abs(fate.survivors) for fate in fates),
-            killed_at=max(ended, default=wall) if nodes else None,
-            recorded_at=None if missed else wall,
-        )
+    async def _tool_joined(self, sent: _Sent, began: float) -> NodeReceipt:
+        tool_id, work = sent.node.id, sent.work
+        await self._tree.system.join(tool_id)
+        rung, how = highest(sent.fates(tool_id)), "scope"
+        if tool_id in work.interrupted_for:
+            how = "the turn was interrupted, since the agent runs this call by itself"
+            rung = await self._interrupted(sent)
+        took_s = round(anyio.current_time() - began, 6)
+        return NodeReceipt(id=tool_id, kind="tool", outcome="ended", rung=rung.value, took_s=took_s, how=how)
+
+    async def _interrupted(self, sent: _Sent) -> Rung:
+        """Wait until the agent has let go of the call's turn; it is killed if it does not within its grace."""
+        link, turn_id = sent.work.link, sent.node.id.rpartition(":c")[0]
+        if link is None or link.turn_id != turn_id:
+            return Rung.REQUEST
+        await link.free()
+        if not link.reusable:
+            await link.ended.wait()
+        return Rung.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Rung.REQUEST
 
 
 def _fates(sent: list[_Sent]) -> tuple[ProcessFate, ...]:
     found: dict[tuple[str, int], ProcessFate] = {}
     for one in sent:
-        for fate in one.work.fates[one.fates_before :] if one.work is not None else ():
-            if one.node.kind == "session" or fate.owner == one.node.id:
-                found[(fate.owner, fate.pid)] = fate
+        scoped = one.node.kind == "tool" and one.node.id not in one.work.interrupted_for
+        for fate in one.fates(one.node.id if scoped else None):
+            found[(fate.owner, fate.pid)] = fate
     return tuple(found.values())
 
 
@@ -172,9 +190,3 @@ def _abort_reason(node: PlannedNode, plan: AbortPlan) -> AbortReason:
     if node.id == plan.target:
         return AbortReason.USER_INTERRUPT
     return AbortReason.SIBLING_ABORTED if node.scope is AbortScope.SIBLING else AbortReason.PARENT_ABORTED
-
-
-def _interrupting(tree: Tree, work: Work, tool_id: str) -> bool:
-    """True if the session was told to go on without that call: it could not be ended by a scope of ours."""
-    session = tree.entities.get(work.session_id)
-    return session is not None and any(message.id == f"abort of {tool_id}" for message in session.data.inbox)

@@ -102,8 +102,8 @@ class Hands:
         done = Cause(owed.seq, None, owed.entity_id)
         match owed.effect:
             case Tell(to=to, event=event):
-                self._tree.tell(to, event, cause=cause)
-                return
+                if self._tree.tell(to, event, cause=cause):
+                    return  # it is settled with the record of that event
             case Bury():
                 self._tree.bury(owed.entity_id)
             case StartTimer() as effect:
@@ -182,7 +182,7 @@ class Hands:
     def _build_prompt(self, work: Work, cause: Cause) -> None:
         data = self._tree.entity(work.session_id).data
         prompt = build_prompt(data.current.prompt if data.current is not None else "", data.inbox)
-        self._tree.tell(work.session_id, PromptReady(prompt=prompt), cause=cause)
+        self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
     async def _launch(self, work: Work, incarnation: int, prompt: str, cause: Cause) -> None:
         link = work.link
@@ -312,13 +312,14 @@ class Hands:
                 abort_reason=AbortReason.PARENT_ABORTED,
                 transition_reason=TransitionReason.ABORTED,
             )
-            self._tree.tell(child.session_id, stop, cause=cause)
+            self._tree.end(child.session_id, stop, cause=cause)
         turn = self._tree.entity(turn_id)
         if not ours and not children and turn.state is not Turn.FAILED:
             self._interrupt_for(work, effect, tool_id, cause)
 
     def _interrupt_for(self, work: Work, effect: CancelTool, tool_id: str, cause: Cause) -> None:
         """The agent runs this call by itself: only the whole turn can be interrupted, and is prompted again."""
+        work.interrupted_for.append(tool_id)
         text = f"The tool call {effect.call_id} was aborted ({effect.reason}). Go on without its result."
         message = UrgentMessage(message_id=f"abort of {tool_id}", sender="supervisor", text=text)
         self._tree.tell(work.session_id, message, cause=cause)

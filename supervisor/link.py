@@ -13,7 +13,7 @@ from typing import Protocol
 
 import anyio
 
-from actors import ActorStopped, Context
+from actors import ActorStopped, Context, Lane
 from actors.machine import Event
 from supervisor.abort import ProcessFate
 from supervisor.entity import Refused
@@ -103,7 +103,10 @@ class LinkBase:
         self._finishing = False
         self._over = False
         self._gone = False
+        self._assigned = False
+        self._concluded: str | None = None
         self._refused: list[str] = []
+        self._freed = anyio.Event()
         self._calls: dict[str, str] = {}
         self._numbers = 0
 
@@ -124,8 +127,10 @@ class LinkBase:
 
     async def _post(self, entity_id: str, event: Event) -> bool:
         """Tell and wait until it is durable; ``False`` if it was refused or there is nobody to hear it."""
+        if not self.tree.hears(entity_id, event):
+            return False
         try:
-            await self.tree.post(entity_id, event, cause=self._cause)
+            await self.tree.post(entity_id, event, cause=self._cause, lane=Lane.CONTROL)
         except (NoSuchEntity, Refused):
             return False
         return True
@@ -182,7 +187,7 @@ class LinkBase:
 
     def _release(self) -> None:
         """The agent has nothing to do any more; one that is going says so by its end."""
-        if self._assigned and not (self._over or self._dying):
+        if self._assigned and not (self._over or self._dying or self._gone):
             self._assigned = False
             self._tell(self.agent_id, TaskFinished())
 
@@ -199,8 +204,7 @@ class LinkBase:
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id))
-        if not (self._over or self._dying or self._gone):
-            self._tell(self.agent_id, TaskFinished())
+        self._release()
 
     # ------------------------------------------------------------------ tool calls
     async def _open_call(self, call_id: str, title: str, tool_kind: str) -> str | None:

@@ -7,42 +7,36 @@ cancellation, aborts everything with that cause, within the ladder's. Either way
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import anyio
 import structlog
-from anyio.abc import ObjectReceiveStream
-from anyio.streams.memory import MemoryObjectSendStream
 
 from actors import ActorStopped, ActorSystem, Lane, open_system
-from supervisor.abort import AbortPlan, Receipt, TreeNode, UnknownTarget, plan_abort
+from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort
 from supervisor.aborter import Aborter
-from supervisor.adapters.catalogue import codec_for, scripted_command
-from supervisor.adapters.inprocess import FunctionLink
 from supervisor.config import AgentConfig, Settings
 from supervisor.entity import Refused
+from supervisor.equipment import LinkMaker, profile_of, transcript_of
 from supervisor.hands import Hands
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import Transcript
 from supervisor.kinds import SESSION_KIND
 from supervisor.ladder import SLACK_S
 from supervisor.ledger import Cause, Clock, Ledger, Owed
 from supervisor.lifecycles.events import MessageReceived, OperatorStop, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
-from supervisor.link import ProcessLink
-from supervisor.ports import EntityRow, Journal, JournalError, Launch, TranscriptSink
-from supervisor.processes.host import WardenHost
+from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.recovery import close_books
-from supervisor.tree import AgentFunction, AgentProfile, Link, NoSuchEntity, Outcome, Tree, Work
-from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
+from supervisor.subscriptions import SubscriptionLagged, Subscriptions
+from supervisor.tree import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
+from supervisor.vocabulary import AbortPolicy, AbortScope, Kind, LifecycleEvent
 from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor"]
@@ -50,14 +44,6 @@ __all__ = ["Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult
 _log = structlog.get_logger("supervisor")
 
 JANITOR = "supervisor"
-SUBSCRIPTION_MAX = 4_096
-"""Events a subscriber may be behind before it is let go."""
-
-CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-class SubscriptionLagged(Exception):
-    """The subscriber read too slowly and was let go; the journal has what it missed."""
 
 
 class TurnResult(NamedTuple):
@@ -75,16 +61,6 @@ class TurnResult(NamedTuple):
 class _Wall:
     def time(self) -> float:
         return time.time()
-
-
-class _NoTranscript:
-    """Without a state directory nothing is written."""
-
-    def write(self, source: str, text: str, *, at: float) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 class Session:
@@ -146,19 +122,23 @@ class Supervisor:
         self._state_dir = state_dir
         self._taken = taken
         self._waiting: dict[str, Callable[[Outcome], None]] = {}
-        self._subscribers: list[MemoryObjectSendStream[LifecycleEvent]] = []
-        self._lagged: list[MemoryObjectSendStream[LifecycleEvent]] = []
-        self._host = WardenHost()
+        self.subscriptions = Subscriptions(journal)
         self._messages = 0
         self.stopping = anyio.Event()
         self.stop_now = anyio.Event()
         self.failure: JournalError | None = None
         self.ledger = Ledger(
-            journal, Clock(_Wall()), perform=self._perform, publish=self._publish, failed=self._journal_failed
+            journal,
+            Clock(_Wall()),
+            perform=self._perform,
+            publish=self.subscriptions.publish,
+            failed=self._journal_failed,
         )
         self.tree = Tree(system, self.ledger)
         self._aborter = Aborter(self.tree)
-        self._hands = Hands(self.tree, JANITOR, self._make_link, DirectoryWorkspace(), self._answered)
+        self._hands = Hands(
+            self.tree, JANITOR, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
+        )
         system.spawn(_Janitor(), JANITOR)
         system.on_crash = _report_crash
 
@@ -233,7 +213,7 @@ class Supervisor:
             profile=profile,
             policy=policy or inherited,
             started_by=started_by,
-            transcript=self._transcript(session_id),
+            transcript=transcript_of(session_id, self._state_dir),
         )
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
@@ -263,11 +243,6 @@ class Supervisor:
     def new_id(self, wanted: str) -> str:
         """An id for an entity that is not a session; numbered if it was used in this journal."""
         return self._new_id(wanted)
-
-    def _transcript(self, session_id: str) -> TranscriptSink:
-        if self._state_dir is None:
-            return _NoTranscript()
-        return Transcript(self._state_dir.transcript(session_id))
 
     # ------------------------------------------------------------------ prompts and messages
     async def request(self, session_id: str, prompt: str) -> TurnResult:
@@ -355,34 +330,42 @@ class Supervisor:
         await self.close_session(child_id, reason="its work is done", actor=child_id)
 
     # ------------------------------------------------------------------ ends
-    def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan:
-        """What an abort would end, without ending anything.
+    def plan_abort(self, target: str, scope: AbortScope, *, hurry: bool = False) -> AbortPlan:
+        """What an abort would end, without ending anything; with *hurry*, also what is ending already.
 
         Raises:
-            UnknownTarget: nothing alive, and nothing that has ended here, has that id.
+            UnknownTarget: nothing alive has that id.
             ValueError: SIBLING of a root session.
         """
-        nodes = self.tree.nodes()
-        if target not in nodes:
-            nodes.update(self._ended_node(target))
-        return plan_abort(nodes, target, scope)
+        return plan_abort(self.tree.nodes(hurry=hurry), target, scope)
 
-    def _ended_node(self, target: str) -> dict[str, TreeNode]:
-        turn, _, call = target.rpartition(":c")
-        turn_or_target = turn if turn and call.isdigit() else target
-        if turn_or_target not in self._taken and turn_or_target.rpartition(":")[0] not in self._taken:
-            raise UnknownTarget(target)
-        return {target: TreeNode(id=target, kind="session", ended=True)}
+    async def _has_ended(self, target: str) -> bool:
+        """True if the journal knows *target*: a session, or a tool call of one of its turns."""
+        turn_id, _, call = target.rpartition(":c")
+        if any(row.id == target and row.kind == Kind.SESSION for row in await self.journal.entities()):
+            return True
+        if not (turn_id and call.isdigit()):
+            return False
+        events = await self.journal.events(entity_id=turn_id)
+        return any(event.event == "tool_started" and event.metadata.get("number") == int(call) for event in events)
 
     async def abort(
         self, target: str, scope: AbortScope, *, reason: str = "", actor: str = "operator", now: bool = False
     ) -> Receipt:
         """End what the scope reaches from *target*; the receipt says how. What has ended is no error.
 
+        *now* starts at the kill rung, also where an earlier abort is still climbing towards it.
+
         Raises:
-            UnknownTarget, ValueError: as :meth:`plan_abort`.
+            UnknownTarget: nothing alive has that id, and nothing that has ended had.
+            ValueError: SIBLING of a root session.
         """
-        plan = self.plan_abort(target, scope)
+        try:
+            plan = self.plan_abort(target, scope, hurry=now)
+        except UnknownTarget:
+            if not await self._has_ended(target):
+                raise
+            return Receipt(abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True)
         return await self.execute(plan, reason=reason or f"aborted by {actor}", actor=actor, now=now)
 
     async def execute(self, plan: AbortPlan, *, reason: str, actor: str = "operator", now: bool = False) -> Receipt:
@@ -395,7 +378,7 @@ class Supervisor:
             return Receipt(
                 abort_id="", target=plan.target, scope=plan.scope, reason="already_ended", already_ended=True
             )
-        if self.plan_abort(plan.target, plan.scope).tree != plan.tree:
+        if plan.tree not in [self.plan_abort(plan.target, plan.scope, hurry=one).tree for one in (now, False)]:
             raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
         return await self._aborter.execute(plan, reason=reason, actor=actor, now=now)
 
@@ -405,8 +388,7 @@ class Supervisor:
         if work is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
-        if not work.ending:
-            self.tree.tell(session_id, stop, cause=Cause(actor=actor))
+        self.tree.end(session_id, stop, cause=Cause(actor=actor))
         await work.ended.wait()
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
@@ -435,7 +417,7 @@ class Supervisor:
         for work in list(self.tree.works.values()):
             if work.parent_id is None:
                 stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-                self.tree.tell(work.session_id, stop, cause=Cause(actor=actor))
+                self.tree.end(work.session_id, stop, cause=Cause(actor=actor))
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""
@@ -444,9 +426,9 @@ class Supervisor:
             while self._waiting and not self.stop_now.is_set() and self.failure is None:
                 await self._next_change()
         for work in list(self.tree.works.values()):
-            if work.parent_id is None and not work.ending:
+            if work.parent_id is None:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
-                self.tree.tell(work.session_id, stop, cause=Cause(actor="host"))
+                self.tree.end(work.session_id, stop, cause=Cause(actor="host"))
         await self._all_ended()
 
     async def abort_all(self, reason: str) -> None:
@@ -479,58 +461,15 @@ class Supervisor:
         """Every living entity, parents first."""
         return self.tree.rows()
 
-    @asynccontextmanager
-    async def subscribe(self, after_seq: int | None = None) -> AsyncIterator[AsyncIterator[LifecycleEvent]]:
+    def subscribe(
+        self, after_seq: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncGenerator[LifecycleEvent, None]]:
         """Durable records as they come; from *after_seq* on, those of the past first. At most 4,096 behind.
 
         Raises:
             SubscriptionLagged: (while iterating) the subscriber was too slow.
         """
-        send, receive = anyio.create_memory_object_stream[LifecycleEvent](SUBSCRIPTION_MAX)
-        self._subscribers.append(send)
-        try:
-            past = await self.journal.events(after_seq=after_seq) if after_seq is not None else []
-            yield self._told(past, receive, send)
-        finally:
-            if send in self._subscribers:
-                self._subscribers.remove(send)
-            send.close()
-            receive.close()
-
-    async def _told(
-        self,
-        past: list[LifecycleEvent],
-        receive: ObjectReceiveStream[LifecycleEvent],
-        send: MemoryObjectSendStream[LifecycleEvent],
-    ) -> AsyncIterator[LifecycleEvent]:
-        last = 0
-        while past:
-            for record in past:
-                last = record.seq
-                yield record
-            past = await self.journal.events(after_seq=last)
-        async for record in receive:
-            if record.seq > last:
-                yield record
-        if send in self._lagged:
-            raise SubscriptionLagged("the subscriber was too slow; read on from the journal")
-
-    def _publish(self, record: LifecycleEvent) -> None:
-        for send in list(self._subscribers):
-            try:
-                send.send_nowait(record)
-            except anyio.WouldBlock:
-                self._subscribers.remove(send)
-                self._lagged.append(send)
-                send.close()
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                self._subscribers.remove(send)
-
-    def end_subscriptions(self) -> None:
-        """Nothing more will come."""
-        for send in self._subscribers:
-            send.close()
-        self._subscribers.clear()
+        return self.subscriptions.open(after_seq)
 
     async def _next_change(self) -> None:
         """Wait until a request has been answered, or it is time to stop."""
@@ -561,25 +500,6 @@ class Supervisor:
             answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
         self._waiting.clear()
 
-    def _make_link(self, work: Work, agent_id: str, incarnation: int, prompt: str) -> Link:
-        profile = work.profile
-        if profile.function is not None:
-            return FunctionLink(
-                self.tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
-            )
-        codec = codec_for(profile.adapter)()
-        launch = Launch(argv=codec.argv(profile.command, prompt), cwd=work.directory, env=profile.env)
-        return ProcessLink(
-            self.tree,
-            work,
-            agent_id,
-            incarnation,
-            codec=codec,
-            host=self._host,
-            launch=launch,
-            delegate=self._delegate,
-        )
-
 
 class _Janitor:
     """The actor in whose scope the ends of sessions are joined."""
@@ -604,21 +524,6 @@ def _check_name(name: str) -> None:
 
 def _report_crash(actor_id: str, error: BaseException) -> None:
     _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
-
-
-def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
-    """A configured agent as the runtime has it: its command, its directory, and a clean environment."""
-    env = {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
-    env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
-    env.update(config.env)
-    return AgentProfile(
-        name=name,
-        adapter=config.adapter,
-        command=scripted_command() if config.adapter == "scripted" else tuple(config.command),
-        env=env,
-        directory=str(workdir / config.cwd) if config.cwd else str(workdir),
-        permissions=config.permissions,
-    )
 
 
 @asynccontextmanager
@@ -683,7 +588,7 @@ async def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
             else:
                 await supervisor.abort_all(f"the host left by {kind.__name__}: {error}")
             await supervisor.ledger.flush()
-            supervisor.end_subscriptions()
+            supervisor.subscriptions.end()
         if supervisor.failure is not None and kind is None:
             raise supervisor.failure
         return False

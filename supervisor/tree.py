@@ -18,6 +18,8 @@ from actors.machine import Event
 from supervisor.abort import ProcessFate, TreeNode
 from supervisor.entity import Entity, Lifecycle
 from supervisor.ledger import Cause, Ledger
+from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.session import SESSION, Session
 from supervisor.ports import EntityRow, TranscriptSink
 from supervisor.vocabulary import AbortPolicy, Kind, LifecycleEvent, Rung, Verdict
 
@@ -74,6 +76,7 @@ class Link(Protocol):
     """The live connection to one agent: what a session's hands hold while the agent is there."""
 
     agent_id: str
+    turn_id: str | None
     ended: anyio.Event
     is_ready: bool
 
@@ -140,9 +143,12 @@ class Work:
         self.link: Link | None = None
         self.launches = 0
         self.requests = 0
+        self.told = False
         self.ending = False
+        self.interrupted_for: list[str] = []
         self.running = anyio.Event()
         self.hurried = anyio.Event()
+        self.over = anyio.Event()
         self.ended = anyio.Event()
         self.report: EndReport | None = None
         self.fates: list[ProcessFate] = []
@@ -194,6 +200,7 @@ class Tree:
         self.ledger = ledger
         self.entities: dict[str, Entity] = {}
         self.works: dict[str, Work] = {}
+        self._burials: dict[str, anyio.Event] = {}
 
     # ------------------------------------------------------------------ birth and end
     def birth(
@@ -218,6 +225,7 @@ class Tree:
         else:
             self.system.spawn(entity, entity_id, parent=parent_id, home=home)
         self.entities[entity_id] = entity
+        self._burials[entity_id] = anyio.Event()
         entity.born(cause)
         return entity
 
@@ -234,18 +242,38 @@ class Tree:
         if work is not None:
             work.transcript.close()
             work.ended.set()
+        if entity_id in self._burials:
+            self._burials.pop(entity_id).set()
+
+    async def buried(self, entity_id: str) -> None:
+        """Wait until the last record of an entity is durable."""
+        if entity_id in self._burials:
+            await self._burials[entity_id].wait()
 
     # ------------------------------------------------------------------ talking
     def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
         """Put *event* into the entity's mailbox; ``False`` if it is no more."""
         ref = self.system.ref(entity_id)
-        if ref is None or entity_id not in self.entities:
+        if ref is None or entity_id not in self.entities or not self.hears(entity_id, event):
             return False
         try:
             ref.tell(event, lane=lane, cause=cause)
         except ActorStopped:
             return False
         return True
+
+    def hears(self, entity_id: str, event: Event) -> bool:
+        """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
+        work = self.works.get(entity_id)
+        ending = work is not None and (work.told or work.ending)
+        return not ending or type(event) in SESSION.allowed(Session.STOPPED)
+
+    def end(self, session_id: str, stop: OperatorStop, *, cause: Cause) -> None:
+        """Tell a session to end. The first one who says so is heard; after that only who wants it at once."""
+        work = self.works.get(session_id)
+        if work is not None and (stop.now or not work.told):
+            work.told = True
+            self.tell(session_id, stop, cause=cause)
 
     async def post(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL) -> LifecycleEvent:
         """Send *event*, wait until its record is durable, and return that.
@@ -292,8 +320,8 @@ class Tree:
         """The child sessions that are alive, oldest first."""
         return [work for work in self.works.values() if work.parent_id == session_id]
 
-    def nodes(self) -> dict[str, TreeNode]:
-        """The tree as aborts see it: sessions and open tool calls."""
+    def nodes(self, *, hurry: bool = False) -> dict[str, TreeNode]:
+        """The tree as aborts see it: sessions and open tool calls. Who is ending has ended, but for one to *hurry* it."""
         children: dict[str, list[str]] = {session_id: [] for session_id in self.works}
         for work in self.works.values():
             if work.parent_id in children:
@@ -302,10 +330,10 @@ class Tree:
         for tool in tools:
             if tool.parent in children:
                 children[tool.parent].append(tool.id)
-        sessions = (self._node(work, tuple(children[work.session_id])) for work in self.works.values())
+        sessions = (self._node(work, tuple(children[work.session_id]), hurry) for work in self.works.values())
         return {node.id: node for node in (*sessions, *tools)}
 
-    def _node(self, work: Work, children: tuple[str, ...]) -> TreeNode:
+    def _node(self, work: Work, children: tuple[str, ...], hurry: bool) -> TreeNode:
         return TreeNode(
             id=work.session_id,
             kind="session",
@@ -313,7 +341,7 @@ class Tree:
             children=children,
             started_by=work.started_by,
             policy=work.policy,
-            ended=work.ending,
+            ended=(work.told or work.ending) and not hurry,
         )
 
     def rows(self) -> list[EntityRow]:

@@ -317,7 +317,7 @@ async def test_a_turn_that_takes_too_long_is_interrupted(tmp_path: Path) -> None
 
 async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> None:
     """One that does not stop at its time-out is killed, and the next attempt has a new process."""
-    settings = quick(turn_timeout_s=0.5, grace_s=0.1)
+    settings = quick(turn_timeout_s=0.5, grace_s=0.1, ladder={"request_s": 0.1})
     async with supervising(tmp_path, settings=settings) as run:
         session = await run.sup.start_session("s", agent="scripted")
         prompt = "@run test -e tried && echo again || touch tried\n@deaf\n@wait never"

@@ -346,7 +346,7 @@ async def test_cancelling_a_home_cancels_the_tasks_of_those_homed_there() -> Non
         assert len(system) == 5
         for actor_id in ("session", "turn", "tool", "newcomer"):
             with pytest.raises(ActorStopped):
-                context_of(system, actor_id).start_task(jobs[actor_id].run)
+                context_of(system, actor_id).start_task(Job("late", log).run)
         system.stop("session")
         await system.join("session")
         assert log[7:] == []

@@ -1,0 +1,82 @@
+"""What a session is equipped with: its agent's command and environment, its link, its transcript.
+
+Here the names of a configuration become real parts. An agent gets a clean environment: what its configuration names,
+a PATH and a HOME, and nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from supervisor.adapters.catalogue import codec_for, scripted_command
+from supervisor.adapters.inprocess import FunctionLink
+from supervisor.config import AgentConfig
+from supervisor.journal.statedir import StateDir
+from supervisor.journal.transcript import Transcript
+from supervisor.link import Delegate, ProcessLink
+from supervisor.ports import Launch, TranscriptSink
+from supervisor.processes.host import WardenHost
+from supervisor.tree import AgentProfile, Link, Tree, Work
+
+__all__ = ["LinkMaker", "profile_of", "transcript_of"]
+
+CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
+    """A configured agent as the runtime has it: its command, its directory, and a clean environment."""
+    env = {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+    env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
+    env.update(config.env)
+    return AgentProfile(
+        name=name,
+        adapter=config.adapter,
+        command=scripted_command() if config.adapter == "scripted" else tuple(config.command),
+        env=env,
+        directory=str(workdir / config.cwd) if config.cwd else str(workdir),
+        permissions=config.permissions,
+    )
+
+
+class LinkMaker:
+    """Makes the link to a session's next agent: a program under a warden, or a function."""
+
+    def __init__(self, tree: Tree, delegate: Delegate) -> None:
+        self._tree = tree
+        self._delegate = delegate
+        self._host = WardenHost()
+
+    def __call__(self, work: Work, agent_id: str, incarnation: int, prompt: str) -> Link:
+        profile = work.profile
+        if profile.function is not None:
+            return FunctionLink(
+                self._tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
+            )
+        codec = codec_for(profile.adapter)()
+        launch = Launch(argv=codec.argv(profile.command, prompt), cwd=work.directory, env=profile.env)
+        return ProcessLink(
+            self._tree,
+            work,
+            agent_id,
+            incarnation,
+            codec=codec,
+            host=self._host,
+            launch=launch,
+            delegate=self._delegate,
+        )
+
+
+class _NoTranscript:
+    """Without a state directory nothing is written."""
+
+    def write(self, source: str, text: str, *, at: float) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def transcript_of(session_id: str, state_dir: StateDir | None) -> TranscriptSink:
+    """Where a session's agent is heard: a file in the state directory, if there is one."""
+    return _NoTranscript() if state_dir is None else Transcript(state_dir.transcript(session_id))

@@ -1,0 +1,640 @@
+"""Aborts of real agents: what each scope reaches, that nothing else notices, and what the receipts and records say.
+
+How an abort decides whom it reaches is tested exhaustively elsewhere; here it is carried out on processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor import aborter, runtime
+from supervisor.abort import Receipt, UnknownTarget
+from supervisor.config import AgentConfig
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.ports import Append, JournalError
+from supervisor.runtime import Refused, TurnResult
+from supervisor.vocabulary import AbortPolicy, AbortScope
+from tests.support import (
+    AGENTS,
+    Gate,
+    Roll,
+    Run,
+    ask,
+    gone,
+    nothing_left,
+    path_of,
+    pids_of,
+    quick,
+    supervising,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
+    roll = Roll(tmp_path)
+    yield roll
+    roll.close()
+
+
+@pytest.fixture
+def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
+    gate = Gate(tmp_path)
+    yield gate
+    gate.close()
+
+
+def hold(name: str = "tool") -> str:
+    """A command that comes to the roll, leaves a child and a daemon there, and stays."""
+    daemon = "setsid sh -c 'trap \"\" TERM; sleep 1000' & setsid sleep 1000 &"
+    return f"exec 9>roll; {daemon} echo {name} $$ >&9; sleep 1000"
+
+
+def ends(receipt: Receipt) -> dict[str, str]:
+    return {node.id: node.outcome for node in receipt.nodes}
+
+
+def rungs(receipt: Receipt) -> dict[str, str]:
+    return {node.id: node.rung for node in receipt.nodes}
+
+
+def results_of(run: Run, turn_id: str) -> list[str]:
+    """The results that a turn's calls had."""
+    return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
+
+
+# ---------------------------------------------------------------------------------------------------- TOOL
+async def test_a_tool_abort_ends_one_call(tmp_path: Path, roll: Roll) -> None:
+    """A call that we run: its process tree is gone, it has one result, aborted, and the turn goes on to succeed."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"@run {hold()}\n@say and on")
+        await roll.here(1)
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough", actor="ann")
+        await roll.all_gone()
+        result = await asked.result()
+        assert result.outcome == "completed"
+        assert result.text.endswith("and on\n")
+    assert ends(receipt) == {"s:t1:c1": "ended"}
+    assert (receipt.already_ended, receipt.survivors, len(receipt.processes)) == (False, 0, 1)
+    assert receipt.processes[0].owner == "s:t1:c1"
+    assert receipt.processes[0].ended_by in ("terminate", "kill")
+    assert receipt.killed_at is not None
+    assert receipt.recorded_at is not None
+    assert receipt.killed_at <= receipt.recorded_at
+    assert results_of(run, "s:t1") == ["aborted"]
+    assert "Interrupting" not in path_of(run.events(), "s")
+    assert path_of(run.events(), "s:t1")[-1] == "REAPED"
+
+
+async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: Roll) -> None:
+    """Of parallel calls only the one that is named ends; the turn is still in TOOL_USE, and each has one result."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        command = "exec 9>roll; echo tool $$ >&9; test -e go || while ! test -e go; do sleep 0.01; done"
+        asked = ask(group, session, f"@tools 3 {command}")
+        await roll.here(3)
+        await until(run.sup, "tool_started", "s:t1", number=3)
+        await run.sup.abort("s:t1:c2", TOOL, reason="enough")
+        assert run.sup.state_of("s:t1") == "TOOL_USE"
+        (tmp_path / "go").touch()
+        assert (await asked.result()).outcome == "completed"
+        await roll.all_gone()
+    assert sorted(results_of(run, "s:t1")) == ["aborted", "completed", "completed"]
+
+
+async def test_a_tool_abort_of_a_call_that_the_agent_runs(tmp_path: Path, roll: Roll) -> None:
+    """A call that we cannot end by a scope: the turn is interrupted and prompted again, and the receipt says so."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"@local exec 9>roll; echo tool $$ >&9; exec sleep 1000\n@say never")
+        await roll.here(1)
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
+        await roll.all_gone()
+        assert (await asked.result()).text.startswith("understood: ")
+    [node] = receipt.nodes
+    assert (node.outcome, node.rung) == ("ended", "request")
+    assert node.how == "the turn was interrupted, since the agent runs this call by itself"
+    assert results_of(run, "s:t1") == ["aborted"]
+    assert len(pids_of(run.events(), "s")) == 1
+    assert path_of(run.events(), "s").count("Running") == 2
+
+
+async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path, roll: Roll) -> None:
+    """If the agent does not stop either, it is killed after its grace, and the receipt names the rung and its fate."""
+    async with supervising(tmp_path, settings=quick(grace_s=0.1)) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"@deaf\n@local exec 9>roll; echo tool $$ >&9; sleep 1000")
+        await roll.here(1)
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
+        await roll.all_gone()
+        assert (await asked.result()).text.startswith("understood: ")
+    assert rungs(receipt) == {"s:t1:c1": "kill"}
+    assert [(fate.owner, fate.ended_by, fate.survivors) for fate in receipt.processes] == [("s:a1", "kill", 0)]
+
+
+async def test_a_tool_abort_of_a_delegating_call(tmp_path: Path, roll: Roll) -> None:
+    """The child session that the call started ends with it, in order; the parent's turn goes on."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"@agent kid\n  @run {hold()}\n@say and on")
+        await roll.here(1)
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
+        await roll.all_gone()
+        result = await asked.result()
+        assert result.outcome == "completed"
+        assert result.text.startswith("kid aborted: ")
+        assert result.text.endswith("and on\n")
+    assert ends(receipt) == {"s/kid": "ended", "s:t1:c1": "ended"}
+    assert rungs(receipt)["s/kid"] == "request"
+    assert path_of(run.events(), "s/kid")[-1] == "Stopped"
+    [stop] = run.transitions("OperatorStop", "s/kid")
+    assert (stop.abort_reason, stop.abort_id) == ("parent_aborted", receipt.abort_id)
+    assert results_of(run, "s:t1") == ["aborted"]
+
+
+async def test_a_tool_abort_of_a_session_means_its_open_calls(tmp_path: Path, roll: Roll) -> None:
+    """TOOL on a session ends every call that is open, and no more."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"@tools 2 {hold()}\n@say and on")
+        await roll.here(2)
+        receipt = await session.abort(TOOL, reason="enough")
+        assert (await asked.result()).outcome == "completed"
+        await roll.all_gone()
+    assert ends(receipt) == {"s:t1:c1": "ended", "s:t1:c2": "ended"}
+
+
+# ---------------------------------------------------------------------------------------------------- SESSION
+FAMILY = """\
+@agent a
+  @agent aa
+    @run {hold}
+@agent b
+  @run {hold}
+@agent c
+  @wait go
+  @say c is done
+@say the lead is done
+"""
+
+
+async def family(run: Run, group: anyio.abc.TaskGroup, roll: Roll, policy: AbortPolicy | None = None) -> None:
+    """A lead with three children, of which the first has one; two of them hold something, ``c`` waits."""
+    prompt = FAMILY.replace("{hold}", hold())
+    session = await run.sup.start_session("lead", agent="scripted", policy=policy)
+    run.asked = ask(group, session, prompt)
+    await roll.here(2)
+    await until(run.sup, "SessionStarted", "lead/c")
+
+
+async def test_a_session_abort_reaches_all_descendants(tmp_path: Path, roll: Roll) -> None:
+    """SESSION on the root: everybody ends, leaves first, and no process is left; others are not touched."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        other = await run.sup.start_session("other", agent="scripted")
+        others = ask(group, other, "@wait go\n@say untouched")
+        await until(run.sup, "SessionStarted", "other")
+        await family(run, group, roll)
+        receipt = await run.sup.abort("lead", SESSION, reason="all of it")
+        await roll.all_gone()
+        result = await run.asked.result()
+        assert (result.outcome, result.error) == ("aborted", "all of it")
+        await gone(*[pid for name in ("lead", "lead/a", "lead/a/aa", "lead/b") for pid in pids_of(run.events(), name)])
+        (tmp_path / "go").touch()
+        assert (await others.result()).text == "untouched\n"
+    everybody = {"lead", "lead/a", "lead/a/aa", "lead/b", "lead/c"}
+    assert ends(receipt) == dict.fromkeys(everybody, "ended")
+    assert receipt.survivors == 0
+    endings = [one.entity_id for one in run.transitions("Ended") if one.entity_id in everybody]
+    assert endings.index("lead/a/aa") < endings.index("lead/a") < endings.index("lead") == len(endings) - 1
+    assert {one.abort_id for one in run.transitions("OperatorStop") if one.entity_id in everybody} == {receipt.abort_id}
+
+
+async def test_a_session_abort_of_a_child_leaves_its_parent(tmp_path: Path, roll: Roll) -> None:
+    """SESSION on a child: it and its descendants end; its parent and its siblings go on."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        await family(run, group, roll)
+        receipt = await run.sup.abort("lead/a", SESSION, reason="not that")
+        assert ends(receipt) == {"lead/a/aa": "ended", "lead/a": "ended"}
+        assert run.sup.state_of("lead/b") == "Running"
+        await run.sup.abort("lead/b", SESSION, reason="nor that")
+        (tmp_path / "go").touch()
+        result = await run.asked.result()
+        assert result.outcome == "completed"
+        assert sorted(result.text.splitlines()[:2]) == ["a aborted: not that", "b aborted: nor that"]
+        assert result.text.endswith("c completed: c is done\nthe lead is done\n")
+
+
+async def test_a_session_abort_through_one_of_its_calls(tmp_path: Path, roll: Roll) -> None:
+    """SESSION on a call is one of its session."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"@run {hold()}")
+        await roll.here(1)
+        receipt = await run.sup.abort("s:t1:c1", SESSION, reason="enough")
+        assert (await asked.result()).outcome == "aborted"
+        await roll.all_gone()
+    assert ends(receipt) == {"s": "ended"}
+    assert results_of(run, "s:t1") in (["aborted"], [])  # where the turn failed first, its record says so
+    [failed] = run.transitions("task_failed", "s:t1")
+    assert failed.abort_id == receipt.abort_id
+
+
+async def test_who_ignores_everything_is_killed(tmp_path: Path, roll: Roll) -> None:
+    """A deaf agent with a deaf daemon: the ladder is climbed to its kill rung, and nothing is left."""
+    async with supervising(tmp_path, settings=quick(ladder={"request_s": 0.1})) as run:
+        async with anyio.create_task_group() as group:
+            session = await run.sup.start_session("s", agent="scripted")
+            asked = ask(group, session, f"@deaf\n@daemon\n@local exec 9>roll; echo tool $$ >&9; trap '' TERM; sleep 1000")
+            await roll.here(1)
+            receipt = await session.abort(reason="hung")
+            await roll.all_gone()
+            assert (await asked.result()).outcome == "aborted"
+    assert rungs(receipt) == {"s": "kill"}
+    [fate] = receipt.processes
+    assert (fate.owner, fate.ended_by, fate.survivors) == ("s:a1", "kill", 0)
+    assert fate.killed >= 2
+    [exited] = run.transitions("agent_exited", "s:a1")
+    assert (exited.metadata["status"], exited.metadata["survivors"]) == (-9, 0)
+
+
+async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: Roll) -> None:
+    """While the first climbs a ladder that would take ten minutes, one with *now* ends it on the kill rung."""
+    slow = quick(ladder={"request_s": 600.0, "cancel_s": 600.0})
+    async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        ask(group, session, f"@deaf\n@agent kid\n  @deaf\n  @local exec 9>roll; echo tool $$ >&9; sleep 1000")
+        await roll.here(1)
+        receipts: list[Receipt] = []
+
+        async def politely() -> None:
+            receipts.append(await session.abort(reason="please"))
+
+        group.start_soon(politely)
+        await until(run.sup, "OperatorStop", "s")
+        third = await run.sup.abort("s", SESSION, reason="me too")
+        assert (third.already_ended, third.nodes) == (True, ())
+        hurried = await run.sup.abort("s", SESSION, reason="now", now=True)
+        await roll.all_gone()
+    assert rungs(hurried) == {"s/kid": "kill", "s": "kill"}
+    assert [rungs(one) for one in receipts] == [rungs(hurried)]
+    assert {one.reason for one in run.events("s") if one.event == "AbortRecord"} == {"please", "now"}
+
+
+async def test_an_abort_at_once_does_not_ask(tmp_path: Path, roll: Roll) -> None:
+    """With *now* the first abort starts at the kill rung, too."""
+    slow = quick(ladder={"request_s": 600.0, "cancel_s": 600.0})
+    async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"@deaf\n@run {hold()}")
+        await roll.here(1)
+        receipt = await run.sup.abort("s", SESSION, reason="now", now=True)
+        await roll.all_gone()
+        assert (await asked.result()).outcome == "aborted"
+    assert rungs(receipt) == {"s": "kill"}
+
+
+async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) -> None:
+    """In Spawning: the launch is given up, its process is gone, and the request is answered."""
+    async with supervising(tmp_path, agents={"slow": gate.agent()}) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="slow")
+        asked = ask(group, session, "@say hi")
+        await until(run.sup, "AgentLaunched", "s")
+        [pid] = pids_of(run.events(), "s")
+        receipt = await session.abort(reason="too slow")
+        await gone(pid)
+        assert await asked.result() == TurnResult("aborted", "too slow", "")
+    assert ends(receipt) == {"s": "ended"}
+    assert path_of(run.events(), "s:t1") == ["IDLE", "CLAIMING", "SPAWNING", "FAILED", "REAPED"]
+
+
+@pytest.mark.parametrize("state", ["Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting"])
+async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -> None:
+    """Whatever a session is doing when the abort comes, it ends, answers, and refuses nothing afterwards."""
+    async with supervising(tmp_path) as run:
+        for number in range(4):
+            async with anyio.create_task_group() as group:
+                session = await run.sup.start_session(f"s{number}", agent="scripted")
+                asked = ask(group, session, "@run sleep 1000")
+                await reached(run, session.id, state)
+                for _ in range(3 * number):
+                    await anyio.lowlevel.checkpoint()
+                receipt = await session.abort(reason="no")
+                assert (await asked.result()).outcome == "aborted"
+                assert ends(receipt) == {session.id: "ended"}
+
+
+async def reached(run: Run, session_id: str, state: str) -> None:
+    """As soon as the session is in that state: before its record is durable."""
+    while run.sup.state_of(session_id) != state:
+        if run.sup.state_of(session_id) == "Running":
+            await run.sup.send(session_id, "hm", urgent=True, sender="test")
+        await anyio.lowlevel.checkpoint()
+
+
+# ---------------------------------------------------------------------------------------------------- SIBLING
+async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path, roll: Roll) -> None:
+    """SIBLING by c: the full subtrees of a and b end; c and the lead live on and succeed."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        await family(run, group, roll)
+        receipt = await run.sup.abort("lead/c", SIBLING, reason="c found it")
+        await roll.all_gone()
+        assert run.sup.state_of("lead/c") == "Running"
+        (tmp_path / "go").touch()
+        result = await run.asked.result()
+        assert result.outcome == "completed"
+        assert result.text.endswith("c completed: c is done\nthe lead is done\n")
+    assert set(ends(receipt)) == {"lead/a/aa", "lead/a", "lead/b"}
+    for child in ("lead/a", "lead/b"):
+        [stop] = run.transitions("OperatorStop", child)
+        assert (stop.abort_reason, stop.transition_reason) == ("sibling_aborted", "sibling_aborted")
+
+
+async def test_a_sibling_abort_rises_where_the_policy_says_so(tmp_path: Path, roll: Roll) -> None:
+    """With sibling_to_session the parent ends too, the trigger with it; the record names the edge."""
+    policy = AbortPolicy(sibling_to_session=True, ladder=quick().policy.ladder.value())
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        await family(run, group, roll, policy)
+        receipt = await run.sup.abort("lead/c", SIBLING, reason="all or none")
+        await roll.all_gone()
+        assert (await run.asked.result()).outcome == "aborted"
+    assert set(ends(receipt)) == {"lead/a/aa", "lead/a", "lead/b", "lead/c", "lead"}
+    assert edges_of(run) == [(None, None, "sibling"), ("sibling_to_session", receipt.abort_id, "session")]
+    assert crossing_of(run, "lead") == "sibling_to_session"
+
+
+async def test_a_tool_abort_fires_siblings_where_the_policy_says_so(tmp_path: Path, roll: Roll) -> None:
+    """With tool_to_sibling the call and the siblings of its session end; the session goes on; the edge is named."""
+    policy = AbortPolicy(tool_to_sibling=True, ladder=quick().policy.ladder.value())
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        await family(run, group, roll, policy)
+        receipt = await run.sup.abort("lead/b:t1:c1", TOOL, reason="poisoned")
+        await roll.all_gone()
+        result = await run.asked.result()
+        assert result.outcome == "completed"
+        assert "b completed: " in result.text
+    assert set(ends(receipt)) == {"lead/b:t1:c1", "lead/a/aa", "lead/a", "lead/c"}
+    assert edges_of(run) == [(None, None, "tool"), ("tool_to_sibling", receipt.abort_id, "sibling")]
+    assert crossing_of(run, "lead/c") == "tool_to_sibling"
+
+
+def edges_of(run: Run) -> list[tuple[str | None, str | None, str]]:
+    """Every abort record: its policy edge, its parent record, its scope."""
+    found = [one.metadata for one in run.events() if one.event == "AbortRecord"]
+    return [(one["policy_edge"], one["parent_record"], one["scope"]) for one in found]
+
+
+def crossing_of(run: Run, session_id: str) -> str:
+    """The policy edge in the record that caused a session's end."""
+    [stop] = run.transitions("OperatorStop", session_id)
+    [record] = [one for one in run.events() if one.seq == stop.cause_id]
+    return str(record.metadata["policy_edge"])
+
+
+# ---------------------------------------------------------------------------------------------------- what is refused
+async def test_what_has_ended_is_no_error(tmp_path: Path) -> None:
+    """An abort of an ended session, or of a call of the past, is answered already_ended, and records nothing."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        await session.run("@run true")
+        before = len(run.events())
+        over = await run.sup.abort("s:t1:c1", TOOL, reason="late")
+        assert (over.already_ended, over.nodes) == (True, ())
+        assert len(run.events()) == before
+        await session.close()
+        for scope in (SESSION, TOOL):
+            assert (await session.abort(scope)).already_ended
+
+
+async def test_what_never_was_is_an_error(tmp_path: Path) -> None:
+    """An id that nothing has, and the siblings of a root, are told apart from what has ended."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        for target in ("nobody", "nobody:t1:c1", "s/kid"):
+            with pytest.raises(UnknownTarget, match=target):
+                await run.sup.abort(target, SESSION)
+        with pytest.raises(ValueError, match="s is a root session and has no siblings"):
+            await session.abort(SIBLING)
+
+
+async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
+    """What was planned is what is done: a tree that has grown since refuses the plan, and nothing ends."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        plan = run.sup.plan_abort("s", SESSION)
+        await session.start_child("kid")
+        with pytest.raises(Refused, match="the tree below s has changed"):
+            await run.sup.execute(plan, reason="as planned")
+        assert run.sup.state_of("s") == "Initializing"
+        plan = run.sup.plan_abort("s", SESSION)
+        assert [node.id for node in plan.nodes] == ["s/kid", "s"]
+        assert set(ends(await run.sup.execute(plan, reason="as planned"))) == {"s", "s/kid"}
+
+
+# ---------------------------------------------------------------------------------------------------- the disk
+class FrozenJournal(MemoryJournal):
+    """A disk that stops to answer while ``frozen`` is set."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.thaw = anyio.Event()
+        self.thaw.set()
+
+    def freeze(self) -> None:
+        self.thaw = anyio.Event()
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.thaw.wait()
+        await super().append(batch)
+
+
+async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> None:
+    """With a frozen disk the processes of a whole family are gone before it answers; the receipt comes after."""
+    settings = quick(ladder={"request_s": 0.3})
+    async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run, anyio.create_task_group() as group:
+        journal = run.sup.journal
+        assert isinstance(journal, FrozenJournal)
+        await family(run, group, roll)
+        durable = len(run.events())
+        journal.freeze()
+        receipts: list[Receipt] = []
+
+        async def abort() -> None:
+            receipts.append(await run.sup.abort("lead", SESSION, reason="the disk hangs"))
+
+        group.start_soon(abort)
+        await roll.all_gone()
+        await gone(*pids_of(run.events(), "lead"))
+        assert (len(run.events()), receipts) == (durable, [])
+        journal.thaw.set()
+        assert (await run.asked.result()).outcome == "aborted"
+    [receipt] = receipts
+    assert set(ends(receipt).values()) == {"ended"}
+    assert set(rungs(receipt).values()) <= {"request", "cancel", "terminate", "kill"}
+    assert receipt.killed_at is not None
+    assert receipt.recorded_at is not None
+    assert receipt.killed_at < receipt.recorded_at
+
+
+async def test_a_receipt_does_not_wait_for_ever(tmp_path: Path, roll: Roll, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the disk does not answer by the deadline the receipt comes without it, and says so."""
+    monkeypatch.setattr(aborter, "SLACK_S", 0.2)
+    settings = quick(ladder={"request_s": 0.2, "cancel_s": 0.2, "kill_s": 0.2})
+    async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run:
+        async with anyio.create_task_group() as group:
+            journal = run.sup.journal
+            assert isinstance(journal, FrozenJournal)
+            session = await run.sup.start_session("s", agent="scripted")
+            asked = ask(group, session, f"@run {hold()}")
+            await roll.here(1)
+            journal.freeze()
+            receipt = await session.abort(reason="the disk hangs")
+            assert (ends(receipt), receipt.survivors) == ({"s": "ended"}, 0)
+            assert receipt.killed_at is not None
+            assert receipt.recorded_at is None
+            await roll.all_gone()
+            journal.thaw.set()
+            assert (await asked.result()).outcome == "aborted"
+
+
+class BrokenJournal(MemoryJournal):
+    """A disk that fails from some moment on."""
+
+    broken = False
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        if self.broken:
+            raise JournalError("the disk is full")
+        await super().append(batch)
+
+
+async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: Roll) -> None:
+    """A journal that cannot be written: every process is gone, every request is answered, and the block says why."""
+    with pytest.raises(JournalError, match="the disk is full"):
+        async with supervising(tmp_path, journal=BrokenJournal) as run, anyio.create_task_group() as group:
+            session = await run.sup.start_session("s", agent="scripted")
+            asked = ask(group, session, f"@deaf\n@run {hold()}")
+            await roll.here(1)
+            journal = run.sup.journal
+            assert isinstance(journal, BrokenJournal)
+            journal.broken = True
+            with pytest.raises(JournalError, match="the disk is full"):
+                await session.send("hello")
+            result = await asked.result()
+            assert (result.outcome, "the disk is full" in result.error) == ("failed", True)
+            await roll.all_gone()
+            with pytest.raises(Refused):
+                await run.sup.start_session("another", agent="scripted")
+
+
+# ---------------------------------------------------------------------------------------------------- leaving
+async def test_leaving_in_order_finishes_what_was_asked(tmp_path: Path) -> None:
+    """The end of the block waits for prompts that were given, then ends every session; nothing is left."""
+    async with anyio.create_task_group() as group, supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@wait go\n@say done")
+        queued = ask(group, session, "@say done too")
+        await until(run.sup, "TurnRequested", "s", number=2)
+        (tmp_path / "go").touch()
+    assert (await asked.result()).text == "done\n"
+    assert (await queued.result()).text == "done too\n"
+    [stop] = run.transitions("OperatorStop", "s")
+    assert (stop.metadata["outcome"], stop.reason) == ("completed", "the supervisor is closing")
+
+
+async def test_a_drain_has_a_deadline(tmp_path: Path, roll: Roll) -> None:
+    """What is still under way then is ended."""
+    settings = quick().model_copy(update={"drain_s": 0.1})
+    async with anyio.create_task_group() as group:
+        async with supervising(tmp_path, settings=settings) as run:
+            session = await run.sup.start_session("s", agent="scripted")
+            asked = ask(group, session, f"@run {hold()}")
+            await roll.here(1)
+        await roll.all_gone()
+        assert (await asked.result()).outcome == "aborted"
+
+
+class Mishap(Exception):
+    """Something the host did."""
+
+
+async def test_leaving_by_an_exception_aborts_everything(tmp_path: Path, roll: Roll) -> None:
+    """The host's exception ends every session with that cause, and comes out as it is."""
+    async with anyio.create_task_group() as group:
+        with pytest.raises(Mishap) as caught:
+            async with supervising(tmp_path) as run:
+                session = await run.sup.start_session("s", agent="scripted")
+                asked = ask(group, session, f"@run {hold()}")
+                await roll.here(1)
+                raise Mishap("oops")
+        await roll.all_gone()
+        result = await asked.result()
+    assert (result.outcome, result.error) == ("aborted", "the host left by Mishap: oops")
+    assert str(caught.value) == "oops"
+    [stop] = run.transitions("OperatorStop", "s")
+    assert (stop.reason, stop.actor) == ("the host left by Mishap: oops", "host")
+
+
+async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll: Roll) -> None:
+    """A cancelled host still sees everything off, and the journal says why."""
+    with anyio.CancelScope() as scope:
+        async with supervising(tmp_path, settings=quick(ladder={"request_s": 0.3})) as run:
+            session = await run.sup.start_session("s", agent="scripted")
+            async with anyio.create_task_group() as group:
+                ask(group, session, f"@deaf\n@run {hold()}")
+                await roll.here(1)
+                scope.cancel()
+                await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    await roll.all_gone()
+    [stop] = run.transitions("OperatorStop", "s")
+    assert stop.reason.startswith("the host left by Cancelled")
+
+
+async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: Roll) -> None:
+    """``stop(now=True)`` from elsewhere ends what a drain waits for."""
+    async with anyio.create_task_group() as group:
+        draining = anyio.Event()
+
+        async def operator(sup: runtime.Supervisor) -> None:
+            await draining.wait()
+            await sup.stop(now=True)
+
+        async with supervising(tmp_path) as run:
+            session = await run.sup.start_session("s", agent="scripted")
+            asked = ask(group, session, f"@deaf\n@run {hold()}")
+            await roll.here(1)
+            group.start_soon(operator, run.sup)
+            draining.set()
+        await roll.all_gone()
+        assert (await asked.result()).outcome == "aborted"
+    [stop] = run.transitions("OperatorStop", "s")
+    assert (stop.reason, stop.metadata["now"]) == ("stopped at once", True)
+
+
+async def test_commands_are_aborted_too(tmp_path: Path, roll: Roll) -> None:
+    """A program that speaks no protocol is asked by SIGINT; the request rung is enough for one that heeds it."""
+    agents = {**AGENTS, "sh": AgentConfig(adapter="command", command=("sh", "-c", hold("main")))}
+    async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="sh")
+        asked = ask(group, session, "")
+        await roll.here(1)
+        receipt = await session.abort(reason="enough")
+        await roll.all_gone()
+        assert (await asked.result()).outcome == "aborted"
+    assert (receipt.survivors, ends(receipt)) == (0, {"s": "ended"})
+    assert receipt.processes[0].killed >= 2

@@ -1,0 +1,117 @@
+"""Every effect there is: which do not wait for a disk, that they are values, and how they stand in the journal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from supervisor import effects
+from supervisor.effects import (
+    Answer,
+    BuildPrompt,
+    Bury,
+    CancelSession,
+    CancelStep,
+    CancelTool,
+    CleanUp,
+    EndScope,
+    ForceStopSession,
+    LaunchAgent,
+    LogFatal,
+    OpenTurn,
+    PrepareWorktree,
+    SendPrompt,
+    StartTimer,
+    StorePrompt,
+    SupervisorEffect,
+    Tell,
+    Verify,
+    encoded,
+)
+from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
+from supervisor.vocabulary import AbortReason, Exit, Verdict
+
+FAILED = TaskFailed(
+    at=2.5,
+    verdict=Verdict(exit=Exit.TIMEOUT, error="slów", abort_reason=AbortReason.TIMEOUT, status=-9),
+    abort_id="x1",
+)
+VERDICT = {"exit": "Timeout", "error": "slów", "transition_reason": None, "abort_reason": "timeout", "status": -9}
+
+# One of each, and what the journal has of it beside its name.
+JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
+    (
+        Tell(to="s:t1", event=FAILED),
+        {
+            "to": "s:t1",
+            "event": {"name": "task_failed", "fields": {"at": 2.5, "verdict": VERDICT, "abort_id": "x1"}},
+        },
+    ),
+    (
+        StartTimer(name="backoff", delay_s=2.0, event=BackoffElapsed()),
+        {
+            "name": "backoff",
+            "delay_s": 2.0,
+            "lasting": False,
+            "event": {"name": "BackoffElapsed", "fields": {"at": 0.0}},
+        },
+    ),
+    (OpenTurn(turn_id="s:t1", request_id="r1"), {"turn_id": "s:t1", "request_id": "r1"}),
+    (PrepareWorktree(), {}),
+    (BuildPrompt(), {}),
+    (StorePrompt(prompt="P"), {"prompt": "P"}),
+    (LaunchAgent(incarnation=1, prompt="P"), {"incarnation": 1, "prompt": "P"}),
+    (SendPrompt(incarnation=1, turn_id="s:t1", prompt="P"), {"incarnation": 1, "turn_id": "s:t1", "prompt": "P"}),
+    (
+        CancelSession(reason="enough", abort_id="x1", abort_reason="timeout"),
+        {"reason": "enough", "abort_id": "x1", "abort_reason": "timeout"},
+    ),
+    (CancelStep(), {}),
+    (ForceStopSession(reason="late"), {"reason": "late"}),
+    (LogFatal(message="boom"), {"message": "boom"}),
+    (EndScope(), {"abort_id": None, "now": False}),
+    (Answer(request_id="r1", outcome="failed", error="bad"), {"request_id": "r1", "outcome": "failed", "error": "bad"}),
+    (Verify(), {}),
+    (CleanUp(), {}),
+    (
+        CancelTool(number=2, call_id="c2", abort_id=None, reason="enough"),
+        {"number": 2, "call_id": "c2", "abort_id": None, "reason": "enough"},
+    ),
+    (Bury(), {}),
+]
+KINDS = [type(one) for one, _ in JOURNALLED]
+
+
+def test_every_effect_is_tested() -> None:
+    """There is no effect but those here, and the module exports each of them."""
+    defined = {one for one in vars(effects).values() if isinstance(one, type) and issubclass(one, SupervisorEffect)}
+    assert defined == {SupervisorEffect, *KINDS}
+    assert {one.__name__ for one in defined} | {"encoded"} == set(effects.__all__)
+
+
+def test_only_what_ends_things_is_exempt() -> None:
+    """An abort never waits for a disk, and nothing else goes before its record."""
+    exempt = {one for one in KINDS if one.exempt}
+    assert exempt == {CancelSession, CancelStep, ForceStopSession, EndScope, CancelTool}
+
+
+@pytest.mark.parametrize(("effect", "fields"), JOURNALLED, ids=[one.__name__ for one in KINDS])
+def test_encoded(effect: SupervisorEffect, fields: dict[str, Any]) -> None:
+    """The journal has an effect's name and all its fields; an event within it has its own name and fields."""
+    assert json.loads(encoded(effect)) == {"effect": type(effect).__name__, **fields}
+    assert encoded(effect) == encoded(effect)
+
+
+@pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])
+def test_effects_are_values(effect: SupervisorEffect) -> None:
+    """An effect is compared by what it says, equals only its own kind, and cannot be changed."""
+    same = type(effect)(**{name: getattr(effect, name) for name in effect.__struct_fields__})
+    assert same == effect
+    assert [other for other, _ in JOURNALLED if other == effect] == [effect]
+    with pytest.raises(AttributeError):
+        effect.anything = 1  # type: ignore[attr-defined]
+    for name in effect.__struct_fields__:
+        with pytest.raises(AttributeError):
+            setattr(effect, name, None)

@@ -1,0 +1,688 @@
+"""The session's table, cell by cell, against specification 003.
+
+Every expectation here is typed from the text of the specification and of the decisions that complete it; none is read
+from the code. A cell is a state and an event; an event that a state does not take must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event, IllegalTransition
+from supervisor.effects import (
+    Answer,
+    BuildPrompt,
+    Bury,
+    CancelSession,
+    CancelStep,
+    EndScope,
+    ForceStopSession,
+    LaunchAgent,
+    LogFatal,
+    OpenTurn,
+    PrepareWorktree,
+    SendPrompt,
+    StartTimer,
+    StorePrompt,
+    Tell,
+)
+from supervisor.lifecycles.events import (
+    AgentLaunched,
+    AgentSpawned,
+    BackoffElapsed,
+    Ended,
+    FatalError,
+    GraceExceeded,
+    MessageReceived,
+    OperatorStop,
+    PromptReady,
+    SessionExited,
+    SessionStable,
+    SessionStarted,
+    TaskFailed,
+    TurnReaped,
+    TurnRequested,
+    UrgentMessage,
+    WorktreeReady,
+)
+from supervisor.lifecycles.session import (
+    SESSION,
+    Message,
+    Request,
+    Session,
+    SessionData,
+    SessionLimits,
+    backoff_ms,
+    stale,
+)
+from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+
+S = Session
+LIVE = [one for one in S if one is not S.STOPPED]
+ACTIVE = [S.RUNNING, S.INTERRUPTING]
+RESTING = [one for one in LIVE if one not in ACTIVE]
+
+OK = Verdict(exit=Exit.SUCCESS)
+ERROR = Verdict(exit=Exit.ERROR, error="bad")
+TIMEOUT = Verdict(exit=Exit.TIMEOUT, error="slow")
+OLD = Message(id="m1", sender="ann", text="old", urgent=False)
+NEW = Message(id="m2", sender="bob", text="new", urgent=True)
+FIRST = Request(id="r1", prompt="do it")
+SECOND = Request(id="r2", prompt="then this")
+
+# One event of each kind, as it comes in incarnation 3.
+EVENTS: dict[str, Event] = {
+    "TurnRequested": TurnRequested(request_id="r9", prompt="more"),
+    "WorktreeReady": WorktreeReady(path="/w"),
+    "PromptReady": PromptReady(prompt="P"),
+    "AgentLaunched": AgentLaunched(incarnation=3, agent_id="s:a1"),
+    "SessionStarted": SessionStarted(seq=2, incarnation=3, agent_id="s:a1"),
+    "SessionExited": SessionExited(incarnation=3, verdict=ERROR),
+    "SessionStable": SessionStable(incarnation=3),
+    "UrgentMessage": UrgentMessage(message_id="m3", sender="cat", text="now"),
+    "MessageReceived": MessageReceived(message_id="m3", sender="cat", text="now"),
+    "GraceExceeded": GraceExceeded(incarnation=3),
+    "BackoffElapsed": BackoffElapsed(),
+    "OperatorStop": OperatorStop(reason="enough"),
+    "FatalError": FatalError(message="boom"),
+    "TurnReaped": TurnReaped(turn_id="s:t4", completed=True),
+    "Ended": Ended(rung="request", took_s=1.0),
+}
+
+# Which events each state takes: those of the specification, then the extensions.
+TAKEN = {
+    S.INITIALIZING: "WorktreeReady OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
+    S.BUILDING_PROMPT: "PromptReady OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
+    S.SPAWNING: (
+        "SessionStarted SessionExited OperatorStop FatalError "
+        "TurnRequested AgentLaunched UrgentMessage MessageReceived TurnReaped"
+    ),
+    S.RUNNING: (
+        "SessionExited UrgentMessage OperatorStop FatalError TurnRequested SessionStable MessageReceived TurnReaped"
+    ),
+    S.INTERRUPTING: (
+        "SessionExited GraceExceeded OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped"
+    ),
+    S.SESSION_COMPLETE: "WorktreeReady OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
+    S.COOLING_DOWN: "BackoffElapsed OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
+    S.STOPPED: "OperatorStop FatalError SessionExited TurnReaped Ended",
+}
+
+
+def session(**changes: Any) -> SessionData:
+    """A session in the middle of its life: its third launch is out, one of its two messages is in the prompt."""
+    data = SessionData(
+        id="s",
+        agent="a",
+        incarnation=3,
+        concluded=2,
+        session_seq=2,
+        turn_seq=4,
+        turn_id="s:t4",
+        consecutive_errors=1,
+        total_errors=7,
+        current=FIRST,
+        queue=(SECOND,),
+        inbox=(OLD, NEW),
+        offered=1,
+        prompt="P",
+    )
+    return replace(data, **changes)
+
+
+BETWEEN = session(concluded=3)
+"""No incarnation is out."""
+DATA = {
+    S.INITIALIZING: SessionData(id="s", agent="a", turn_seq=1, turn_id="s:t1", current=FIRST, queue=(SECOND,)),
+    S.BUILDING_PROMPT: BETWEEN,
+    S.SPAWNING: session(),
+    S.RUNNING: session(),
+    S.INTERRUPTING: session(),
+    S.SESSION_COMPLETE: BETWEEN,
+    S.COOLING_DOWN: BETWEEN,
+    S.STOPPED: session(outcome="aborted", abort_id="x1", last_error="enough"),
+}
+
+
+class Case(NamedTuple):
+    """In *state*, knowing *data*, *event* leads to *target*, *changes* of the data, and *effects* in this order."""
+
+    name: str
+    state: S
+    event: Event
+    target: S
+    changes: dict[str, Any]
+    effects: tuple[Effect, ...]
+    data: SessionData
+
+
+def case(
+    name: str, state: S, event: Event, target: S, *effects: Effect, data: SessionData | None = None, **changes: Any
+) -> Case:
+    label = f"{state.value}+{type(event).name()}{f'-{name}' if name else ''}"
+    return Case(label, state, event, target, changes, effects, data or DATA[state])
+
+
+def exited(verdict: Verdict) -> SessionExited:
+    return SessionExited(incarnation=3, verdict=verdict)
+
+
+def failed(turn_id: str, **verdict: Any) -> Tell:
+    return Tell(to=turn_id, event=TaskFailed(verdict=Verdict(exit=Exit.ERROR, **verdict)))
+
+
+def backoff(delay_s: float) -> StartTimer:
+    return StartTimer(name="backoff", delay_s=delay_s, event=BackoffElapsed())
+
+
+def seed_cases() -> Iterator[Case]:
+    """The transition table of the specification, row by row."""
+    yield case("", S.INITIALIZING, WorktreeReady(), S.BUILDING_PROMPT, BuildPrompt())
+    late = SessionExited(
+        incarnation=4,
+        verdict=Verdict(exit=Exit.TIMEOUT, error="the agent was not ready in time", abort_reason=AbortReason.TIMEOUT),
+    )
+    launch = (
+        StorePrompt(prompt="Q"),
+        LaunchAgent(incarnation=4, prompt="Q"),
+        StartTimer(name="spawn", delay_s=60.0, event=late),
+    )
+    rows = [("", None, 2), ("one message", 1, 1), ("no message", 0, 0), ("more than there are", 9, 2)]
+    for name, messages, offered in rows:
+        ready = PromptReady(prompt="Q", messages=messages)
+        changes: dict[str, Any] = {"incarnation": 4, "prompt": "Q", "offered": offered}
+        yield case(name, S.BUILDING_PROMPT, ready, S.SPAWNING, *launch, **changes)
+    yield from starts()
+    yield from exits_in_spawning()
+    yield from exits_in_running()
+    interrupt = CancelSession(reason="urgent message from cat", abort_reason=AbortReason.USER_INTERRUPT)
+    grace = StartTimer(name="grace", delay_s=10.0, event=GraceExceeded(incarnation=3))
+    kept = (OLD, NEW, Message(id="m3", sender="cat", text="now", urgent=True))
+    yield case("", S.RUNNING, EVENTS["UrgentMessage"], S.INTERRUPTING, interrupt, grace, inbox=kept)
+    again = (OpenTurn(turn_id="s:t5", request_id="r1"), BuildPrompt())
+    fresh: dict[str, Any] = {"concluded": 3, "turn_seq": 5, "turn_id": "s:t5"}
+    for verdict in (OK, ERROR, TIMEOUT):
+        name = verdict.exit.value
+        yield case(name, S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, **fresh)
+        brink = session(consecutive_errors=4, total_errors=19)
+        yield case(f"{name}-brink", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=brink, **fresh)
+    force = ForceStopSession(reason="it did not stop within 10 s")
+    yield case("", S.INTERRUPTING, GraceExceeded(incarnation=3), S.BUILDING_PROMPT, force, *again, **fresh)
+    yield case("", S.SESSION_COMPLETE, WorktreeReady(), S.BUILDING_PROMPT, BuildPrompt(), session_seq=3)
+    fresh.pop("concluded")
+    yield case("", S.COOLING_DOWN, BackoffElapsed(), S.BUILDING_PROMPT, *again, **fresh)
+
+
+def starts() -> Iterator[Case]:
+    started = EVENTS["SessionStarted"]
+    ready = Tell(to="s:t4", event=AgentSpawned(incarnation=3, phase="ready"))
+    send = SendPrompt(incarnation=3, turn_id="s:t4", prompt="P")
+    yield case("", S.SPAWNING, started, S.RUNNING, ready, send, consecutive_errors=0)
+    urgent = Tell(to="s", event=UrgentMessage(message_id="m2", sender="bob", text="new"))
+    latched = session(urgent_latched=True)
+    changes: dict[str, Any] = {"consecutive_errors": 0, "urgent_latched": False}
+    yield case("latched", S.SPAWNING, started, S.RUNNING, ready, urgent, data=latched, **changes)
+    stable = StartTimer(name="stable", delay_s=5.0, event=SessionStable(incarnation=3))
+    patient = session(limits=SessionLimits(stable_after_s=5.0))
+    yield case("stable later", S.SPAWNING, started, S.RUNNING, stable, ready, send, data=patient)
+
+
+def exits_in_spawning() -> Iterator[Case]:
+    """Any end before it was ready is an error, a clean one too."""
+    clean = {"exit": Exit.ERROR, "error": "the agent exited before it was ready"}
+    rows = [
+        (ERROR, ERROR, "bad"),
+        (TIMEOUT, TIMEOUT, "slow"),
+        (OK, replace(OK, **clean), "exited before it was ready"),
+    ]
+    for verdict, told, words in rows:
+        after = (Tell(to="s:t4", event=TaskFailed(verdict=told)), CancelStep())
+        name = verdict.exit.value
+        changes: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": words}
+        yield case(name, S.SPAWNING, exited(verdict), S.COOLING_DOWN, backoff(4.0), *after, **changes)
+        fatal = f"too many errors (5 in a row, 8 in all): {words}"
+        changes |= {"consecutive_errors": 5, "last_error": fatal, "outcome": "failed", "urgent_latched": False}
+        brink = session(consecutive_errors=4, urgent_latched=True)
+        end = (LogFatal(message=fatal), *after, EndScope())
+        yield case(f"{name}-fatal", S.SPAWNING, exited(verdict), S.STOPPED, *end, data=brink, **changes)
+
+
+def exits_in_running() -> Iterator[Case]:
+    done: dict[str, Any] = {"concluded": 3, "consecutive_errors": 0, "inbox": (NEW,), "offered": 0}
+    yield case("Success", S.RUNNING, exited(OK), S.SESSION_COMPLETE, **done)
+    brink = session(consecutive_errors=4, total_errors=19, last_error="earlier")
+    yield case("Success-brink", S.RUNNING, exited(OK), S.SESSION_COMPLETE, data=brink, last_error="", **done)
+    for verdict in (ERROR, TIMEOUT):
+        name, words = verdict.exit.value, verdict.error
+        changes: dict[str, Any] = {"concluded": 3, "consecutive_errors": 2, "total_errors": 8, "last_error": words}
+        yield case(name, S.RUNNING, exited(verdict), S.COOLING_DOWN, backoff(4.0), **changes)
+        fatal = f"too many errors (2 in a row, 20 in all): {words}"
+        changes |= {"total_errors": 20, "last_error": fatal, "outcome": "failed"}
+        brink = session(total_errors=19)
+        end = (LogFatal(message=fatal), EndScope())
+        yield case(f"{name}-fatal", S.RUNNING, exited(verdict), S.STOPPED, *end, data=brink, **changes)
+
+
+def global_cases() -> Iterator[Case]:
+    """OperatorStop and FatalError from every state."""
+    aborted: dict[str, Any] = {"transition_reason": TransitionReason.ABORTED}
+    stop = OperatorStop(reason="sibling", abort_id="x1", abort_reason="sibling_aborted", now=True)
+    ended: dict[str, Any] = {"outcome": "aborted", "abort_id": "x1", "last_error": "sibling"}
+    told = Verdict(exit=Exit.ERROR, error="sibling", abort_reason=AbortReason.SIBLING_ABORTED, **aborted)
+    for state in LIVE:
+        turn_id = DATA[state].turn_id
+        plain: dict[str, Any] = {"outcome": "aborted", "last_error": "enough"}
+        if state in ACTIVE:
+            first: tuple[Effect, ...] = (CancelSession(reason="enough"),)
+            second: tuple[Effect, ...] = (
+                CancelSession(reason="sibling", abort_id="x1", abort_reason="sibling_aborted"),
+            )
+        else:
+            first = (CancelStep(), failed(turn_id, error="enough", **aborted))
+            second = (CancelStep(), Tell(to=turn_id, event=TaskFailed(verdict=told, abort_id="x1")))
+        yield case("", state, EVENTS["OperatorStop"], S.STOPPED, *first, EndScope(), **plain)
+        yield case("abort", state, stop, S.STOPPED, *second, EndScope(abort_id="x1", now=True), **ended)
+        fatal = (LogFatal(message="boom"), CancelStep(), failed(turn_id, error="boom"), EndScope())
+        yield case("", state, EVENTS["FatalError"], S.STOPPED, *fatal, last_error="boom", outcome="failed")
+    idle = replace(DATA[S.INITIALIZING], current=None, queue=(), turn_seq=0, turn_id="")
+    quiet: dict[str, Any] = {"outcome": "completed", "last_error": "no more work"}
+    close = OperatorStop(reason="no more work", outcome="completed")
+    yield case("idle", S.INITIALIZING, close, S.STOPPED, CancelStep(), EndScope(), data=idle, **quiet)
+    hurried = EndScope(abort_id="x1", now=True)
+    yield case("second", S.STOPPED, EVENTS["OperatorStop"], S.STOPPED, hurried)
+    over = replace(DATA[S.STOPPED], ended=True)
+    yield case("ended", S.STOPPED, EVENTS["OperatorStop"], S.STOPPED, data=over)
+    yield case("", S.STOPPED, EVENTS["FatalError"], S.STOPPED)
+
+
+def extension_cases() -> Iterator[Case]:
+    """Requests, messages and what comes afterwards: nothing of it changes the state."""
+    asked = Request(id="r9", prompt="more")
+    for state in LIVE:
+        data = DATA[state]
+        yield case("busy", state, EVENTS["TurnRequested"], state, queue=(SECOND, asked))
+        told = Message(id="m3", sender="cat", text="now", urgent=False)
+        yield case("", state, EVENTS["MessageReceived"], state, inbox=(*data.inbox, told))
+        if data.inbox:
+            known = MessageReceived(message_id="m2", sender="bob", text="new")
+            yield case("repeated", state, known, state)
+    for state in (S.INITIALIZING, S.BUILDING_PROMPT, S.INTERRUPTING, S.SESSION_COMPLETE, S.COOLING_DOWN):
+        told = Message(id="m3", sender="cat", text="now", urgent=True)
+        yield case("", state, EVENTS["UrgentMessage"], state, inbox=(*DATA[state].inbox, told))
+    kept = (OLD, NEW, Message(id="m3", sender="cat", text="now", urgent=True))
+    yield case("", S.SPAWNING, EVENTS["UrgentMessage"], S.SPAWNING, inbox=kept, urgent_latched=True)
+    upgraded = (replace(OLD, urgent=True), NEW)
+    again = UrgentMessage(message_id="m1", sender="ann", text="old")
+    yield case("repeated", S.SPAWNING, again, S.SPAWNING, inbox=upgraded, urgent_latched=True)
+    for state in (S.INITIALIZING, S.SESSION_COMPLETE):
+        rest = replace(DATA[state], current=None, queue=())
+        number = rest.turn_seq + 1
+        opened = (OpenTurn(turn_id=f"s:t{number}", request_id="r9"), PrepareWorktree())
+        changes: dict[str, Any] = {"current": asked, "turn_seq": number, "turn_id": f"s:t{number}"}
+        yield case("rest", state, EVENTS["TurnRequested"], state, *opened, data=rest, **changes)
+    launched = Tell(to="s:t4", event=AgentSpawned(incarnation=3, phase="launched"))
+    yield case("", S.SPAWNING, EVENTS["AgentLaunched"], S.SPAWNING, launched)
+    yield case("", S.RUNNING, EVENTS["SessionStable"], S.RUNNING, consecutive_errors=0)
+    yield from reaped_cases()
+    yield case("", S.STOPPED, EVENTS["SessionExited"], S.STOPPED, concluded=3)
+    yield from ended_cases()
+
+
+def reaped_cases() -> Iterator[Case]:
+    done = EVENTS["TurnReaped"]
+    for state in S:
+        if state is not S.SESSION_COMPLETE:
+            yield case("", state, done, state)
+    at = S.SESSION_COMPLETE
+    answer = Answer(request_id="r1", outcome="completed")
+    opened = (OpenTurn(turn_id="s:t5", request_id="r2"), PrepareWorktree())
+    changes: dict[str, Any] = {"current": SECOND, "queue": (), "turn_seq": 5, "turn_id": "s:t5"}
+    yield case("next", at, done, at, answer, *opened, **changes)
+    yield case("last", at, done, at, answer, data=replace(BETWEEN, queue=()), current=None)
+    bad = TurnReaped(turn_id="s:t4", completed=False, error="rejected")
+    no = Answer(request_id="r1", outcome="failed", error="rejected")
+    yield case("rejected", at, bad, at, no, data=replace(BETWEEN, queue=()), current=None)
+    yield case("another turn", at, TurnReaped(turn_id="s:t3", completed=True), at)
+    yield case("twice", at, done, at, data=replace(BETWEEN, current=None, queue=()))
+
+
+def ended_cases() -> Iterator[Case]:
+    ended = EVENTS["Ended"]
+    changes: dict[str, Any] = {"current": None, "queue": (), "ended": True}
+    for outcome, told in (("aborted", "aborted"), ("failed", "failed"), ("completed", "aborted")):
+        data = replace(DATA[S.STOPPED], outcome=outcome)
+        answers = [Answer(request_id=one, outcome=told, error="enough") for one in ("r1", "r2")]
+        yield case(outcome, S.STOPPED, ended, S.STOPPED, *answers, Bury(), data=data, **changes)
+    idle = replace(DATA[S.STOPPED], current=None, queue=())
+    yield case("idle", S.STOPPED, ended, S.STOPPED, Bury(), data=idle, ended=True)
+
+
+CASES = [*seed_cases(), *global_cases(), *extension_cases()]
+CELLS = [(state, name) for state in S for name in EVENTS]
+REFUSED = [(state, name) for state, name in CELLS if name not in TAKEN[state].split()]
+
+
+# ------------------------------------------------------------------------------------------------- every cell
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_cell(one: Case) -> None:
+    """The next state, the next data and the effects are exactly these, and the event is not stale."""
+    assert not stale(one.data, one.event) or one.state is S.STOPPED
+    step = SESSION.step(one.state, one.data, one.event)
+    assert step.state is one.target
+    assert step.data == replace(one.data, **one.changes)
+    assert step.effects == one.effects
+
+
+@pytest.mark.parametrize(("state", "name"), REFUSED, ids=[f"{state.value}+{name}" for state, name in REFUSED])
+def test_refused_cell(state: S, name: str) -> None:
+    """An event without a rule raises, changes nothing, and is told exactly what is allowed here."""
+    before = replace(DATA[state])
+    with pytest.raises(IllegalTransition) as caught:
+        SESSION.step(state, DATA[state], EVENTS[name])
+    assert sorted(one.name() for one in caught.value.allowed) == sorted(TAKEN[state].split())
+    assert DATA[state] == before
+
+
+def test_every_cell_is_tested() -> None:
+    """8 states x 15 events are 120 cells: 62 are refused, and each of the other 58 has a case."""
+    assert sorted(EVENTS) == sorted(SESSION.events)
+    tested = {(one.state, type(one.event).name()) for one in CASES}
+    assert (len(CELLS), len(REFUSED), len(tested)) == (120, 62, 58)
+    assert tested.isdisjoint(REFUSED)
+    assert len({one.name for one in CASES}) == len(CASES)
+
+
+# -------------------------------------------------------------------------- the specification's side-effect column
+SIDE_EFFECTS = {"StorePrompt", "CancelSession", "ForceStopSession", "LogFatal"}
+COLUMN: dict[tuple[S, str, S], list[str]] = {
+    (S.BUILDING_PROMPT, "PromptReady", S.SPAWNING): ["StorePrompt"],
+    (S.SPAWNING, "SessionExited", S.STOPPED): ["LogFatal"],
+    (S.RUNNING, "SessionExited", S.STOPPED): ["LogFatal"],
+    (S.RUNNING, "UrgentMessage", S.INTERRUPTING): ["CancelSession"],
+    (S.INTERRUPTING, "GraceExceeded", S.BUILDING_PROMPT): ["ForceStopSession"],
+    (S.RUNNING, "OperatorStop", S.STOPPED): ["CancelSession"],
+    (S.INTERRUPTING, "OperatorStop", S.STOPPED): ["CancelSession"],
+    **{(state, "FatalError", S.STOPPED): ["LogFatal"] for state in LIVE},
+}
+"""Every cell that has a side effect of the specification; all others have ``None``."""
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_side_effect_column(one: Case) -> None:
+    """Of the specification's side effects a step has exactly those of its row; IncrementSession is session_seq + 1."""
+    step = SESSION.step(one.state, one.data, one.event)
+    named = [type(effect).__name__ for effect in step.effects if type(effect).__name__ in SIDE_EFFECTS]
+    assert named == COLUMN.get((one.state, type(one.event).name(), one.target), [])
+    bumps = (one.state, one.target) == (S.SESSION_COMPLETE, S.BUILDING_PROMPT)
+    assert step.data.session_seq == one.data.session_seq + bumps
+    launches = (one.state, one.target) == (S.BUILDING_PROMPT, S.SPAWNING)
+    assert step.data.incarnation == one.data.incarnation + launches
+
+
+# ------------------------------------------------------------------------------------------- counters and backoff
+@pytest.mark.parametrize("state", [S.SPAWNING, S.RUNNING], ids=lambda one: one.value)
+@pytest.mark.parametrize("verdict", [ERROR, TIMEOUT], ids=lambda one: one.exit.value)
+@pytest.mark.parametrize(
+    ("before", "target"),
+    [
+        ((3, 3), S.COOLING_DOWN),
+        ((4, 4), S.STOPPED),
+        ((0, 18), S.COOLING_DOWN),
+        ((0, 19), S.STOPPED),
+        ((4, 19), S.STOPPED),
+        ((3, 18), S.COOLING_DOWN),
+    ],
+    ids=["4th in a row", "5th in a row", "19th in all", "20th in all", "both", "neither"],
+)
+def test_thresholds(state: S, verdict: Verdict, before: tuple[int, int], target: S) -> None:
+    """The 5th error in a row and the 20th in all stop the session; the 4th and the 19th do not."""
+    data = session(consecutive_errors=before[0], total_errors=before[1])
+    step = SESSION.step(state, data, exited(verdict))
+    assert step.state is target
+    assert (step.data.consecutive_errors, step.data.total_errors) == (before[0] + 1, before[1] + 1)
+    assert any(isinstance(one, LogFatal) for one in step.effects) is (target is S.STOPPED)
+
+
+@pytest.mark.parametrize(("row", "total"), [(1, 9), (9, 1)])
+def test_thresholds_are_limits(row: int, total: int) -> None:
+    """Each threshold is the session's own: with 1, the first error is the last."""
+    limits = SessionLimits(max_consecutive_errors=row, max_total_errors=total)
+    data = session(limits=limits, consecutive_errors=0, total_errors=0)
+    assert SESSION.step(S.RUNNING, data, exited(ERROR)).state is S.STOPPED
+
+
+BACKOFF_S = [(1, 2.0), (2, 4.0), (3, 8.0), (4, 16.0), (5, 32.0), (6, 60.0), (7, 60.0), (40, 60.0), (5000, 60.0)]
+
+
+@pytest.mark.parametrize("state", [S.SPAWNING, S.RUNNING], ids=lambda one: one.value)
+@pytest.mark.parametrize(("number", "delay_s"), BACKOFF_S)
+def test_backoff_table(state: S, number: int, delay_s: float) -> None:
+    """After n errors in a row it cools down for 2, 4, 8, 16, 32, then 60 s (n counted after the increment)."""
+    limits = SessionLimits(max_consecutive_errors=10_000, max_total_errors=10_000)
+    step = SESSION.step(state, session(limits=limits, consecutive_errors=number - 1), exited(ERROR))
+    assert step.state is S.COOLING_DOWN
+    assert backoff(delay_s) in step.effects
+    assert backoff_ms(number, SessionLimits()) == delay_s * 1000
+
+
+def test_a_crash_after_the_start_never_backs_off_further() -> None:
+    """consecutive_errors resets at SessionStarted, so crash after crash of a running agent cools down for 2 s each."""
+    data = session(consecutive_errors=0, total_errors=0)
+    for number in range(1, 4):
+        step = SESSION.step(S.RUNNING, data, SessionExited(incarnation=data.incarnation, verdict=ERROR))
+        assert backoff(2.0) in step.effects
+        data = SESSION.step(S.COOLING_DOWN, step.data, BackoffElapsed()).data
+        data = SESSION.step(S.BUILDING_PROMPT, data, PromptReady(prompt="P")).data
+        data = SESSION.step(S.SPAWNING, data, SessionStarted(seq=2, incarnation=data.incarnation)).data
+        assert (data.consecutive_errors, data.total_errors) == (0, number)
+
+
+def test_limits_are_used_where_they_are_named() -> None:
+    """The deadlines of spawn and grace, and the backoff's base and cap, are the session's own limits."""
+    limits = SessionLimits(grace_s=1.5, spawn_deadline_s=7.0, backoff_base_ms=10, backoff_cap_ms=25)
+    data = replace(BETWEEN, limits=limits)
+    spawn = SESSION.step(S.BUILDING_PROMPT, data, PromptReady(prompt="P")).effects[-1]
+    grace = SESSION.step(S.RUNNING, session(limits=limits), EVENTS["UrgentMessage"]).effects[-1]
+    assert isinstance(spawn, StartTimer)
+    assert isinstance(grace, StartTimer)
+    assert (spawn.delay_s, grace.delay_s) == (7.0, 1.5)
+    assert [backoff_ms(number, limits) for number in (1, 2, 3)] == [10, 20, 25]
+
+
+# ---------------------------------------------------------------------------------------------------- staleness
+@pytest.mark.parametrize("name", ["AgentLaunched", "SessionStarted", "SessionExited", "SessionStable", "GraceExceeded"])
+@pytest.mark.parametrize(
+    ("incarnation", "concluded", "late"),
+    [(3, 2, False), (2, 2, True), (2, 1, True), (1, 2, True), (3, 3, True), (0, 2, True)],
+)
+def test_stale(name: str, incarnation: int, concluded: int, late: bool) -> None:
+    """What an older incarnation reports, or one that is concluded, is stale; of the one that is out nothing is."""
+    event = replace(EVENTS[name], incarnation=incarnation)
+    assert stale(session(concluded=concluded), event) is late
+
+
+@pytest.mark.parametrize("name", [one for one in EVENTS if not hasattr(EVENTS[one], "incarnation")])
+def test_never_stale(name: str) -> None:
+    """An event that belongs to no incarnation never comes too late."""
+    assert not any(stale(data, EVENTS[name]) for data in DATA.values())
+
+
+def test_late_exit_after_the_grace_is_stale() -> None:
+    """GraceExceeded concludes the incarnation: its exit, whenever it comes at last, is dropped."""
+    step = SESSION.step(S.INTERRUPTING, session(), GraceExceeded(incarnation=3))
+    assert stale(step.data, exited(ERROR))
+    again = SESSION.step(step.state, step.data, PromptReady(prompt="P"))
+    assert stale(again.data, exited(ERROR))
+    assert not stale(again.data, SessionExited(incarnation=4, verdict=ERROR))
+
+
+# ----------------------------------------------------------------------------------------- nobody asked for anything
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (S.INTERRUPTING, EVENTS["SessionExited"]),
+        (S.INTERRUPTING, EVENTS["GraceExceeded"]),
+        (S.COOLING_DOWN, EVENTS["BackoffElapsed"]),
+    ],
+    ids=["Interrupting+SessionExited", "Interrupting+GraceExceeded", "CoolingDown+BackoffElapsed"],
+)
+def test_rows_hold_without_a_request(state: S, event: Event) -> None:
+    """The specification's rows do not need a request: without one the transition happens and no turn is opened."""
+    step = SESSION.step(state, session(current=None, queue=()), event)
+    assert step.state is S.BUILDING_PROMPT
+    assert step.data.turn_seq == 4
+    assert not any(isinstance(one, OpenTurn) for one in step.effects)
+
+
+# ------------------------------------------------------------------------------------------------ any sequence at all
+NEXT = {
+    S.INITIALIZING: "WorktreeReady",
+    S.BUILDING_PROMPT: "PromptReady",
+    S.SPAWNING: "SessionStarted",
+    S.RUNNING: "SessionExited",
+    S.INTERRUPTING: "SessionExited",
+    S.SESSION_COMPLETE: "WorktreeReady",
+    S.COOLING_DOWN: "BackoffElapsed",
+    S.STOPPED: "TurnReaped",
+}
+COMMON = ["next"] * 8 + ["failure"] * 2 + ["TurnReaped"]
+WORK = ["TurnRequested", "UrgentMessage", "MessageReceived", "AgentLaunched", "GraceExceeded", "SessionStable"]
+RARE = ["next"] * 15 + ["OperatorStop", "FatalError", "WorktreeReady", "PromptReady", "BackoffElapsed"]
+KINDS = st.one_of(*(st.sampled_from(kinds) for kinds in (COMMON, COMMON, WORK, RARE)))
+OPS = st.tuples(KINDS, st.integers(0, 3), st.sampled_from([OK, ERROR, TIMEOUT]))
+
+
+class Run:
+    """A session and, beside it, an account of what the specification says must be so; fed event by event."""
+
+    def __init__(self, limits: SessionLimits) -> None:
+        self.born = SessionData(id="s", agent="a", limits=limits)
+        self.state, self.data = S.INITIALIZING, self.born
+        self.accepted: list[Event] = []
+        self.row = self.total = self.seq = 0
+        self.incarnations = self.numbers = 0
+        self.asked: list[str] = []
+        self.answered: list[str] = []
+        self.messages: list[str] = []
+        self.offered: list[str] = []
+        self.delivered: list[str] = []
+        self.stopped = False
+
+    def event(self, kind: str, number: int, verdict: Verdict) -> Event:
+        if kind == "failure":
+            kind, verdict = "SessionExited", ERROR
+        elif kind == "next":
+            kind = NEXT[self.state]
+            verdict = OK if self.state is S.RUNNING else verdict
+        self.numbers += 1
+        event = EVENTS[kind]
+        if hasattr(event, "incarnation"):
+            event = replace(event, incarnation=max(0, self.data.incarnation - (number == 3)))
+        match event:
+            case SessionExited():
+                return replace(event, verdict=verdict)
+            case TurnRequested():
+                return replace(event, request_id=f"r{self.numbers}")
+            case UrgentMessage() | MessageReceived():
+                return replace(event, message_id=f"m{self.numbers}")
+            case TurnReaped():
+                return replace(event, turn_id=self.data.turn_id if number else "s:t0", completed=number > 1)
+            case PromptReady():
+                return replace(event, messages=None if number == 3 else number)
+            case _:
+                return event
+
+    def take(self, event: Event) -> None:
+        """What an entity does with it: drop what is stale, refuse what is illegal, and otherwise step."""
+        if stale(self.data, event):
+            return
+        before, known = self.state, self.data
+        try:
+            step = SESSION.step(before, known, event)
+        except IllegalTransition:
+            assert type(event).name() not in TAKEN[before].split()
+            return
+        self.state, self.data = step.state, step.data
+        self.accepted.append(event)
+        self.count(before, event)
+        self.deliver(before, event)
+        self.check(step.effects)
+
+    def count(self, before: S, event: Event) -> None:
+        match before, event:
+            case ((S.SPAWNING | S.RUNNING), SessionExited(verdict=verdict)):
+                if before is S.RUNNING and verdict.exit is Exit.SUCCESS:
+                    self.row = 0
+                else:
+                    self.row, self.total = self.row + 1, self.total + 1
+                    limits = self.born.limits
+                    fatal = self.row >= limits.max_consecutive_errors or self.total >= limits.max_total_errors
+                    assert self.state is (S.STOPPED if fatal else S.COOLING_DOWN)
+            case S.SPAWNING, SessionStarted():
+                self.row = 0 if self.born.limits.stable_after_s == 0 else self.row
+            case S.RUNNING, SessionStable():
+                self.row = 0
+            case S.SESSION_COMPLETE, WorktreeReady():
+                self.seq += 1
+            case S.BUILDING_PROMPT, PromptReady():
+                self.incarnations += 1
+            case _, TurnRequested():
+                self.asked.append(event.request_id)
+
+    def deliver(self, before: S, event: Event) -> None:
+        """Who has which message: those of a prompt are the agent's when its turn has succeeded."""
+        match before, event:
+            case _, UrgentMessage() | MessageReceived():
+                if event.message_id not in self.messages:
+                    self.messages.append(event.message_id)
+            case S.BUILDING_PROMPT, PromptReady(messages=messages):
+                waiting = [one for one in self.messages if one not in self.delivered]
+                self.offered = waiting if messages is None else waiting[:messages]
+            case S.RUNNING, SessionExited(verdict=verdict) if verdict.exit is Exit.SUCCESS:
+                self.delivered += self.offered
+                self.offered = []
+
+    def check(self, effects: tuple[Effect, ...]) -> None:
+        data = self.data
+        assert (data.consecutive_errors, data.total_errors) == (self.row, self.total)
+        assert (data.session_seq, data.incarnation) == (1 + self.seq, self.incarnations)
+        assert data.concluded in (data.incarnation, data.incarnation - 1)
+        assert [one.id for one in data.inbox] == [one for one in self.messages if one not in self.delivered]
+        self.answered += [one.request_id for one in effects if isinstance(one, Answer)]
+        launched = [one.incarnation for one in effects if isinstance(one, LaunchAgent)]
+        assert launched == ([data.incarnation] if self.state is S.SPAWNING and launched else [])
+        assert not (self.stopped and (launched or self.state is not S.STOPPED))
+        self.stopped = self.state is S.STOPPED
+        for one in effects:  # what a session tells itself must be heard
+            if isinstance(one, Tell) and one.to == "s":
+                self.take(one.event)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@given(
+    ops=st.lists(OPS, min_size=20, max_size=60),
+    row=st.integers(1, 5),
+    total=st.integers(1, 9),
+    stable_after_s=st.sampled_from([0.0, 5.0]),
+)
+def test_any_sequence_keeps_the_account(
+    ops: list[tuple[str, int, Verdict]], row: int, total: int, stable_after_s: float
+) -> None:
+    """Whatever comes in whatever order: counters, numbers and messages are those of an independent account, a
+    threshold stops before another launch, each request is answered once by the end, and a fold gives the live state."""
+    limits = SessionLimits(max_consecutive_errors=row, max_total_errors=total, stable_after_s=stable_after_s)
+    run = Run(limits)
+    for kind, number, verdict in ops:
+        run.take(run.event(kind, number, verdict))
+    run.take(OperatorStop(reason="the end"))
+    run.take(Ended(rung="cancel", took_s=0.1))
+    assert run.state is S.STOPPED
+    assert sorted(run.answered) == sorted(run.asked)
+    folds = [SESSION.replay(S.INITIALIZING, run.born, run.accepted) for _ in range(2)]
+    assert folds == [(run.state, run.data)] * 2

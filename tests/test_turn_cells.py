@@ -1,0 +1,448 @@
+"""The turn's table, cell by cell, against specification 000.
+
+The expectations are typed from the text of the specification and of the decisions that complete it; none is read from
+the code. An event is first asked whether it comes too late: then it is dropped. What is left either has a rule or is
+refused, and neither a dropped nor a refused event changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event, IllegalTransition, Step
+from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, Verify
+from supervisor.lifecycles.events import (
+    AgentReaped,
+    AgentSpawned,
+    CompactionCompleted,
+    CompactNeeded,
+    SessionExited,
+    TaskClaimed,
+    TaskCompleted,
+    TaskFailed,
+    ToolCompleted,
+    ToolStarted,
+    TurnReaped,
+    VerifyRequested,
+)
+from supervisor.lifecycles.turn import TURN, Call, Turn, TurnData, call_of, stale
+from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+
+T = Turn
+OK = Verdict(exit=Exit.SUCCESS)
+BAD = Verdict(exit=Exit.ERROR, error="bad")
+SLOW = Verdict(
+    exit=Exit.TIMEOUT, error="the turn took longer than turn_timeout_s (300 s)", abort_reason=AbortReason.TIMEOUT
+)
+ABORTED = Verdict(
+    exit=Exit.ERROR,
+    error="enough",
+    transition_reason=TransitionReason.ABORTED,
+    abort_reason=AbortReason.USER_INTERRUPT,
+)
+ONE = Call(number=1, call_id="c1", title="ls", tool_kind="execute")
+TWO = Call(number=2, call_id="c2", title="cat", tool_kind="read")
+
+EVENTS: dict[str, Event] = {
+    "task_claimed": TaskClaimed(request_id="r1"),
+    "launched": AgentSpawned(incarnation=2, phase="launched"),
+    "ready": AgentSpawned(incarnation=2, phase="ready"),
+    "tool_started": ToolStarted(number=2, call_id="c2", title="cat", tool_kind="read"),
+    "tool_completed": ToolCompleted(call_id="c1", outcome="completed"),
+    "compact_needed": CompactNeeded(),
+    "compaction_completed": CompactionCompleted(),
+    "verify_requested": VerifyRequested(verdict=OK),
+    "task_completed": TaskCompleted(),
+    "task_failed": TaskFailed(verdict=BAD),
+    "agent_reaped": AgentReaped(),
+}
+
+NEWBORN = TurnData(id="s:t1", session_id="s")
+READY = TurnData(id="s:t1", session_id="s", request_id="r1", incarnation=2, phase="ready")
+DATA = {
+    T.IDLE: NEWBORN,
+    T.CLAIMING: replace(NEWBORN, request_id="r1"),
+    T.SPAWNING: replace(READY, phase="launched"),
+    T.RUNNING: READY,
+    T.TOOL_USE: replace(READY, calls=1, open=(ONE,)),
+    T.COMPACTING: READY,
+    T.VERIFYING: replace(READY, verdict=OK),
+    T.COMPLETING: replace(READY, verdict=OK, phase="settled"),
+    T.FAILED: replace(READY, verdict=BAD, phase="settled"),
+    T.REAPED: replace(READY, verdict=BAD, phase="settled"),
+}
+
+# What each event means in each state: - refused, ~ too late, otherwise the next state. Columns as in EVENTS.
+GRID = """
+state       claimed   launched  ready    started   result   compact     compacted  verify     completed   failed  reaped
+IDLE        CLAIMING  -         -        -         ~        -           -          -          -           -       -
+CLAIMING    -         SPAWNING  -        -         ~        -           -          -          -           FAILED  -
+SPAWNING    -         ~         RUNNING  -         ~        -           -          -          -           FAILED  -
+RUNNING     -         ~         ~        TOOL_USE  ~        COMPACTING  -          VERIFYING  -           FAILED  -
+TOOL_USE    -         ~         ~        TOOL_USE  RUNNING  -           -          -          -           FAILED  -
+COMPACTING  -         ~         ~        -         ~        -           RUNNING    RUNNING    -           FAILED  -
+VERIFYING   -         ~         ~        -         ~        RUNNING     -          -          COMPLETING  FAILED  -
+COMPLETING  -         ~         ~        -         ~        -           -          -          -           ~       REAPED
+FAILED      -         ~         ~        -         ~        -           -          -          -           ~       REAPED
+REAPED      -         ~         ~        -         ~        -           -          -          -           ~       -
+"""
+CELLS = [
+    (Turn[state], name, word)
+    for state, *words in (line.split() for line in GRID.strip().splitlines()[1:])
+    for name, word in zip(EVENTS, words, strict=True)
+]
+
+
+@pytest.mark.parametrize(("state", "name", "word"), CELLS, ids=[f"{state.value}+{name}" for state, name, _ in CELLS])
+def test_cell(state: T, name: str, word: str) -> None:
+    """The event comes too late, is refused, or leads to exactly this state."""
+    data, event = DATA[state], EVENTS[name]
+    assert stale(data, event) is (word == "~")
+    if word == "-":
+        with pytest.raises(IllegalTransition) as caught:
+            TURN.step(state, data, event)
+        assert type(event) not in caught.value.allowed or isinstance(event, AgentSpawned)
+    elif word != "~":
+        assert TURN.step(state, data, event).state is Turn[word]
+    assert data == DATA[state]
+
+
+def test_every_cell_is_tested() -> None:
+    """10 states x 11 events (agent_spawned counts twice): 63 are refused, 27 come too late, 20 are rules."""
+    assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
+    words = [word for _, _, word in CELLS]
+    late, refused = words.count("~"), words.count("-")
+    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (110, 63, 27, 20)
+
+
+# ---------------------------------------------------------------------------------------- what each rule does
+class Case(NamedTuple):
+    """In *state*, *event* leads to *target*, *changes* of the data, and *effects* in this order."""
+
+    name: str
+    state: T
+    event: Event
+    target: T
+    changes: dict[str, Any]
+    effects: tuple[Effect, ...]
+    data: TurnData
+
+
+def case(
+    name: str, state: T, event: Event, target: T, *effects: Effect, data: TurnData | None = None, **changes: Any
+) -> Case:
+    label = f"{state.value}+{type(event).name()}{f'-{name}' if name else ''}"
+    return Case(label, state, event, target, changes, effects, data or DATA[state])
+
+
+def exited(verdict: Verdict) -> Tell:
+    return Tell(to="s", event=SessionExited(incarnation=2, verdict=verdict))
+
+
+def reaped(completed: bool, error: str = "") -> tuple[Effect, ...]:
+    return (Tell(to="s", event=TurnReaped(turn_id="s:t1", completed=completed, error=error)), Bury())
+
+
+def cancel(call: Call, abort_id: str | None, reason: str) -> CancelTool:
+    return CancelTool(number=call.number, call_id=call.call_id, abort_id=abort_id, reason=reason)
+
+
+DEADLINE = StartTimer(name="turn", delay_s=300.0, event=TaskFailed(verdict=SLOW), lasting=True)
+BOTH = replace(READY, calls=2, open=(ONE, TWO))
+SEALED: dict[str, Any] = {"phase": "settled"}
+ABORT = TaskFailed(verdict=ABORTED, abort_id="x1")
+
+CASES = [
+    case("", T.IDLE, EVENTS["task_claimed"], T.CLAIMING, request_id="r1"),
+    case("", T.CLAIMING, EVENTS["launched"], T.SPAWNING, incarnation=2, phase="launched"),
+    case("", T.SPAWNING, EVENTS["ready"], T.RUNNING, DEADLINE, phase="ready"),
+    case("", T.RUNNING, EVENTS["tool_started"], T.TOOL_USE, calls=1, open=(TWO,)),
+    case("", T.RUNNING, EVENTS["compact_needed"], T.COMPACTING),
+    case("", T.RUNNING, EVENTS["verify_requested"], T.VERIFYING, exited(OK), Verify(), verdict=OK),
+    case("parallel", T.TOOL_USE, EVENTS["tool_started"], T.TOOL_USE, calls=2, open=(ONE, TWO)),
+    case("last", T.TOOL_USE, EVENTS["tool_completed"], T.RUNNING, open=()),
+    case("first of two", T.TOOL_USE, EVENTS["tool_completed"], T.TOOL_USE, data=BOTH, open=(TWO,)),
+    case(
+        "second of two",
+        T.TOOL_USE,
+        ToolCompleted(call_id="c2", outcome="failed"),
+        T.TOOL_USE,
+        data=BOTH,
+        open=(ONE,),
+    ),
+    case(
+        "aborted",
+        T.TOOL_USE,
+        ToolCompleted(call_id="c1", outcome="aborted", reason="enough", abort_id="x1"),
+        T.RUNNING,
+        cancel(ONE, "x1", "enough"),
+        open=(),
+    ),
+    case(
+        "aborted one of two",
+        T.TOOL_USE,
+        ToolCompleted(call_id="c2", outcome="aborted", reason="enough", abort_id="x1"),
+        T.TOOL_USE,
+        cancel(TWO, "x1", "enough"),
+        data=BOTH,
+        open=(ONE,),
+    ),
+    case(
+        "aborted and over",
+        T.TOOL_USE,
+        ToolCompleted(call_id="c1", outcome="aborted", reason="enough", abort_id="x1", over=True),
+        T.RUNNING,
+        open=(),
+    ),
+    case("unknown", T.TOOL_USE, ToolCompleted(call_id="c1", outcome="unknown"), T.RUNNING, open=()),
+    case("", T.COMPACTING, EVENTS["verify_requested"], T.RUNNING),
+    case("", T.COMPACTING, EVENTS["compaction_completed"], T.RUNNING),
+    *(
+        case(
+            "verification restarts",
+            T.COMPACTING,
+            EVENTS[name],
+            T.RUNNING,
+            Tell(to="s:t1", event=VerifyRequested(verdict=OK)),
+            data=replace(READY, verdict=OK),
+        )
+        for name in ("verify_requested", "compaction_completed")
+    ),
+    case("", T.VERIFYING, EVENTS["task_completed"], T.COMPLETING, CleanUp(), **SEALED),
+    case("", T.VERIFYING, EVENTS["compact_needed"], T.RUNNING, Tell(to="s:t1", event=CompactNeeded())),
+    case("", T.COMPLETING, EVENTS["agent_reaped"], T.REAPED, *reaped(True)),
+    case("degraded", T.COMPLETING, AgentReaped(degraded=True, note="slow"), T.REAPED, *reaped(True)),
+    case("", T.FAILED, EVENTS["agent_reaped"], T.REAPED, *reaped(False, "bad")),
+    # task_failed: the session hears of it where the agent was running, and has not heard yet
+    case("", T.CLAIMING, EVENTS["task_failed"], T.FAILED, CleanUp(), verdict=BAD, **SEALED),
+    case("", T.SPAWNING, EVENTS["task_failed"], T.FAILED, CleanUp(), verdict=BAD, **SEALED),
+    case("", T.RUNNING, EVENTS["task_failed"], T.FAILED, exited(BAD), CleanUp(), verdict=BAD, **SEALED),
+    case("", T.COMPACTING, EVENTS["task_failed"], T.FAILED, exited(BAD), CleanUp(), verdict=BAD, **SEALED),
+    case("", T.VERIFYING, EVENTS["task_failed"], T.FAILED, CleanUp(), verdict=BAD, **SEALED),
+    case(
+        "",
+        T.TOOL_USE,
+        EVENTS["task_failed"],
+        T.FAILED,
+        cancel(ONE, None, "its turn failed: unknown"),
+        cancel(TWO, None, "its turn failed: unknown"),
+        exited(BAD),
+        CleanUp(),
+        data=BOTH,
+        open=(),
+        verdict=BAD,
+        **SEALED,
+    ),
+    case(
+        "abort",
+        T.TOOL_USE,
+        ABORT,
+        T.FAILED,
+        cancel(ONE, "x1", "its turn failed: aborted"),
+        exited(ABORTED),
+        CleanUp(),
+        open=(),
+        verdict=ABORTED,
+        abort_id="x1",
+        **SEALED,
+    ),
+    case("abort", T.RUNNING, ABORT, T.FAILED, exited(ABORTED), CleanUp(), verdict=ABORTED, abort_id="x1", **SEALED),
+    case("deadline", T.RUNNING, DEADLINE.event, T.FAILED, exited(SLOW), CleanUp(), verdict=SLOW, **SEALED),
+]
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
+def test_rule(one: Case) -> None:
+    """The next state, the next data and the effects are exactly these."""
+    assert not stale(one.data, one.event)
+    step = TURN.step(one.state, one.data, one.event)
+    assert step.state is one.target
+    assert step.data == replace(one.data, **one.changes)
+    assert step.effects == one.effects
+
+
+def test_every_rule_is_tested() -> None:
+    """Each cell of the grid that leads somewhere has a case with its effects."""
+    led = {(state, type(EVENTS[name])) for state, name, word in CELLS if word not in "-~"}
+    assert {(one.state, type(one.event)) for one in CASES} == led
+    assert {(one.source, one.on) for one in TURN.rules} == led
+
+
+# ------------------------------------------------------------------------------------------------- what is late
+@pytest.mark.parametrize("outcome", ["completed", "failed", "aborted", "unknown"])
+def test_a_call_has_one_result(outcome: str) -> None:
+    """After its result, and while another call is open, a second result of the same call is stale."""
+    first = TURN.step(T.TOOL_USE, BOTH, ToolCompleted(call_id="c1", outcome=outcome))
+    assert stale(first.data, ToolCompleted(call_id="c1", outcome="completed"))
+    assert not stale(first.data, ToolCompleted(call_id="c2", outcome="completed"))
+    assert (call_of(first.data, "c1"), call_of(first.data, "c2")) == (None, TWO)
+
+
+def test_results_after_the_failure_are_late() -> None:
+    """A turn that fails gives every open call its one result; what the agent says of them afterwards is stale."""
+    failed = TURN.step(T.TOOL_USE, BOTH, EVENTS["task_failed"])
+    assert all(stale(failed.data, ToolCompleted(call_id=one, outcome="completed")) for one in ("c1", "c2"))
+
+
+@pytest.mark.parametrize(
+    ("data", "phase", "late"),
+    [
+        (NEWBORN, "launched", False),
+        (DATA[T.SPAWNING], "launched", True),
+        (DATA[T.SPAWNING], "ready", False),
+        (READY, "launched", True),
+        (READY, "ready", True),
+        (DATA[T.FAILED], "ready", True),
+    ],
+)
+def test_agent_spawned_fires_once_per_phase(data: TurnData, phase: str, late: bool) -> None:
+    """A pair of incarnation and phase counts once, however often and however late it is repeated."""
+    assert stale(data, AgentSpawned(incarnation=2, phase=phase)) is late
+
+
+def test_another_incarnation_is_no_duplicate() -> None:
+    """A phase of another incarnation is not taken for a repetition; the table refuses it."""
+    other = AgentSpawned(incarnation=3, phase="launched")
+    assert not stale(READY, other)
+    with pytest.raises(IllegalTransition):
+        TURN.step(T.RUNNING, READY, other)
+
+
+def test_a_failure_while_verifying_is_in_time() -> None:
+    """The verdict of the agent's claim does not settle a turn: until the verification is over it can still fail."""
+    claimed = TURN.step(T.RUNNING, READY, EVENTS["verify_requested"])
+    assert not stale(claimed.data, EVENTS["task_failed"])
+    sealed = TURN.step(claimed.state, claimed.data, EVENTS["task_completed"])
+    assert stale(sealed.data, EVENTS["task_failed"])
+
+
+def test_a_turn_without_a_verdict_failed() -> None:
+    """A turn that is reaped although nobody said how it ended is reported as failed, with words."""
+    step = TURN.step(T.FAILED, replace(READY, phase="settled"), AgentReaped())
+    assert step.effects == reaped(False, "it ended without a verdict")
+
+
+def test_the_compaction_that_interrupts_a_verification() -> None:
+    """compact_needed while VERIFYING compacts first; the verification then restarts and ends with the same verdict."""
+    step = TURN.step(T.VERIFYING, DATA[T.VERIFYING], CompactNeeded())
+    seen = [step.state]
+    for event in (CompactionCompleted(), TaskCompleted()):
+        step = answer_itself(step)
+        seen.append(step.state)
+        step = TURN.step(step.state, step.data, event)
+        seen.append(step.state)
+    assert seen == [T.RUNNING, T.COMPACTING, T.RUNNING, T.VERIFYING, T.COMPLETING]
+    assert step.data.verdict == OK
+
+
+def answer_itself(step: Step[T, TurnData]) -> Step[T, TurnData]:
+    """Hear what the turn told itself."""
+    (told,) = [one.event for one in step.effects if isinstance(one, Tell) and one.to == "s:t1"]
+    return TURN.step(step.state, step.data, told)
+
+
+# --------------------------------------------------------------------------------------------- any sequence at all
+NEXT = {
+    T.IDLE: "task_claimed",
+    T.CLAIMING: "launched",
+    T.SPAWNING: "ready",
+    T.RUNNING: "tool_started",
+    T.TOOL_USE: "tool_completed",
+    T.COMPACTING: "compaction_completed",
+    T.VERIFYING: "task_completed",
+    T.COMPLETING: "agent_reaped",
+    T.FAILED: "agent_reaped",
+    T.REAPED: "agent_reaped",
+}
+KINDS = st.one_of(
+    st.just("next"),
+    st.sampled_from(["next", "tool_started", "tool_completed", "compact_needed"]),
+    st.sampled_from(["next"] * 8 + sorted(EVENTS)),
+)
+OPS = st.tuples(KINDS, st.integers(1, 4), st.sampled_from(["completed", "failed", "aborted", "unknown"]))
+
+
+class Run:
+    """A turn fed event by event, and an account of its calls and reports beside it."""
+
+    def __init__(self) -> None:
+        self.state, self.data = T.IDLE, NEWBORN
+        self.accepted: list[Event] = []
+        self.started: list[str] = []
+        self.results: list[str] = []
+        self.effects: list[Effect] = []
+
+    def event(self, kind: str, number: int, outcome: str) -> Event:
+        event = EVENTS[NEXT[self.state] if kind == "next" else kind]
+        match event:
+            case ToolStarted():
+                name = len(self.started) + 1
+                return replace(event, number=name, call_id=f"c{name}")
+            case ToolCompleted():
+                return replace(event, call_id=f"c{number}", outcome=outcome)
+            case _:
+                return event
+
+    def take(self, event: Event) -> None:
+        if stale(self.data, event):
+            return
+        try:
+            step = TURN.step(self.state, self.data, event)
+        except IllegalTransition:
+            return
+        if isinstance(event, ToolStarted):
+            self.started.append(event.call_id)
+        if isinstance(event, ToolCompleted):
+            self.results.append(event.call_id)
+        if step.state is T.FAILED and self.state is T.TOOL_USE:
+            self.results += [one.call_id for one in step.effects if isinstance(one, CancelTool)]
+        self.state, self.data = step.state, step.data
+        self.accepted.append(event)
+        self.effects += step.effects
+        self.check()
+        for one in step.effects:
+            if isinstance(one, Tell) and one.to == "s:t1":
+                self.take(one.event)
+
+    def check(self) -> None:
+        waiting = [one for one in self.started if one not in self.results]
+        assert [one.call_id for one in self.data.open] == waiting
+        assert (self.state is T.TOOL_USE) is bool(waiting)
+        assert self.data.calls == len(self.started)
+        assert len(set(self.results)) == len(self.results)
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [one.event for one in self.effects if isinstance(one, Tell) and isinstance(one.event, kind)]
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@given(st.lists(OPS, min_size=10, max_size=50))
+def test_any_sequence_keeps_the_account(ops: list[tuple[str, int, str]]) -> None:
+    """Whatever comes in whatever order: TOOL_USE holds exactly while calls are open, each call has one result, the
+    session hears how it ended before it is reaped and of the reaping once, and a fold gives the live state."""
+    run = Run()
+    for kind, number, outcome in ops:
+        run.take(run.event(kind, number, outcome))
+    ran = run.state not in (T.IDLE, T.CLAIMING, T.SPAWNING)
+    for event in (EVENTS["task_claimed"], EVENTS["task_failed"], EVENTS["agent_reaped"], EVENTS["agent_reaped"]):
+        run.take(event)
+    assert run.state is T.REAPED
+    assert sorted(run.results) == sorted(run.started)
+    (last,) = run.told(TurnReaped)
+    assert run.data.verdict is not None
+    assert last == TurnReaped(
+        turn_id="s:t1", completed=run.data.verdict.exit is Exit.SUCCESS, error=run.data.verdict.error
+    )
+    assert [one for one in run.effects if isinstance(one, Bury)] == [Bury()]
+    assert [one for one in run.effects if isinstance(one, CleanUp)] == [CleanUp()]
+    reports = run.told(SessionExited)
+    assert bool(reports) is (ran and DEADLINE in run.effects)
+    told = [type(one.event) for one in run.effects if isinstance(one, Tell) and one.to == "s"]
+    assert told == [SessionExited] * len(reports) + [TurnReaped]
+    folds = [TURN.replay(T.IDLE, NEWBORN, run.accepted) for _ in range(2)]
+    assert folds == [(run.state, run.data)] * 2
