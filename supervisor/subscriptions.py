@@ -34,6 +34,10 @@ class Subscriptions:
         self._senders: list[Sender] = []
         self._lagged: list[Sender] = []
 
+    def __len__(self) -> int:
+        """How many listen."""
+        return len(self._senders)
+
     def publish(self, record: LifecycleEvent) -> None:
         """Give everybody a record that has become durable."""
         for send in list(self._senders):

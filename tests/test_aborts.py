@@ -60,7 +60,7 @@ def gate(tmp_path: Path, _nothing_left: None) -> Iterator[Gate]:
 def hold(name: str = "tool") -> str:
     """A command that comes to the roll, leaves a child and a daemon there, and stays."""
     daemon = "setsid sh -c 'trap \"\" TERM; sleep 1000' & setsid sleep 1000 &"
-    return f"exec 9>roll; {daemon} echo {name} $$ >&9; sleep 1000"
+    return f"exec 9>roll; {daemon} echo {name} $$ >&9; exec sleep 1000"
 
 
 def ends(receipt: Receipt) -> dict[str, str]:
@@ -339,7 +339,7 @@ async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -
 
 async def reached(run: Run, session_id: str, state: str) -> None:
     """As soon as the session is in that state: before its record is durable."""
-    while run.sup.state_of(session_id) != state:
+    while run.sup.tree.entity(session_id).data.current is None or run.sup.state_of(session_id) != state:
         if run.sup.state_of(session_id) == "Running":
             await run.sup.send(session_id, "hm", urgent=True, sender="test")
         await anyio.lowlevel.checkpoint()

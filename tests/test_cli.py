@@ -488,7 +488,7 @@ def test_following_events_ends_with_the_supervisor(tell: Tell, tmp_path: Path) -
             target=lambda: told.append(tell("events", "--follow", "--json", "--state-dir", state_dir))
         )
         follower.start()
-        while not running.sup._subscribers:
+        while not len(running.sup.subscriptions):
             os.sched_yield()
         running.state_dir.stat()
     follower.join(30)

@@ -1,0 +1,224 @@
+"""Agents that misbehave: each fails its own turn, for a reason with a name, and nobody else notices anything.
+
+Beside each of them a neighbour works at the same time; it must complete. Afterwards nothing is left of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.config import AgentConfig
+from supervisor.journal.transcript import read
+from supervisor.runtime import TurnResult, open_supervisor
+from tests.support import (
+    AGENTS,
+    DEADLINE_S,
+    Roll,
+    Run,
+    ask,
+    data_of,
+    gone,
+    nothing_left,
+    path_of,
+    pids_of,
+    quick,
+    supervising,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+ONE_STRIKE = quick(max_total_errors=1, ladder={"request_s": 0.3})
+"""The first error is the last: the session's answer is about that one turn."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def roll(tmp_path: Path, _nothing_left: None) -> Iterator[Roll]:
+    roll = Roll(tmp_path)
+    yield roll
+    roll.close()
+
+
+async def beside_a_neighbour(run: Run, script: str, workdir: Path) -> TurnResult:
+    """How *script* ended, with a neighbour that begins before it, ends after it, and is not disturbed."""
+    async with anyio.create_task_group() as group:
+        neighbour = await run.sup.start_session("neighbour", agent="scripted")
+        asked = ask(group, neighbour, "@run echo working\n@wait over\n@run echo done")
+        await until(run.sup, "tool_completed", "neighbour:t1")
+        session = await run.sup.start_session("bad", agent="scripted")
+        result = await session.run(script)
+        (workdir / "over").touch()
+        assert await asked.result() == TurnResult("completed", "", "working\ndone\n")
+        assert data_of(run.row("neighbour")).total_errors == 0
+    return result
+
+
+REASONS = {
+    "garbage": ("@garbage\n@hang", "the agent wrote a line"),
+    "invalid UTF-8": ("@utf8\n@hang", "the agent wrote a line that is not UTF-8: byte 0xff"),
+    "a line without an end": ("@longline 20000000\n@hang", "the agent wrote a line longer than 8388608 bytes"),
+    "half a line and death": ("@halfline", "the agent's output ended in the middle of a message"),
+    "an error": ("@fail it is too hard", "it is too hard"),
+    "a refusal": ("@refuse", "the agent refused to go on"),
+    "an exit with status 0": ("@exit 0", "the agent exited with status 0 in the middle of a turn"),
+    "an exit with status 3": ("@exit 3", "the agent exited with status 3 in the middle of a turn"),
+    "a bad script": ("@juggle", "unknown step @juggle"),
+    "garbage after a tool": ("@run true\n@garbage", "the agent wrote a line"),
+    "garbage from a deaf agent": ("@deaf\n@daemon\n@garbage\n@hang", "the agent wrote a line"),
+}
+
+
+@pytest.mark.parametrize("how", REASONS)
+async def test_its_turn_fails_with_the_reason(tmp_path: Path, how: str) -> None:
+    """Garbage, halves, refusals, exits: the turn fails, the words say why, and the neighbour completes."""
+    script, why = REASONS[how]
+    async with supervising(tmp_path, settings=ONE_STRIKE) as run:
+        result = await beside_a_neighbour(run, script, tmp_path)
+        assert result.outcome == "failed"
+        assert why in result.error
+        await gone(*pids_of(run.events(), "bad"))
+    [failed] = run.transitions("task_failed", "bad:t1")
+    assert why in failed.reason
+    assert path_of(run.events(), "bad:t1")[-2:] == ["FAILED", "REAPED"]
+    assert path_of(run.events(), "bad")[-2:] == ["Running", "Stopped"]
+
+
+LAST_WORDS = {
+    "its output": "exec 1>&-; sleep 1000",
+    "all of its ends": "exec 1>&- 2>&- 0<&-; sleep 1000",
+}
+
+
+@pytest.mark.parametrize("ends", LAST_WORDS)
+async def test_an_agent_that_closes_its_output(tmp_path: Path, ends: str) -> None:
+    """Its output ends and it lives on: no answer can come any more, so that is a failure, and it is ended."""
+    agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", LAST_WORDS[ends]))}
+    settings = quick(max_total_errors=1, spawn_deadline_s=0.2)
+    async with supervising(tmp_path, settings=settings, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="mute")
+        result = await session.run("hello")
+        assert result.outcome == "failed"
+        await gone(*pids_of(run.events(), "s"))
+
+
+async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:
+    """A program's exit counts, not the end of its output."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "echo hi; exec 1>&- 2>&-; read line; exit 5"))}
+    async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="sh")
+        result = await session.run("go")
+        assert (result.outcome, "exit status 5" in result.error) == ("failed", True)
+
+
+async def test_a_command_killed_by_somebody(tmp_path: Path) -> None:
+    """A SIGKILL that was not ours is told as one, and taken for the out-of-memory killer."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "kill -9 $$"))}
+    async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="sh")
+        result = await session.run("")
+        assert (result.outcome, "ended by signal SIGKILL" in result.error) == ("failed", True)
+    [exited] = run.transitions("agent_exited", "s:a1")
+    assert (exited.metadata["status"], exited.metadata["ended_by"], exited.abort_reason) == (-9, "exit", "oom")
+
+
+async def test_an_agent_that_is_killed_by_somebody_is_replaced(tmp_path: Path, roll: Roll) -> None:
+    """A warden that is killed takes its agent along; the session counts an error and goes on with another."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        async with anyio.create_task_group() as group:
+            asked = ask(group, session, "@crash-once died 137\n@say here again")
+            assert (await asked.result()).text == "here again\n"
+        [first, second] = pids_of(run.events(), "s")
+    assert first != second
+
+
+async def test_a_daemon_does_not_outlive_a_good_turn(tmp_path: Path) -> None:
+    """An agent that leaves a daemon and completes: the daemon is gone when its session has ended."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run("@daemon")
+        pid = int(result.text.split()[1])
+        await session.close()
+        await gone(pid)
+    [exited] = run.transitions("agent_exited", "s:a1")
+    assert (exited.metadata["killed"], exited.metadata["survivors"]) == (1, 0)
+
+
+async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll: Roll) -> None:
+    """What a command leaves behind is gone when the command's call is over, while the agent lives on."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        daemon = "(setsid sh -c 'trap \"\" TERM; echo daemon $$ >&9; sleep 1000' &)"
+        assert (await session.run(f"@run exec 9>roll; {daemon}; echo ok")).text == "ok\n"
+        await roll.here(1)
+        await roll.all_gone()
+        assert run.sup.state_of("s:a1") == "idle"
+
+
+async def test_a_flood_is_capped(tmp_path: Path) -> None:
+    """Forty megabytes of talk: the turn completes, memory keeps the end of it, and the transcript its cap."""
+    async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+        session = await sup.start_session("s", agent="scripted")
+        with anyio.fail_after(DEADLINE_S):
+            result = await session.run("@flood 40000000\n@say that was it")
+        assert result.outcome == "completed"
+        assert len(result.text) <= 64 * 1024
+        assert result.text.endswith("xthat was it\n")
+    files = list((tmp_path / "sd" / "agents").rglob("transcript.log*"))
+    assert 1_000_000 < sum(one.stat().st_size for one in files) <= 8 * 1024 * 1024
+    [first] = [one for one in files if one.name == "transcript.log"]
+    assert any("that was it" in line for line in read(first))
+
+
+async def test_permissions_are_answered(tmp_path: Path) -> None:
+    """An agent that asks is answered as its configuration says, and the answer is recorded."""
+    agents = {
+        "trusted": AgentConfig(adapter="scripted"),
+        "watched": AgentConfig(adapter="scripted", permissions="deny"),
+    }
+    async with supervising(tmp_path, agents=agents) as run:
+        for agent, said in (("trusted", "did it\n"), ("watched", "refused: rm -rf\n")):
+            session = await run.sup.start_session(agent, agent=agent)
+            assert (await session.run("@ask rm -rf\n@say did it")).text == said
+    answers = [one.metadata["option"] for one in run.events() if one.event == "PermissionAnswered"]
+    assert answers == ["allow_once", "reject_once"]
+
+
+async def test_a_sub_agent_that_cannot_be_had(tmp_path: Path) -> None:
+    """An unknown agent, or a bad name: the asking turn hears so and goes on."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run("@agent kid nobody\n  @say hi\n@agent b/d\n  @say hi\n@say and on")
+        assert result.outcome == "completed"
+        assert "kid failed: agent: no agent is named 'nobody'" in result.text
+        assert "b/d failed: name: 'b/d' cannot be a session's name" in result.text
+        assert result.text.endswith("and on\n")
+
+
+async def test_compaction_is_followed(tmp_path: Path) -> None:
+    """An agent that compacts its context: the turn passes through COMPACTING and completes."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        assert (await session.run("@compact\n@usage 5\n@say fit again")).outcome == "completed"
+    assert path_of(run.events(), "s:t1")[3:6] == ["RUNNING", "COMPACTING", "RUNNING"]
+
+
+async def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent and its tools get what their configuration names, and nothing else of ours."""
+    monkeypatch.setenv("OUR_SECRET", "hush")
+    monkeypatch.setenv("WANTED", "yes")
+    agents = {"a": AgentConfig(adapter="scripted", env={"GIVEN": "1"}, inherit_env=("WANTED", "ABSENT"))}
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="a")
+        result = await session.run("@run echo $OUR_SECRET-$GIVEN-$WANTED-$ABSENT")
+        assert result.text == "-1-yes-\n"
