@@ -20,16 +20,15 @@ DEAD_MAX = 64
 
 
 class Timer:
-    """One timer that was set. ``live`` until it was handled, cancelled, or set again; ``fired`` once it fell due."""
+    """One timer that was set. ``live`` until it was handled, cancelled, or set again."""
 
-    __slots__ = ("deadline", "fire", "fired", "key", "live", "message")
+    __slots__ = ("deadline", "fire", "key", "live", "message")
 
     def __init__(self, key: Any, message: Any, deadline: float, fire: Callable[[Timer], None]) -> None:
         self.key = key
         self.message = message
         self.deadline = deadline
         self.fire = fire
-        self.fired = False
         self.live = True
 
 
@@ -63,8 +62,6 @@ class TimerService:
         if not timer.live:
             return
         timer.live = False
-        if timer.fired:
-            return
         self._dead += 1
         if self._dead > DEAD_MAX and self._dead * 2 > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].live]
@@ -88,7 +85,6 @@ class TimerService:
                 return deadline
             heapq.heappop(self._heap)
             if timer.live:
-                timer.fired = True
                 timer.fire(timer)
             else:
                 self._dead -= 1

@@ -113,7 +113,7 @@ class Entity:
             event=event,
             effects=step.effects,
             from_state=str(came_from.value),
-            severity=severity_of(event),
+            severity=severity_of(event, step.effects),
             ended=self.ended,
             reply=reply,
             **_described(event),

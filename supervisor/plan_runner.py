@@ -7,6 +7,7 @@ when the turn was verified. What depends on a task that did not close is never s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import anyio
@@ -26,6 +27,7 @@ from supervisor.lifecycles.task import (
     TaskData,
     TaskEvent,
 )
+from supervisor.ports import JournalError
 from supervisor.runtime import Session, Supervisor
 from supervisor.tree import NoSuchEntity
 
@@ -81,6 +83,15 @@ class _Runner:
         self._sup.tree.birth(TASK_KIND, entity_id, parent_id=None, state=Task.OPEN, data=data, cause=Cause(actor=ACTOR))
 
     async def run(self, task: TaskConfig) -> None:
+        """See one task through. A plan that is given up leaves no task looking alive."""
+        try:
+            await self._run(task)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), suppress(NoSuchEntity, Refused, JournalError):
+                await self._post(task, Cancelled(reason="the plan was given up"))
+            raise
+
+    async def _run(self, task: TaskConfig) -> None:
         began = anyio.current_time()
         for needed in task.depends_on:
             await self._done[needed].wait()

@@ -158,8 +158,9 @@ async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll
     """What a command leaves behind is gone when the command's call is over, while the agent lives on."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
-        daemon = "(setsid sh -c 'trap \"\" TERM; echo daemon $$ >&9; sleep 1000' &)"
-        assert (await session.run(f"@run exec 9>roll; {daemon}; echo ok")).text == "ok\n"
+        daemon = "(setsid sh -c 'trap \"\" TERM; echo daemon $$ >&9; echo > ready; sleep 1000' &)"
+        script = f"@run mkfifo ready; exec 9>roll; {daemon}; read it < ready; echo ok"
+        assert (await session.run(script)).text == "ok\n"
         await roll.here(1)
         await roll.all_gone()
         assert run.sup.state_of("s:a1") == "idle"

@@ -32,10 +32,11 @@ class ToolAborted(Exception):
 
 
 class _Call:
-    """One call's result, on its way from the tool's task to the agent's."""
+    """One call's result, on its way from the tool's task to the agent's. It is settled when it is done, or aborted."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
+        self.settled = anyio.Event()
         self.value: Any = None
         self.error: Exception | None = None
         self.finished = False
@@ -91,6 +92,7 @@ class FunctionLink(LinkBase):
         self._stop = anyio.Event()
         self._scope: anyio.CancelScope | None = None
         self._made = 0
+        self._results: dict[str, _Call] = {}
 
     async def run(self) -> None:
         exited = AgentExited(ended_by="kill", reason="it was cancelled")
@@ -132,6 +134,8 @@ class FunctionLink(LinkBase):
             self._scope.cancel()
 
     def abandon_call(self, call_id: str) -> bool:
+        if call_id in self._results:
+            self._results[call_id].settled.set()
         return self._calls.pop(call_id, None) is not None
 
     # ------------------------------------------------------------------ the turn
@@ -163,18 +167,26 @@ class FunctionLink(LinkBase):
         ctx = self.tree.system.context(tool_id) if tool_id is not None else None
         if ctx is None:
             raise ToolAborted(title)
-        call = _Call()
+        call = self._results[call_id] = _Call()
         try:
             self.work.start(ctx, self._run_call, call, fn, args)
+            await self._returned(call)
         except ActorStopped:
             raise ToolAborted(title) from None
-        await call.done.wait()
+        finally:
+            del self._results[call_id]
         if not call.finished:
             raise ToolAborted(title)
         await self._close_call(call_id, "failed" if call.error else "completed", str(call.error or ""))
         if call.error is not None:
             raise call.error
         return call.value
+
+    async def _returned(self, call: _Call) -> None:
+        """Wait for the result. A tool that was aborted may clean up, but not keep the agent from going on."""
+        await call.settled.wait()
+        with anyio.move_on_after(self.work.policy.ladder.cancel_s):
+            await call.done.wait()
 
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
@@ -184,6 +196,7 @@ class FunctionLink(LinkBase):
             call.error, call.finished = error, True
         finally:
             call.done.set()
+            call.settled.set()
 
     async def hand_over(self, name: str, prompt: str, agent: str | None) -> Outcome:
         self._made += 1

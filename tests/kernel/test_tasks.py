@@ -329,6 +329,36 @@ async def test_no_task_starts_in_a_cancelled_scope() -> None:
 
 
 @both
+async def test_a_home_cancelled_before_its_first_task_takes_none_from_below() -> None:
+    """The cancel of a scope counts for all homed there, also if nobody had a task yet."""
+    async with running() as system:
+        log: list[str] = []
+        system.spawn(Echo(), "home")
+        system.spawn(Echo(), "guest", parent="home")
+        context_of(system, "home").scope.cancel("closed")
+        with pytest.raises(ActorStopped, match="'home' has stopped: closed"):
+            context_of(system, "guest").start_task(Job("guest", log).run)
+        await anyio.wait_all_tasks_blocked()
+        assert log == []
+
+
+@both
+async def test_a_stop_is_one_cause_however_often_it_comes_by() -> None:
+    """A parent that begins to stop while its last child is ending cancels its tasks once, for one cause."""
+    async with running() as system:
+        log: list[str] = []
+        system.spawn(Echo(), "p")
+        system.spawn(Echo(), "child", parent="p")
+        context, job = context_of(system, "p"), Job("p", log)
+        context.start_task(job.run)
+        await job.started.wait()
+        system.stop("child")
+        system.stop("p", "enough")
+        await system.join("p")
+        assert context.scope.causes == [Shutdown("enough")]
+
+
+@both
 async def test_cancelling_a_home_cancels_the_tasks_of_those_homed_there() -> None:
     """The cancellation reaches every depth below, no actor ends by it, and later tasks there are refused."""
     async with running() as system:

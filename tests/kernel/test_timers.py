@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -149,6 +149,19 @@ async def test_timers_die_with_their_actor(autojump_clock: trio.abc.Clock) -> No
         assert (clocked.heard, letters) == ([], [])
 
 
+@both
+async def test_timers_of_the_dead_do_not_pile_up() -> None:
+    """A thousand actors that end with a timer set leave a handful in the heap."""
+    async with running() as system:
+        for n in range(1000):
+            system.spawn(Script(lambda ctx, message: None), str(n))
+            context_of(system, str(n)).set_timer("k", 1000, "k")
+            system.stop(str(n))
+        await system.idle()
+        assert len(system) == 0
+        assert len(system.timers) <= 130
+
+
 @virtual
 async def test_a_timer_set_while_stopping_never_fires(autojump_clock: trio.abc.Clock) -> None:
     """An actor that sets a timer in the very message that stops it leaves nothing behind."""
@@ -211,6 +224,7 @@ async def test_fired_timers_do_not_pile_up(autojump_clock: trio.abc.Clock) -> No
         await trio.sleep(2)
         assert clocked.words() == list(range(300))
         assert len(system.timers) == 0
+        assert not cast(Any, context_of(system, "a")).timers
 
 
 @both

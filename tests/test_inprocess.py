@@ -1,0 +1,374 @@
+"""Agents that are async functions: their tools, their errors, their children, and those that will not stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor import aborter, hands, ladder
+from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.runtime import TurnResult
+from supervisor.vocabulary import AbortScope
+from tests.support import ask, data_of, nothing_left, path_of, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+STRICT = {"request_s": 0.1, "cancel_s": 0.1, "terminate_s": 0.1, "kill_s": 0.1}
+"""A ladder that is climbed in half a second."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+@pytest.fixture
+def no_slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a loaded machine may add to a ladder, and a clean-up may take: little, so that giving up comes soon."""
+    monkeypatch.setattr(ladder, "SLACK_S", 0.2)
+    monkeypatch.setattr(aborter, "SLACK_S", 0.5)
+    monkeypatch.setattr(hands, "CLEANUP_S", 0.2)
+
+
+class Stubborn:
+    """Work that shields itself from every cancellation until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+        self.let_go = anyio.Event()
+        self.over = anyio.Event()
+
+    async def work(self, *_: object) -> str:
+        with anyio.CancelScope(shield=True):
+            self.begun.set()
+            await self.let_go.wait()
+            self.over.set()
+        return "at last"
+
+
+# ---------------------------------------------------------------------------------------------------- turns
+async def test_a_function_is_an_agent(tmp_path: Path) -> None:
+    """What it says and what it returns is the answer; tools give it their values; the states are the seeds'."""
+
+    async def agent(turn: AgentTurn) -> str:
+        turn.say(f"{turn.session_id} {turn.turn_id}: ")
+
+        async def double(number: int) -> int:
+            await anyio.lowlevel.checkpoint()
+            return 2 * number
+
+        return f"{turn.prompt} {await turn.call('double', double, 21)}"
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        assert await session.run("the answer is") == TurnResult("completed", "", "s s:t1: the answer is 42")
+        assert (await session.run("again")).text == "s s:t2: again 42"
+    events = run.events()
+    assert path_of(events, "s")[:5] == ["Initializing", "BuildingPrompt", "Spawning", "Running", "SessionComplete"]
+    assert path_of(events, "s:t1") == [
+        *("IDLE", "CLAIMING", "SPAWNING", "RUNNING", "TOOL_USE", "RUNNING", "VERIFYING", "COMPLETING", "REAPED")
+    ]
+    assert path_of(events, "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+
+
+async def test_parallel_calls_of_a_function(tmp_path: Path) -> None:
+    """Calls that run at the same time: TOOL_USE is entered at the first and left at the last."""
+
+    async def agent(turn: AgentTurn) -> str:
+        both = anyio.Event()
+        waiting = 0
+
+        async def meet() -> None:
+            nonlocal waiting
+            waiting += 1
+            if waiting == 5:
+                both.set()
+            await both.wait()
+
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(turn.call, f"meet {number}", meet)
+        return "met"
+
+    async with supervising(tmp_path) as run:
+        assert (await (await run.sup.start_session("s", agent=agent)).run("")).text == "met"
+    assert path_of(run.events(), "s:t1").count("TOOL_USE") == 1
+    assert len(run.transitions("tool_completed", "s:t1")) == 5
+
+
+async def test_an_error_of_a_function_fails_its_turn(tmp_path: Path) -> None:
+    """Its exception is the reason; it is counted, and tried again."""
+    tried = 0
+
+    async def agent(turn: AgentTurn) -> str:
+        nonlocal tried
+        tried += 1
+        await anyio.lowlevel.checkpoint()
+        if tried < 3:
+            raise RuntimeError(f"not yet ({tried})")
+        return "now"
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        assert (await session.run("")).text == "now"
+        assert data_of(run.row("s")).total_errors == 2
+    assert [one.reason for one in run.transitions("task_failed")] == [
+        "RuntimeError: not yet (1)",
+        "RuntimeError: not yet (2)",
+    ]
+
+
+async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
+    """A tool's exception reaches the agent, which may go on; its call has the result failed."""
+
+    async def broken() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise KeyError("no such thing")
+
+    async def agent(turn: AgentTurn) -> str:
+        with pytest.raises(KeyError, match="no such thing"):
+            await turn.call("broken", broken)
+        return "so what"
+
+    async with supervising(tmp_path) as run:
+        assert (await (await run.sup.start_session("s", agent=agent)).run("")).text == "so what"
+    [completed] = run.transitions("tool_completed")
+    assert (completed.metadata["outcome"], "no such thing" in completed.reason) == ("failed", True)
+
+
+async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
+    """A TOOL abort cancels that call only: the agent gets ToolAborted and goes on, the call's result is aborted."""
+    cleaned: list[str] = []
+
+    async def forever(name: str) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cleaned.append(name)
+
+    async def agent(turn: AgentTurn) -> str:
+        with pytest.raises(ToolAborted, match="the call 'wait' was aborted"):
+            await turn.call("wait", forever, "first")
+        return "so be it"
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "")
+        await until(run.sup, "tool_started", "s:t1")
+        receipt = await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="enough")
+        assert (await asked.result()).text == "so be it"
+    assert cleaned == ["first"]
+    assert [(node.id, node.outcome, node.rung) for node in receipt.nodes] == [("s:t1:c1", "ended", "cancel")]
+    assert [one.metadata["outcome"] for one in run.transitions("tool_completed")] == ["aborted"]
+
+
+async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
+    """It is interrupted in its scope, with its tools; the next turn of the same agent has the message."""
+    cancelled: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.append("tool")
+
+    async def agent(turn: AgentTurn) -> str:
+        if "quick" in turn.prompt:
+            return turn.prompt
+        try:
+            await turn.call("forever", forever)
+        finally:
+            cancelled.append("agent")
+        return "never"
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "dig")
+        await until(run.sup, "tool_started", "s:t1")
+        await session.send("quick, come", urgent=True, sender="ann")
+        assert (await asked.result()).text == "dig\n\nUrgent message from ann:\nquick, come"
+    assert sorted(cancelled) == ["agent", "tool"]
+    assert path_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+    assert data_of(run.row("s")).total_errors == 0
+
+
+async def test_a_time_out_cancels_a_function(tmp_path: Path) -> None:
+    """One that takes too long is cancelled; its session gives up at its threshold."""
+
+    async def agent(turn: AgentTurn) -> None:
+        await anyio.sleep_forever()
+
+    async with supervising(tmp_path, settings=quick(turn_timeout_s=0.1, max_total_errors=2)) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        result = await session.run("")
+        assert (result.outcome, "turn_timeout_s" in result.error) == ("failed", True)
+    assert len(run.transitions("task_failed")) == 2
+
+
+# ---------------------------------------------------------------------------------------------------- who will not stop
+async def test_a_function_that_swallows_its_cancellation_is_abandoned(tmp_path: Path, no_slack: None) -> None:
+    """The ladder is climbed to its end, the receipt says abandoned, its request is answered, and others go on."""
+    stubborn = Stubborn()
+
+    async def polite(turn: AgentTurn) -> str:
+        await anyio.lowlevel.checkpoint()
+        return "fine"
+
+    async with supervising(tmp_path, settings=quick(ladder=STRICT)) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=stubborn.work)
+        asked = ask(group, session, "")
+        await stubborn.begun.wait()
+        receipt = await session.abort(reason="enough")
+        assert [(node.id, node.outcome, node.rung) for node in receipt.nodes] == [("s", "abandoned", "abandon")]
+        assert await asked.result() == TurnResult("aborted", "enough", "")
+        other = await run.sup.start_session("other", agent=polite)
+        assert (await other.run("")).text == "fine"
+        assert not stubborn.over.is_set()
+        stubborn.let_go.set()
+    assert stubborn.over.is_set()
+    [ended] = run.transitions("Ended", "s")
+    assert ended.metadata["rung"] == "abandon"
+
+
+async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path, no_slack: None) -> None:
+    """When the grace is over its session goes on with a new agent; the old one cannot answer for it any more."""
+    stubborn = Stubborn()
+
+    async def agent(turn: AgentTurn) -> str:
+        return turn.prompt if "come" in turn.prompt else await stubborn.work()
+
+    settings = quick(grace_s=0.1, ladder=STRICT)
+    async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "dig")
+        await stubborn.begun.wait()
+        await session.send("come", urgent=True)
+        assert "come" in (await asked.result()).text
+        assert run.sup.state_of("s:a2") == "idle"
+        stubborn.let_go.set()
+        await stubborn.over.wait()
+        assert session.state == "SessionComplete"
+    assert len(run.transitions("GraceExceeded")) == 1
+
+
+async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path, no_slack: None) -> None:
+    """Its agent is told and goes on, the receipt says abandoned, and the turn is reaped as degraded."""
+    stubborn = Stubborn()
+
+    async def agent(turn: AgentTurn) -> str:
+        with pytest.raises(ToolAborted):
+            await turn.call("stubborn", stubborn.work)
+        return "without it"
+
+    async with supervising(tmp_path, settings=quick(ladder=STRICT)) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "")
+        await stubborn.begun.wait()
+        receipt = await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="enough")
+        assert [(node.id, node.outcome) for node in receipt.nodes] == [("s:t1:c1", "abandoned")]
+        assert (await asked.result()).text == "without it"
+        stubborn.let_go.set()
+    [reaped] = run.transitions("agent_reaped", "s:t1")
+    assert reaped.metadata["degraded"]
+
+
+async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> None:
+    """Leaving by an exception: a function that needs a moment to clean up gets it before the block is over."""
+    cleaned: list[str] = []
+
+    async def agent(turn: AgentTurn) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(10):
+                    await anyio.lowlevel.checkpoint()
+                cleaned.append("cleaned")
+
+    async with anyio.create_task_group() as group:
+        with pytest.raises(ZeroDivisionError):
+            async with supervising(tmp_path) as run:
+                session = await run.sup.start_session("s", agent=agent)
+                asked = ask(group, session, "")
+                await until(run.sup, "SessionStarted", "s")
+                raise ZeroDivisionError
+        assert cleaned == ["cleaned"]
+        assert (await asked.result()).outcome == "aborted"
+
+
+# ---------------------------------------------------------------------------------------------------- children
+async def test_a_function_delegates(tmp_path: Path) -> None:
+    """A child session works on its prompt, ends, and its outcome is the call's value."""
+
+    async def agent(turn: AgentTurn) -> str:
+        if turn.prompt != "lead":
+            return f"{turn.session_id} did {turn.prompt}"
+        outcomes = [await turn.delegate("kid", name) for name in ("this", "that")]
+        failed = await turn.delegate("kid", "it", agent="nobody")
+        return f"{[one.text for one in outcomes]} {failed.outcome}"
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        assert (await session.run("lead")).text == "['s/kid did this', 's/kid-2 did that'] failed"
+        assert [row.id for row in run.sup.rows() if row.kind == "session" and not row.ended][0] == "s"
+    assert path_of(run.events(), "s/kid")[-2:] == ["SessionComplete", "Stopped"]
+    assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == [
+        *("completed", "completed", "failed")
+    ]
+
+
+async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:
+    """A SESSION abort of the child, or a TOOL abort of the call: the delegating agent hears aborted and goes on."""
+
+    async def agent(turn: AgentTurn) -> str:
+        if turn.prompt == "wait":
+            await anyio.sleep_forever()
+        return " ".join([(await turn.delegate(name, "wait")).outcome for name in ("a", "b")])
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "lead")
+        await until(run.sup, "SessionStarted", "s/a")
+        await run.sup.abort("s/a", AbortScope.SESSION, reason="not a")
+        await until(run.sup, "SessionStarted", "s/b")
+        receipt = await run.sup.abort("s:t1:c2", AbortScope.TOOL, reason="not b")
+        assert {node.id: node.outcome for node in receipt.nodes} == {"s/b": "ended", "s:t1:c2": "ended"}
+        assert (await asked.result()).text == "aborted aborted"
+    [stop] = run.transitions("OperatorStop", "s/b")
+    assert (stop.abort_reason, stop.abort_id) == ("parent_aborted", receipt.abort_id)
+
+
+async def deep(turn: AgentTurn) -> str:
+    """Delegate to one more like it, as deep as the prompt says; the last one waits if it is told to."""
+    depth, _, last = turn.prompt.partition(" ")
+    if depth == "0":
+        if last:
+            await anyio.sleep_forever()
+        return "bottom"
+    outcome = await turn.delegate("d", f"{int(depth) - 1} {last}".strip())
+    return f"{outcome.text}."
+
+
+async def test_fifty_levels_of_delegation(tmp_path: Path) -> None:
+    """Each level works and ends; the answer comes up through all of them."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("d", agent=deep)
+        assert (await session.run("50")).text == "bottom" + 50 * "."
+    assert len([one for one in run.store.entities.values() if one.kind == "session"]) == 51
+
+
+async def test_an_abort_fifty_levels_deep(tmp_path: Path) -> None:
+    """A SESSION abort of the root ends all levels, the deepest first."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("d", agent=deep)
+        asked = ask(group, session, "50 wait")
+        await until(run.sup, "SessionStarted", "/".join(51 * "d"))
+        receipt = await session.abort(reason="too deep")
+        assert (await asked.result()).outcome == "aborted"
+    assert [node.id.count("/") for node in receipt.nodes] == list(range(50, -1, -1))
+    assert {node.outcome for node in receipt.nodes} == {"ended"}
+    assert [one.entity_id.count("/") for one in run.transitions("Ended")] == list(range(50, -1, -1))

@@ -1,0 +1,173 @@
+"""Plans: the order of their tasks, how many run at once, and what a task that does not succeed does to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.config import AgentConfig, Plan, TaskConfig
+from supervisor.plan_runner import PlanResult, run_plan
+from supervisor.vocabulary import AbortScope
+from tests.support import Run, nothing_left, path_of, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+AGENTS = {
+    "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
+    "scripted": AgentConfig(adapter="scripted"),
+    "ghost": AgentConfig(adapter="command", command=("/no/such/program",)),
+}
+BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+def task(name: str, prompt: str = "true", *depends_on: str, agent: str = "sh") -> TaskConfig:
+    return TaskConfig(id=name, agent=agent, prompt=prompt, depends_on=depends_on)
+
+
+def plan_of(*tasks: TaskConfig, max_sessions: int = 6) -> Plan:
+    return Plan(agents=AGENTS, tasks=tasks, max_sessions=max_sessions, limits=BOUNDS.limits, policy=BOUNDS.policy)
+
+
+async def carried_out(workdir: Path, plan: Plan) -> tuple[PlanResult, Run]:
+    async with supervising(workdir, settings=plan.settings, agents=plan.agents) as run:
+        result = await run_plan(run.sup, plan)
+    return result, run
+
+
+def outcomes(result: PlanResult) -> dict[str, str]:
+    return {name: one.outcome for name, one in result.tasks.items()}
+
+
+async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
+    """A diamond: nobody starts before what it needs is closed, and each task passes through the seed's states."""
+    plan = plan_of(
+        task("d", "echo d >> log", "b", "c"),
+        task("b", "echo b >> log", "a"),
+        task("c", "echo c >> log", "a"),
+        task("a", "echo a >> log"),
+    )
+    result, run = await carried_out(tmp_path, plan)
+    assert result.ok
+    assert list(outcomes(result)) == ["d", "b", "c", "a"]
+    log = (tmp_path / "log").read_text().split()
+    assert (log[0], sorted(log[1:3]), log[3:]) == ("a", ["b", "c"], ["d"])
+    born = {one.entity_id: one.seq for one in run.events() if one.event == "Born"}
+    closed = {one.entity_id: one.seq for one in run.events() if one.to_status == "CLOSED"}
+    for name, needed in (("b", "a"), ("c", "a"), ("d", "b"), ("d", "c")):
+        assert closed[f"task:{needed}"] < born[name]
+    assert path_of(run.events(), "task:a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+
+
+async def test_no_more_sessions_than_allowed(tmp_path: Path) -> None:
+    """Of seven tasks two run at once, never three; all are done."""
+    plan = plan_of(*(task(f"t{number}", "@run true", agent="scripted") for number in range(7)), max_sessions=2)
+    result, run = await carried_out(tmp_path, plan)
+    assert result.ok
+    alive, most = 0, 0
+    for one in run.events():
+        if one.entity_type == "session":
+            alive += (one.event == "Born") - (one.event == "Ended")
+            most = max(most, alive)
+    assert (alive, most) == (0, 2)
+
+
+async def test_a_failure_blocks_what_depends_on_it(tmp_path: Path) -> None:
+    """What needs a failed task is never started, and neither is what needs that; the others are done."""
+    plan = plan_of(
+        task("bad", "echo trouble; exit 3"),
+        task("next", "touch next", "bad"),
+        task("last", "touch last", "next", "good"),
+        task("good", "touch good"),
+    )
+    result, run = await carried_out(tmp_path, plan)
+    assert not result.ok
+    assert outcomes(result) == {"bad": "failed", "next": "blocked", "last": "blocked", "good": "completed"}
+    assert "exit status 3" in result.tasks["bad"].error
+    assert result.tasks["next"].error == "it depends on bad, which did not complete"
+    assert (result.tasks["next"].session_id, result.tasks["bad"].session_id) == ("", "bad")
+    assert [one.name for one in tmp_path.iterdir()] == ["good"]
+    assert path_of(run.events(), "task:bad")[-1] == "FAILED"
+    assert path_of(run.events(), "task:next") == ["OPEN", "CANCELLED"]
+    assert {one.id for one in run.store.entities.values() if one.kind == "session"} == {"bad", "good"}
+
+
+async def test_a_program_that_is_missing_fails_its_task(tmp_path: Path) -> None:
+    """A task whose agent cannot start has failed without having been in progress."""
+    result, run = await carried_out(tmp_path, plan_of(task("lost", agent="ghost")))
+    assert outcomes(result) == {"lost": "failed"}
+    assert "/no/such/program" in result.tasks["lost"].error
+    assert path_of(run.events(), "task:lost") == ["OPEN", "CLAIMED", "FAILED"]
+
+
+async def test_an_aborted_task(tmp_path: Path) -> None:
+    """A task whose session is aborted is cancelled with that reason; what depends on it is blocked."""
+    plan = plan_of(
+        task("long", "@run sleep 1000", agent="scripted"),
+        task("after", "true", "long"),
+        task("other", "@wait go", agent="scripted"),
+    )
+    results: list[PlanResult] = []
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        async with anyio.create_task_group() as group:
+
+            async def carry_out() -> None:
+                results.append(await run_plan(run.sup, plan))
+
+            group.start_soon(carry_out)
+            await until(run.sup, "tool_started", "long:t1")
+            receipt = await run.sup.abort("long", AbortScope.SESSION, reason="too long")
+            assert receipt.survivors == 0
+            (tmp_path / "go").touch()
+    assert outcomes(results[0]) == {"long": "aborted", "after": "blocked", "other": "completed"}
+    assert results[0].tasks["long"].error == "too long"
+    assert path_of(run.events(), "task:long") == ["OPEN", "CLAIMED", "IN_PROGRESS", "CANCELLED"]
+
+
+async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
+    """Once it is told to stop, what runs is finished and what has not begun is not started."""
+    plan = plan_of(task("one", "@wait go", agent="scripted"), task("two", "touch two", "one"), max_sessions=1)
+    results: list[PlanResult] = []
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        async with anyio.create_task_group() as group:
+
+            async def carry_out() -> None:
+                results.append(await run_plan(run.sup, plan))
+
+            group.start_soon(carry_out)
+            await until(run.sup, "SessionStarted", "one")
+            await run.sup.stop()
+            (tmp_path / "go").touch()
+    assert outcomes(results[0]) == {"one": "completed", "two": "aborted"}
+    assert "the supervisor is ending" in results[0].tasks["two"].error
+
+
+async def test_a_plan_that_is_given_up(tmp_path: Path) -> None:
+    """Cancelled by its host: its sessions end with the block, its tasks are cancelled, and none looks alive."""
+    plan = plan_of(task("one", "@hang", agent="scripted"), task("two", "true", "one"))
+    with anyio.CancelScope() as scope:
+        async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+            async with anyio.create_task_group() as group:
+                group.start_soon(run_plan, run.sup, plan)
+                await until(run.sup, "started", "task:one")
+                scope.cancel()
+    assert scope.cancelled_caught
+    assert path_of(run.events(), "task:one")[-1] == "CANCELLED"
+    assert path_of(run.events(), "task:two") == ["OPEN", "CANCELLED"]
+
+
+async def test_the_same_plan_twice(tmp_path: Path) -> None:
+    """A name that was used gets a number: nothing of the first run is confused with the second."""
+    plan = plan_of(task("t", "true"))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        first, second = await run_plan(run.sup, plan), await run_plan(run.sup, plan)
+    assert (first.tasks["t"].session_id, second.tasks["t"].session_id) == ("t", "t-2")
+    assert path_of(run.events(), "task:t-2")[-1] == "CLOSED"

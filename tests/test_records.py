@@ -1,0 +1,270 @@
+"""What a run leaves behind: a legal, explained, complete journal, lines that the validator accepts, and a free lock.
+
+``tests.support.check_records`` checks the laws after every test that runs a supervisor in memory; here it is done on
+the journal on disk, after a run in which nearly everything happens, and the check itself is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from supervisor import subscriptions
+from supervisor.adapters.inprocess import AgentTurn
+from supervisor.journal.memory import MemoryStore
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDirBusy
+from supervisor.ports import EntityRow
+from supervisor.runtime import SubscriptionLagged, Supervisor, open_supervisor
+from supervisor.validate import validate_lines
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+from tests.support import AGENTS, DEADLINE_S, ask, check_records, nothing_left, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+class Books:
+    """The records of a supervisor that has ended."""
+
+    def __init__(self, state_dir: Path) -> None:
+        with JournalReader(state_dir / "runtime" / "journal.db") as journal:
+            self.events = list(journal.events())
+            self.rows = journal.entities()
+        self.lines = (state_dir / "transitions.jsonl").read_bytes().splitlines(keepends=True)
+
+    def root_of(self, record: LifecycleEvent) -> LifecycleEvent:
+        """The root of a record's chain of causes."""
+        by_seq = {one.seq: one for one in self.events}
+        while record.cause_id is not None:
+            record = by_seq[record.cause_id]
+        return record
+
+    def last_of(self, entity_id: str) -> LifecycleEvent:
+        return [one for one in self.events if one.entity_id == entity_id][-1]
+
+
+async def work(turn: AgentTurn) -> str:
+    """An agent of ours that calls a tool."""
+
+    async def tool() -> str:
+        await anyio.lowlevel.checkpoint()
+        return turn.prompt
+
+    return await turn.call("tool", tool)
+
+
+async def eventful(sup: Supervisor, workdir: Path) -> None:
+    """Successes, a crash, a message, an interrupt, children, a tool abort, a session abort, a hopeless agent."""
+    async with anyio.create_task_group() as group:
+        busy = await sup.start_session("busy", agent="scripted")
+        first = ask(group, busy, "@run sleep 1000\n@agent kid\n  @run true\n@compact\n@say done")
+        hung = await sup.start_session("hung", agent="scripted")
+        ask(group, hung, "@agent kid\n  @hang\n")
+        urged = await sup.start_session("urged", agent="scripted")
+        second = ask(group, urged, "@hang")
+        crashing = ask(group, await sup.start_session("crashing", agent="scripted"), "@crash-once crashed 3\n@say up")
+        hopeless = ask(group, await sup.start_session("hopeless", agent="scripted"), "@garbage")
+        ours = ask(group, await sup.start_session("ours", agent=work), "hello")
+        await until(sup, "SessionStarted", "urged")
+        await urged.send("@say yes", urgent=True)
+        await until(sup, "tool_started", "busy:t1")
+        await sup.abort("busy:t1:c1", AbortScope.TOOL, reason="too slow", actor="ann")
+        await until(sup, "SessionStarted", "hung/kid")
+        await sup.abort("hung", AbortScope.SESSION, reason="hung", actor="ann")
+        results = [(await one.result()).outcome for one in (first, second, crashing, hopeless, ours)]
+    assert results == ["completed", "completed", "completed", "failed", "completed"]
+
+
+@pytest.fixture
+async def books(tmp_path: Path, _nothing_left: None) -> Books:
+    settings = quick(max_total_errors=3)
+    with anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
+            await eventful(sup, tmp_path)
+            living = {row.id: (row.state, row.data, row.entity_seq) for row in sup.rows() if not row.ended}
+            await sup.ledger.flush()
+            durable = {row.id: (row.state, row.data, row.entity_seq) for row in await sup.journal.entities()}
+            assert living.items() <= durable.items()
+    return Books(tmp_path / "sd")
+
+
+async def test_the_journal_of_an_eventful_run(books: Books) -> None:
+    """Gap-free and legal; replayed, it is the state that it says; nothing was refused, nothing is owed or open."""
+    check_records(books.events, books.rows, [])
+
+
+async def test_the_lines_of_an_eventful_run(books: Books) -> None:
+    """transitions.jsonl has every transition of the journal, in order, and the validator finds nothing."""
+    report = validate_lines(books.lines)
+    assert report.problems == []
+    transitions = [one for one in books.events if one.outcome == "transition"]
+    assert len(transitions) > 100
+    lines = [msgspec.json.decode(line) for line in books.lines]
+    seqs = [one["seq"] for one in lines]
+    assert seqs == sorted(seqs)
+    assert {one.seq for one in transitions} <= set(seqs)
+
+
+async def test_every_end_has_a_root(books: Books) -> None:
+    """From the last record of every entity a chain of causes leads to somebody who is named."""
+    for row in books.rows:
+        root = books.root_of(books.last_of(row.id))
+        assert root.actor not in ("", "supervisor"), row.id
+
+
+async def test_an_abort_is_the_root_of_what_it_ended(books: Books) -> None:
+    """The ends of an aborted family go back to the one record of the abort, with its reason and its actor."""
+    for session_id in ("hung", "hung/kid"):
+        root = books.root_of(books.last_of(session_id))
+        assert (root.event, root.entity_id, root.actor, root.reason) == ("AbortRecord", "hung", "ann", "hung")
+    [aborted] = [one for one in books.events if one.metadata.get("outcome") == "aborted" and one.entity_id == "busy:t1"]
+    root = books.root_of(aborted)
+    assert (root.event, root.actor, root.reason) == ("AbortRecord", "ann", "too slow")
+
+
+async def test_a_second_supervisor_goes_on_in_the_same_journal(tmp_path: Path) -> None:
+    """Names of the past are not used again, numbers go on, and the whole of it is still legal."""
+    for number in range(2):
+        async with open_supervisor(tmp_path / "sd", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+            session = await sup.start_session("s", agent="scripted")
+            assert session.id == ("s", "s-2")[number]
+            assert (await session.run("@say hi")).text == "hi\n"
+    books = Books(tmp_path / "sd")
+    check_records(books.events, books.rows, [])
+    assert validate_lines(books.lines).problems == []
+
+
+async def test_one_supervisor_per_state_directory(tmp_path: Path) -> None:
+    """A second one is told whose it is, touches nothing, and may come when the first has left."""
+    async with open_supervisor(tmp_path / "sd", agents=AGENTS, workdir=tmp_path) as sup:
+        session = await sup.start_session("s", agent="scripted")
+        with pytest.raises(StateDirBusy, match="another supervisor"):
+            async with open_supervisor(tmp_path / "sd"):
+                pytest.fail("there were two")
+        assert (await session.run("@say undisturbed")).text == "undisturbed\n"
+    async with open_supervisor(tmp_path / "sd") as sup:
+        assert sup.journal.generation == 2
+
+
+# ---------------------------------------------------------------------------------------------------- subscriptions
+async def test_a_subscriber_hears_everything_in_order(tmp_path: Path) -> None:
+    """From the beginning, or from any number on: every record once, in order, and already durable when it is heard."""
+    async with supervising(tmp_path) as run:
+        heard: dict[int | None, list[int]] = {None: [], 0: [], 7: []}
+
+        async def listen(after: int | None, listening: anyio.Event) -> None:
+            async with run.sup.subscribe(after) as records:
+                listening.set()
+                async for record in records:
+                    assert record.seq <= run.store.last_seq
+                    heard[after].append(record.seq)
+                    if record.event == "Ended":
+                        return
+
+        session = await run.sup.start_session("s", agent="scripted")
+        await session.run("@say one")
+        before = run.store.last_seq
+        async with anyio.create_task_group() as group:
+            for after in heard:
+                listening = anyio.Event()
+                group.start_soon(listen, after, listening)
+                await listening.wait()
+            await session.run("@run true")
+            await session.close()
+        last = run.transitions("Ended")[0].seq
+    assert heard[0] == list(range(1, last + 1))
+    assert heard[7] == list(range(8, last + 1))
+    assert heard[None] == list(range(before + 1, last + 1))
+
+
+async def test_a_subscriber_that_is_too_slow_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets what its buffer holds, then hears that it lagged; others are not affected, and nobody is slowed down."""
+    monkeypatch.setattr(subscriptions, "SUBSCRIPTION_MAX", 5)
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        async with run.sup.subscribe() as slow:
+            assert (await session.run("@run true")).outcome == "completed"
+            heard = []
+            with pytest.raises(SubscriptionLagged, match="read on from the journal"):
+                async for record in slow:
+                    heard.append(record.seq)
+        assert heard == list(range(2, 7))
+        later = [one.seq for one in await run.sup.journal.events(after_seq=heard[-1])]
+        assert later == list(range(7, run.store.last_seq + 1))
+
+
+async def test_subscriptions_end_with_the_supervisor(tmp_path: Path) -> None:
+    """Whoever still listens then hears the last record, and the end."""
+    heard: list[str] = []
+
+    async def listen(sup: Supervisor, listening: anyio.Event) -> None:
+        async with sup.subscribe() as records:
+            listening.set()
+            async for record in records:
+                heard.append(record.event)  # noqa: PERF401  it is looked at while it grows
+
+    async with anyio.create_task_group() as group, supervising(tmp_path) as run:
+        listening = anyio.Event()
+        group.start_soon(listen, run.sup, listening)
+        await listening.wait()
+        await (await run.sup.start_session("s", agent="scripted")).run("@say hi")
+    assert heard[-1] == "Ended"
+    assert len(heard) == run.store.last_seq
+
+
+# ---------------------------------------------------------------------------------------------------- the check itself
+async def small_store(tmp_path: Path) -> MemoryStore:
+    async with supervising(tmp_path) as run:
+        await (await run.sup.start_session("s", agent=work)).run("hi")
+    return run.store
+
+
+FORGERIES: dict[str, Any] = {
+    "a gap": lambda events: events.pop(5),
+    "a wrong state": lambda events: _change(events, 5, to_status="Running"),
+    "a wrong origin": lambda events: _change(events, 4, from_status="Running"),
+    "a cause that comes later": lambda events: _change(events, 5, cause_id=9),
+    "no explanation": lambda events: _change(events, 5, cause_id=None, actor="supervisor"),
+    "a refusal": lambda events: _change(events, 5, outcome="refused"),
+    "another prompt": lambda events: _change(events, 1, metadata={"request_id": "s:r1", "prompt": "ho"}),
+}
+
+
+def _change(events: list[LifecycleEvent], at: int, **changes: Any) -> None:
+    events[at] = msgspec.structs.replace(events[at], **changes)
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+async def test_a_forged_journal_is_found(tmp_path: Path, forgery: str) -> None:
+    """The check that every test ends with is not blind."""
+    store = await small_store(tmp_path)
+    events, rows = store.log.after(0, 1_000), list(store.entities.values())
+    check_records(events, rows, [])
+    FORGERIES[forgery](events)
+    with pytest.raises(AssertionError):
+        check_records(events, rows, [])
+
+
+async def test_an_open_end_is_found(tmp_path: Path) -> None:
+    """An entity that has not ended, or an effect that is still owed, does not pass either."""
+    store = await small_store(tmp_path)
+    events, rows = store.log.after(0, 1_000), list(store.entities.values())
+    with pytest.raises(AssertionError, match="is left in"):
+        check_records(events, [reopened(rows[0]), *rows[1:]], [])
+    with pytest.raises(AssertionError, match=r"1\.0"):
+        check_records(events, rows, [("1.0", "s", b"{}")])
+
+
+def reopened(row: EntityRow) -> EntityRow:
+    return msgspec.structs.replace(row, ended=False)
