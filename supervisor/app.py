@@ -8,13 +8,13 @@ one.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from contextlib import suppress
 
 import anyio
 import anyio.to_thread
-import structlog
 from anyio.abc import TaskStatus
 
 from supervisor.config import BadPlan, Plan, load_plan
@@ -47,20 +47,13 @@ def run(request: RunRequest) -> int:
 
 
 def configure_logging(*, verbose: bool) -> None:
-    """Logs go to standard error, whatever that is when a line is written."""
-    level = logging.INFO if verbose else logging.WARNING
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
-        cache_logger_on_first_use=False,
-    )
+    """Logs of the runtime go to standard error; a library would not decide that."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("supervisor")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.propagate = False
 
 
 async def _run(request: RunRequest, plan: Plan) -> int:
@@ -79,7 +72,7 @@ async def _run(request: RunRequest, plan: Plan) -> int:
 
 def _last_seq(state: StateDir) -> int:
     """The number of the last record of the runs before this one."""
-    if not state.journal.exists():
+    if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
         return 0
     with JournalReader(state.journal) as reader:
         return reader.last_seq
@@ -94,9 +87,14 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
             await around.start(_serve, state, sup, closing, closed)
-            await around.start(_watch_signals, sup, plan)
+            notices = _Notices(plan.drain_s)
+            await around.start(_watch_signals, sup, notices)
+            watching = await around.start(_watch_stops, sup, notices)
             around.start_soon(_report, reporter)
-            result = await run_plan(sup, plan)
+            try:
+                result = await run_plan(sup, plan)
+            finally:
+                watching.cancel()  # leaving the block stops it too, and that is no news
         closing.set()
         await closed.wait()
         around.cancel_scope.cancel()
@@ -117,21 +115,59 @@ async def _serve(
     closed.set()
 
 
+class _Notices:
+    """What the terminal of the run is told of its stop, each thing once, whoever asked for it."""
+
+    def __init__(self, drain_s: float) -> None:
+        self._drain_s = drain_s
+        self._said: set[str] = set()
+
+    def draining(self) -> None:
+        self._once(
+            f"draining: no task starts any more, those under way have {self._drain_s:g} s;"
+            " signal again to stop everything now"
+        )
+
+    def stopping(self) -> None:
+        self._once("stopping everything now")
+
+    def _once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            _say(words)
+
+
 async def _watch_signals(
-    sup: Supervisor, plan: Plan, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    sup: Supervisor, notices: _Notices, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """The first SIGINT or SIGTERM drains, every other one stops everything now."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    """The first signal drains, every other one stops everything now."""
+    with anyio.open_signal_receiver(*_signals()) as signals:
         task_status.started()
         now = False
         async for number in signals:
-            _say(_STOPPING if now else _DRAINING.format(plan.drain_s))
+            notices.stopping() if now else notices.draining()
             await sup.stop(now=now, actor=f"signal:{signal.Signals(number).name}")
             now = True
 
 
-_DRAINING = "draining: no task starts any more, those under way have {:g} s; signal again to stop everything now"
-_STOPPING = "stopping everything now"
+def _signals() -> list[signal.Signals]:
+    """SIGHUP comes when the terminal is closed; under ``nohup`` it is ignored, and that stays so."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
+
+
+async def _watch_stops(
+    sup: Supervisor, notices: _Notices, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Tell of a stop that was asked for from another terminal, until the scope handed out is cancelled."""
+    with anyio.CancelScope() as scope:
+        task_status.started(scope)
+        await sup.stopping.wait()
+        if sup.failure is None and not sup.stop_now.is_set():
+            notices.draining()
+        await sup.stop_now.wait()
+        if sup.failure is None:
+            notices.stopping()
 
 
 def _say(words: str) -> None:

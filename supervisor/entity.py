@@ -11,19 +11,19 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 
 from actors import DEFERRED, Context, Down, IllegalTransition, Machine, TaskFailed
 from actors.machine import Event
 from supervisor.effects import Bury, StartTimer
 from supervisor.ledger import Cause, Ledger
+from supervisor.logs import get_logger
 from supervisor.policy import severity_of
 from supervisor.vocabulary import Kind, LifecycleEvent, Severity, Verdict
 
 __all__ = ["Entity", "Lifecycle", "Refused"]
 
 
-_log = structlog.get_logger("supervisor")
+_log = get_logger()
 
 
 class Refused(Exception):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import anyio
-import structlog
 
 from actors import ActorStopped
 from supervisor.effects import (
@@ -37,6 +36,7 @@ from supervisor.ladder import climb
 from supervisor.ledger import Cause, Owed
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.events import (
+    AgentExited,
     AgentLaunched,
     AgentReaped,
     FatalError,
@@ -49,8 +49,10 @@ from supervisor.lifecycles.events import (
     UrgentMessage,
     WorktreeReady,
 )
+from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.turn import Turn, TurnData
-from supervisor.policy import build_prompt
+from supervisor.logs import get_logger
+from supervisor.policy import build_prompt, too_often
 from supervisor.ports import Workspace
 from supervisor.tree import Link, Outcome, Tree, Work
 from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
@@ -63,7 +65,10 @@ CLEANUP_S = 5.0
 MakeLink = Callable[[Work, str, int, str], Link]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
-_log = structlog.get_logger("supervisor")
+DRIVING = CancelSession | CancelStep | ForceStopSession | EndScope | LaunchAgent | SendPrompt
+"""Effects after which what the agent does, or stops doing, has a new reason."""
+
+_log = get_logger()
 
 
 class Hands:
@@ -90,6 +95,7 @@ class Hands:
         self._make_link = make_link
         self._workspace = workspace
         self._answered = answered
+        self._no_retries = False
 
     def perform(self, owed: Owed) -> None:
         """Do it, or begin it; nothing here waits."""
@@ -107,6 +113,8 @@ class Hands:
             case Bury():
                 self._tree.bury(owed.entity_id)
             case StartTimer() as effect:
+                if effect.name == "backoff" and work is not None:
+                    self._look_before_retry(work, done)
                 ctx = self._tree.system.context(owed.entity_id)
                 if ctx is not None:
                     entity.start_timer(ctx, effect, owed.epoch, done)
@@ -115,6 +123,8 @@ class Hands:
         self._tree.ledger.settle(owed.effect_id)
 
     def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
+        if isinstance(effect, DRIVING):
+            work.because = cause.seq
         match effect:
             case CancelSession(reason=reason, abort_id=abort_id, abort_reason=abort_reason):
                 self._cancel_session(work, reason, abort_id, abort_reason)
@@ -127,7 +137,8 @@ class Hands:
             case CancelTool():
                 self._cancel_tool(work, entity_id, effect, cause)
             case Answer(request_id=request_id, outcome=outcome, error=error):
-                self._answered(request_id, Outcome(outcome, error, work.text))
+                text = work.text if work.text_of == request_id else ""
+                self._answered(request_id, Outcome(outcome, error, text, cause.seq))
             case LogFatal(message=message):
                 _log.error("session gave up", session=work.session_id, reason=message)
             case CleanUp():
@@ -135,7 +146,7 @@ class Hands:
             case Verify():
                 self._verify(work, entity_id, cause)
             case StorePrompt(prompt=prompt):
-                work.transcript.write("prompt", prompt + "\n", at=self._tree.ledger.clock.wall.time())
+                work.transcript.write("prompt", prompt.rstrip("\n") + "\n", at=self._tree.ledger.clock.wall.time())
             case _ if not work.ending:
                 self._begin(work, effect, cause)
 
@@ -155,14 +166,39 @@ class Hands:
             case _:
                 raise AssertionError(f"no hand for {type(effect).__name__}")
 
-    def _start(self, work: Work, actor_id: str, fn: Callable[..., object], *args: object) -> None:
+    def _start(self, work: Work, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
+        """Begin a task in an actor's scope; ``False`` if that has ended."""
         ctx = self._tree.system.context(actor_id)
         if ctx is None:
-            return
+            return False
         try:
             work.start(ctx, fn, *args)  # type: ignore[arg-type]  # every fn here is a coroutine function
         except ActorStopped:
             _log.debug("not begun: its scope has ended", actor=actor_id)
+            return False
+        return True
+
+    # ------------------------------------------------------------------ another try
+    def give_up_retries(self, actor: str) -> None:
+        """A drain has begun: what waits to try again ends now, and nothing will try again."""
+        self._no_retries = True
+        for work in list(self._tree.works.values()):
+            if self._tree.entity(work.session_id).state is Session.COOLING_DOWN:
+                self._look_before_retry(work, Cause(actor=actor))
+
+    def _look_before_retry(self, work: Work, cause: Cause) -> None:
+        """A session that failed may try again, unless it does so too often, or the supervisor drains."""
+        data = self._tree.entity(work.session_id).data
+        if data.incarnation == work.prompted:
+            work.crashes.append(self._tree.ledger.clock.now())
+            work.prompted = 0
+        if self._no_retries:
+            stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")
+            self._tree.end(work.session_id, stop, cause=cause)
+        elif too_often(work.crashes, data.limits.restarts_max, data.limits.restarts_within_s):
+            count, window_s = len(work.crashes), data.limits.restarts_within_s
+            words = f"restart limit exceeded ({count} failures within {window_s:g} s): {data.last_error}"
+            self._tree.tell(work.session_id, FatalError(message=words), cause=cause)
 
     # ------------------------------------------------------------------ a turn's way to its agent
     def _open_turn(self, work: Work, turn_id: str, request_id: str, cause: Cause) -> None:
@@ -189,7 +225,7 @@ class Hands:
         if link is not None:
             await self._settled(link)
         data = self._tree.entity(work.session_id).data
-        if incarnation != data.incarnation or incarnation <= data.concluded:
+        if work.ending or incarnation != data.incarnation or incarnation <= data.concluded:
             return  # the session did not wait that long
         if link is not None and link.reusable:
             self._reuse(work, link, incarnation, cause)
@@ -206,6 +242,7 @@ class Hands:
     def _have(self, work: Work, incarnation: int, prompt: str, cause: Cause) -> None:
         work.launches += 1
         agent_id = f"{work.session_id}:a{work.launches}"
+        link = self._make_link(work, agent_id, incarnation, prompt)
         data = AgentData(id=agent_id, session_id=work.session_id, adapter=work.profile.adapter)
         try:
             self._tree.birth(
@@ -213,8 +250,10 @@ class Hands:
             )
         except ActorStopped:
             return
-        work.link = self._make_link(work, agent_id, incarnation, prompt)
-        self._start(work, agent_id, work.link.run)
+        work.link = link
+        if not self._start(work, agent_id, link.run):
+            link.ended.set()
+            self._tree.tell(agent_id, AgentExited(reason="its session ended before it was launched"), cause=cause)
 
     def _reuse(self, work: Work, link: Link, incarnation: int, cause: Cause) -> None:
         turn_id = self._tree.entity(work.session_id).data.turn_id
@@ -225,6 +264,9 @@ class Hands:
 
     def _send_prompt(self, work: Work, turn_id: str, incarnation: int, prompt: str) -> None:
         if work.link is not None:
+            work.prompted = incarnation
+            current = self._tree.entity(work.session_id).data.current
+            work.text_of = current.id if current is not None else None
             work.running.set()
             work.link.give(turn_id, incarnation, prompt)
 
@@ -288,7 +330,7 @@ class Hands:
             self._hurry(work)
         if work.ending:
             return
-        work.ending = True
+        work.ending = work.told = True
         ctx = self._tree.system.context(self._janitor)
         assert ctx is not None, "the janitor outlives every session"
         ctx.start_task(climb, self._tree, work, cause, abort_id, name=f"end of {work.session_id}")

@@ -17,6 +17,7 @@ import msgspec
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
 from supervisor.effects import SupervisorEffect, encoded
+from supervisor.logs import get_logger
 from supervisor.ports import Append, Journal, JournalError, WallClock
 from supervisor.vocabulary import LifecycleEvent
 
@@ -24,6 +25,9 @@ __all__ = ["BATCH_MAX", "Cause", "Clock", "Ledger", "Owed"]
 
 BATCH_MAX = 128
 """Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
+
+
+_log = get_logger()
 
 
 class Cause(NamedTuple):
@@ -123,6 +127,7 @@ class Ledger:
         **described: Any,
     ) -> LifecycleEvent:
         """Hand over one record; exempt effects are performed before this returns. *reply* gets it when durable."""
+        encoded_data = msgspec.json.encode(data)  # before anything has changed: text that is no text fails here
         self._seq += 1
         record = LifecycleEvent(
             seq=self._seq,
@@ -147,7 +152,7 @@ class Ledger:
             record=record,
             parent_id=parent_id,
             state=state,
-            data=msgspec.json.encode(data),
+            data=encoded_data,
             owed=tuple((one.effect_id, encoded(one.effect)) for one in owed),
             settled=self._take_settled(cause),
             ended=ended,
@@ -202,13 +207,20 @@ class Ledger:
             self._give_up(error, batch)
             return False
         for one in batch:
-            self._publish(one.append.record)
-            if one.reply is not None:
-                one.reply.resolve(one.append.record)
-            for owed in one.owed:
-                self._perform(owed)
-            self._call_waiting(one.append.record.seq)
+            self._release(one)
         return True
+
+    def _release(self, one: _Pending) -> None:
+        """The record is durable: tell of it, and let its effects happen. A fault in one of them is that one's alone."""
+        self._publish(one.append.record)
+        if one.reply is not None:
+            one.reply.resolve(one.append.record)
+        for owed in one.owed:
+            try:
+                self._perform(owed)
+            except Exception as error:
+                _log.error("an effect failed", entity=owed.entity_id, effect=type(owed.effect).__name__, exc_info=error)
+        self._call_waiting(one.append.record.seq)
 
     def _give_up(self, error: JournalError, batch: list[_Pending]) -> None:
         self.error = error
@@ -220,12 +232,21 @@ class Ledger:
         self._failed(error)
 
     async def flush(self) -> None:
-        """Wait until everything recorded so far, and what it led to at once, is durable, or the journal has failed."""
+        """Wait until everything recorded so far is durable, or the journal has failed."""
+        reached = anyio.Event()
+        self.when_durable(reached.set)
+        await reached.wait()
+
+    async def close(self) -> None:
+        """Wait until nothing is left to record, and settle what was performed since."""
         while self.error is None and not self._clean.is_set():
             await self._clean.wait()
-        if self.error is None and self._settled:
-            settled, self._settled = self._settled, []
-            await self._journal.settle(settled)
+        settled, self._settled = self._settled, []
+        if self.error is None and settled:
+            try:
+                await self._journal.settle(settled)
+            except JournalError as error:
+                self._give_up(error, [])
 
 
 def _fields(event: Event | None) -> dict[str, Any]:

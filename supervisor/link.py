@@ -75,6 +75,7 @@ class Delegate(Protocol):
         agent: str | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
+        cause: Cause,
     ) -> None: ...
 
 
@@ -96,7 +97,6 @@ class LinkBase:
         self.is_ready = False
         self.turn_id: str | None = None
         self._incarnation = incarnation
-        self._cause = Cause(actor=work.profile.adapter)
         self._intent: Verdict | None = None
         self._abort_id: str | None = None
         self._dying = False
@@ -108,7 +108,12 @@ class LinkBase:
         self._refused: list[str] = []
         self._freed = anyio.Event()
         self._calls: dict[str, str] = {}
+        self._causes: dict[str, int | None] = {}
         self._numbers = 0
+
+    @property
+    def _cause(self) -> Cause:
+        return Cause(self.work.because, None, self.work.profile.adapter)
 
     @property
     def reusable(self) -> bool:
@@ -125,15 +130,16 @@ class LinkBase:
     def _tell(self, entity_id: str, event: Event) -> None:
         self.tree.tell(entity_id, event, cause=self._cause)
 
-    async def _post(self, entity_id: str, event: Event) -> bool:
-        """Tell and wait until it is durable; ``False`` if it was refused or there is nobody to hear it."""
+    async def _post(self, entity_id: str, event: Event, because: int | None = None) -> int | None:
+        """Tell and wait until it is durable; its number, or ``None`` if it was refused, or there is nobody to hear."""
         if not self.tree.hears(entity_id, event):
-            return False
+            return None
+        cause = self._cause if because is None else self._cause._replace(seq=because)
         try:
-            await self.tree.post(entity_id, event, cause=self._cause, lane=Lane.CONTROL)
+            record = await self.tree.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
         except (NoSuchEntity, Refused):
-            return False
-        return True
+            return None
+        return record.seq
 
     # ------------------------------------------------------------------ the session's start
     def _report_ready(self, resume_id: str | None, info: str) -> None:
@@ -163,6 +169,7 @@ class LinkBase:
         self._intent = self._intent if self._dying else None
         self._abort_id = None
         self._calls.clear()
+        self._causes.clear()
         self._numbers = 0
         self.work.text = ""
         if self._over or self._dying:
@@ -221,23 +228,26 @@ class LinkBase:
             return None
         self._calls[call_id] = tool_id
         started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind)
-        if not await self._post(turn_id, started):
+        self._causes[tool_id] = await self._post(turn_id, started)
+        if self._causes[tool_id] is None:
             self._drop_call(call_id)
             return None
         return tool_id
 
     async def _close_call(self, call_id: str, outcome: str, reason: str = "") -> None:
         turn_id, intent = self.turn_id, self._intent
+        because = self._causes.get(self._calls.get(call_id, ""))
         self._drop_call(call_id)
         if turn_id is None:
             return
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
         if intent is not None and outcome == "failed":
             # We asked the agent to stop: that is why the call failed.
+            because = None
             completed = ToolCompleted(
                 call_id=call_id, outcome="aborted", reason=intent.error, abort_id=self._abort_id, over=True
             )
-        await self._post(turn_id, completed)
+        await self._post(turn_id, completed, because)
 
     def _drop_call(self, call_id: str) -> None:
         tool_id = self._calls.pop(call_id, None)
@@ -296,6 +306,8 @@ class ProcessLink(LinkBase):
         self._unheard = 0
         self._compacting = False
         self._given = anyio.Event()
+        self._complaint = ""
+        self._complained = anyio.Event()
 
     # ------------------------------------------------------------------ commands: never wait
     @property
@@ -395,6 +407,7 @@ class ProcessLink(LinkBase):
             status = await process.wait_exit()
             await process.wait_ended()
             self._gone = True
+            await self._complained.wait()
             self._put(self._codec.exited(status))
             await self._all_heard()
             self._conclude("error", "", status)
@@ -408,7 +421,10 @@ class ProcessLink(LinkBase):
 
     async def _read_errors(self, process: Process) -> None:
         while data := await process.receive_err():
-            self._write_log("stderr", data.decode(errors="replace"))
+            text = data.decode(errors="replace")
+            self._write_log("stderr", text)
+            self._complaint = ([line for line in text.splitlines() if line.strip()] or [self._complaint])[-1][:300]
+        self._complained.set()
 
     async def _write_out(self, process: Process) -> None:
         while True:
@@ -484,7 +500,7 @@ class ProcessLink(LinkBase):
         if self.turn_id is None:
             return
         if compaction.active:
-            self._compacting = await self._post(self.turn_id, CompactNeeded())
+            self._compacting = await self._post(self.turn_id, CompactNeeded()) is not None
         elif compaction.failed:
             failed = Verdict(
                 exit=Exit.ERROR,
@@ -499,6 +515,8 @@ class ProcessLink(LinkBase):
 
     async def _turn_ended(self, stop: str, error: str) -> None:
         await self._compact(Compaction(active=False))
+        if stop == "error" and self._gone and self._complaint:
+            error = f"{error}; its last words: {self._complaint}"
         self._conclude(stop, error)
         if self._finishing:
             self.finish()
@@ -519,11 +537,15 @@ class ProcessLink(LinkBase):
         self._put(self._codec.permission(asked.request_id, chosen))
 
     def _start_child(self, asked: ChildAsked) -> None:
+        started_by = self._calls.get(asked.call_id or "")
+
         def answer(outcome: Outcome) -> None:
+            if started_by is not None:
+                self._causes[started_by] = outcome.seq
             self._put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
 
-        started_by = self._calls.get(asked.call_id or "")
-        self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, answer)
+        cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
+        self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, answer, cause)
 
     # ------------------------------------------------------------------ terminals: tools that we run
     def _open_terminal(self, asked: TerminalOpened) -> None:

@@ -73,6 +73,7 @@ class _Runner:
         self._slots = anyio.CapacityLimiter(plan.max_sessions)
         self._done = {task.id: anyio.Event() for task in plan.tasks}
         self._entities: dict[str, str] = {}
+        self._causes: dict[str, int | None] = {}
         self.results: dict[str, TaskResult] = {}
 
     def open(self, task: TaskConfig) -> None:
@@ -80,7 +81,10 @@ class _Runner:
         entity_id = self._sup.new_id(f"task:{task.id}")
         self._entities[task.id] = entity_id
         data = TaskData(waiting_for=task.depends_on)
-        self._sup.tree.birth(TASK_KIND, entity_id, parent_id=None, state=Task.OPEN, data=data, cause=Cause(actor=ACTOR))
+        born = self._sup.tree.birth(
+            TASK_KIND, entity_id, parent_id=None, state=Task.OPEN, data=data, cause=Cause(actor=ACTOR)
+        )
+        self._causes[task.id] = born.born_seq
 
     async def run(self, task: TaskConfig) -> None:
         """See one task through. A plan that is given up leaves no task looking alive."""
@@ -98,6 +102,7 @@ class _Runner:
         failed = [needed for needed in task.depends_on if self.results[needed].outcome != "completed"]
         if failed:
             session_id, outcome, error = "", "blocked", f"it depends on {', '.join(failed)}, which did not complete"
+            self._causes[task.id] = self._causes[failed[0]]
             await self._post(task, Cancelled(reason=error))
         else:
             async with self._slots:
@@ -120,21 +125,23 @@ class _Runner:
             outcome, error = await self._turn(task, session)
             group.cancel_scope.cancel()
         await self._settle(task, outcome, error)
-        await session.close()
+        await self._sup.close_session(session.id, reason="its task is settled", cause=self._cause(task))
         return session.id, outcome, error
 
     async def _turn(self, task: TaskConfig, session: Session) -> tuple[str, str]:
         try:
-            result = await session.run(task.prompt)
+            result = await self._sup.outcome_of(session.id, task.prompt, self._cause(task))
         except (NoSuchEntity, Refused) as error:
             return "aborted", str(error)
+        self._causes[task.id] = result.seq
         return result.outcome, result.error
 
     async def _note_start(self, task: TaskConfig, session: Session) -> None:
         work = self._sup.tree.works.get(session.id)
         if work is not None:
             await work.running.wait()
-            await self._post(task, Started(reason="its agent is ready"))
+            started = Started(reason="its agent is ready")
+            await self._sup.tree.post(self._entities[task.id], started, cause=Cause(work.because, None, ACTOR))
 
     async def _settle(self, task: TaskConfig, outcome: str, error: str) -> None:
         match outcome:
@@ -147,4 +154,9 @@ class _Runner:
                 await self._post(task, Failed(reason=error))
 
     async def _post(self, task: TaskConfig, event: TaskEvent) -> None:
-        await self._sup.tree.post(self._entities[task.id], event, cause=Cause(actor=ACTOR))
+        record = await self._sup.tree.post(self._entities[task.id], event, cause=self._cause(task))
+        self._causes[task.id] = record.seq
+
+    def _cause(self, task: TaskConfig) -> Cause:
+        """What the task did last, or what settled its turn."""
+        return Cause(self._causes[task.id], None, ACTOR)

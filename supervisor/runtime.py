@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
-import structlog
 
-from actors import ActorStopped, ActorSystem, Lane, open_system
+from actors import ActorError, ActorSystem, Lane, open_system
+from actors.waiting import any_of
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort
 from supervisor.aborter import Aborter
 from supervisor.config import AgentConfig, Settings
@@ -32,6 +32,7 @@ from supervisor.ledger import Cause, Clock, Ledger, Owed
 from supervisor.lifecycles.events import MessageReceived, OperatorStop, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
+from supervisor.logs import get_logger
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.recovery import close_books
 from supervisor.subscriptions import SubscriptionLagged, Subscriptions
@@ -41,9 +42,13 @@ from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor"]
 
-_log = structlog.get_logger("supervisor")
+_log = get_logger()
 
-JANITOR = "supervisor"
+JANITOR = ":janitor"
+"""An id that no session can have."""
+LAST_RECORDS_S = 10.0
+"""How long the end of a supervisor waits for the disk, once everything else has ended."""
+HOST = Cause(actor="host")
 
 
 class TurnResult(NamedTuple):
@@ -124,6 +129,9 @@ class Supervisor:
         self._waiting: dict[str, Callable[[Outcome], None]] = {}
         self.subscriptions = Subscriptions(journal)
         self._messages = 0
+        self._drains = False
+        self._answer_given = anyio.Event()
+        self._failed = anyio.Event()
         self.stopping = anyio.Event()
         self.stop_now = anyio.Event()
         self.failure: JournalError | None = None
@@ -202,8 +210,10 @@ class Supervisor:
     ) -> str:
         _check_name(name)
         above = self._work(parent) if parent is not None else None
-        if self.stopping.is_set() or (above is not None and above.ending):
-            raise Refused(f"session {name!r} is not started: {parent or 'the supervisor'} is ending")
+        if above is not None and (above.ending or above.told):
+            raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
+        if self.stop_now.is_set() or (self.stopping.is_set() and above is None):
+            raise Refused(f"session {name!r} is not started: the supervisor is ending")
         session_id = self._new_id(f"{parent}/{name}" if parent is not None else name)
         inherited = above.policy if above is not None else self.settings.policy.value()
         self.tree.works[session_id] = Work(
@@ -226,7 +236,7 @@ class Supervisor:
                 cause=cause,
                 home=above.root_id if above is not None else None,
             )
-        except ActorStopped as error:
+        except ActorError as error:
             del self.tree.works[session_id]
             raise Refused(f"session {name!r} is not started: {error}") from error
         return session_id
@@ -252,6 +262,16 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended.
         """
+        outcome = await self.outcome_of(session_id, prompt, HOST)
+        return TurnResult(outcome.outcome, outcome.error, outcome.text)
+
+    async def outcome_of(self, session_id: str, prompt: str, cause: Cause) -> Outcome:
+        """Have a session work on *prompt* for that cause; how that ended, and which record settled it.
+
+        Raises:
+            NoSuchEntity: there is no such session.
+            Refused: the session has ended.
+        """
         answered = anyio.Event()
         outcomes: list[Outcome] = []
 
@@ -259,18 +279,19 @@ class Supervisor:
             outcomes.append(outcome)
             answered.set()
 
-        await self._request(session_id, prompt, answer)
+        await self._request(session_id, prompt, answer, cause)
         await answered.wait()
-        return TurnResult(*outcomes[0])
+        return outcomes[0]
 
-    async def _request(self, session_id: str, prompt: str, answer: Callable[[Outcome], None]) -> None:
+    async def _request(self, session_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
         work = self._work(session_id)
+        _check_text("prompt", prompt)
         work.requests += 1
         request_id = f"{session_id}:r{work.requests}"
         self._waiting[request_id] = answer
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt)
-            await self.tree.post(session_id, requested, cause=Cause(actor="host"))
+            await self.tree.post(session_id, requested, cause=cause)
         except BaseException:
             self._waiting.pop(request_id, None)
             raise
@@ -279,6 +300,8 @@ class Supervisor:
         answer = self._waiting.pop(request_id, None)
         if answer is not None:
             answer(outcome)
+        self._answer_given.set()
+        self._answer_given = anyio.Event()
 
     async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str:
         """Leave a message for the session's next prompt; an urgent one interrupts the turn that runs.
@@ -291,6 +314,7 @@ class Supervisor:
             Refused: the session has ended.
         """
         self._work(session_id)
+        _check_text("text", text)
         self._messages += 1
         message_id = f"m{self.journal.generation}.{self._messages}"
         kind = UrgentMessage if urgent else MessageReceived
@@ -307,27 +331,29 @@ class Supervisor:
         agent: str | None,
         started_by: str | None,
         answer: Callable[[Outcome], None],
+        cause: Cause,
     ) -> None:
         """An agent asks for a sub-agent: a child session, closed when its prompt is answered."""
         ctx = self._system.context(JANITOR)
         assert ctx is not None, "the janitor outlives every session"
         try:
             profile = self._profile(agent, work.session_id)
-            cause = Cause(actor=work.session_id)
             child_id = self._start(name, profile, work.session_id, None, started_by, cause)
         except (ValueError, Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return
-        ctx.start_task(self._run_child, child_id, prompt, answer, name=f"child {child_id}")
+        ctx.start_task(self._run_child, child_id, prompt, answer, cause, name=f"child {child_id}")
 
-    async def _run_child(self, child_id: str, prompt: str, answer: Callable[[Outcome], None]) -> None:
+    async def _run_child(self, child_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
+        """Whatever happens, the agent that asked gets one answer."""
+        outcome = Outcome("aborted", "its child session was lost", "")
         try:
-            result = await self.request(child_id, prompt)
-            outcome = Outcome(*result)
-        except (NoSuchEntity, Refused) as error:
+            outcome = await self.outcome_of(child_id, prompt, cause)
+        except (NoSuchEntity, Refused, ActorError, JournalError) as error:
             outcome = Outcome("aborted", str(error), "")
-        answer(outcome)
-        await self.close_session(child_id, reason="its work is done", actor=child_id)
+        finally:
+            answer(outcome)
+        await self.close_session(child_id, reason="its work is done", cause=Cause(outcome.seq, None, child_id))
 
     # ------------------------------------------------------------------ ends
     def plan_abort(self, target: str, scope: AbortScope, *, hurry: bool = False) -> AbortPlan:
@@ -365,8 +391,18 @@ class Supervisor:
         except UnknownTarget:
             if not await self._has_ended(target):
                 raise
-            return Receipt(abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True)
+            return await self._already_ended(target, scope)
         return await self.execute(plan, reason=reason or f"aborted by {actor}", actor=actor, now=now)
+
+    async def _already_ended(self, target: str, scope: AbortScope) -> Receipt:
+        """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
+        work, survivors = self.tree.works.get(target), 0
+        if work is not None and work.told:
+            await self._ended(work)
+            survivors = work.report.survivors if work.report is not None else 0
+        return Receipt(
+            abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True, survivors=survivors
+        )
 
     async def execute(self, plan: AbortPlan, *, reason: str, actor: str = "operator", now: bool = False) -> Receipt:
         """Carry out a plan.
@@ -375,33 +411,45 @@ class Supervisor:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
         """
         if not plan.nodes:
-            return Receipt(
-                abort_id="", target=plan.target, scope=plan.scope, reason="already_ended", already_ended=True
-            )
+            return await self._already_ended(plan.target, plan.scope)
         if plan.tree not in [self.plan_abort(plan.target, plan.scope, hurry=one).tree for one in (now, False)]:
             raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
         return await self._aborter.execute(plan, reason=reason, actor=actor, now=now)
 
-    async def close_session(self, session_id: str, *, reason: str, actor: str = "host") -> None:
-        """End a session in order and wait until everything below it has ended; no error if it already has."""
+    async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
+        """End a session in order and wait until everything below it has ended; no error if it already has.
+
+        Raises:
+            JournalError: the journal failed meanwhile; the session was ended all the same.
+        """
         work = self.tree.works.get(session_id)
         if work is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
-        self.tree.end(session_id, stop, cause=Cause(actor=actor))
-        await work.ended.wait()
+        self.tree.end(session_id, stop, cause=cause)
+        await self._ended(work)
+
+    async def _ended(self, work: Work) -> None:
+        """Wait for a session's last record, which a journal that has failed will never hold."""
+        await any_of(work.ended, self._failed)
+        if self.failure is not None and not work.ended.is_set():
+            raise self.failure
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
-        """Ask this supervisor to end: by draining within ``drain_s``, or *now* by aborting everything.
+        """Ask this supervisor to end: by draining within ``drain_s``, or *now*, or if asked again, by aborting it all.
+
+        A drain finishes the turns that run; a session that waits to try again gives up.
 
         It returns when that is under way; the supervisor has ended when its block has been left.
         """
-        if now:
+        if now or self._drains:
             self.stopping.set()
             self.stop_now.set()
             self._stop_roots("stopped at once", actor, now=True)
-        elif not self.stopping.is_set():
+        else:
+            self._drains = True
             self.stopping.set()
+            self._hands.give_up_retries(actor)
             ctx = self._system.context(JANITOR)
             assert ctx is not None, "the janitor outlives every session"
             ctx.start_task(self._limit_drain, actor, name="drain deadline")
@@ -421,10 +469,19 @@ class Supervisor:
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""
+        await self.finish()
+        await self.close_all()
+
+    async def finish(self) -> None:
+        """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
         self.stopping.set()
         with anyio.move_on_after(self.settings.drain_s):
             while self._waiting and not self.stop_now.is_set() and self.failure is None:
-                await self._next_change()
+                await any_of(self._answer_given, self.stop_now)
+
+    async def close_all(self) -> None:
+        """End every session in order; bounded by the ladder."""
+        self.stopping.set()
         for work in list(self.tree.works.values()):
             if work.parent_id is None:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
@@ -442,7 +499,7 @@ class Supervisor:
         bound_s = max((work.policy.ladder.total_s for work in self.tree.works.values()), default=0.0)
         with anyio.move_on_after(bound_s + 3 * SLACK_S):
             while self.tree.works and self.failure is None:
-                await next(iter(self.tree.works.values())).ended.wait()
+                await any_of(next(iter(self.tree.works.values())).ended, self._failed)
         if self.failure is not None:
             with anyio.move_on_after(bound_s + 3 * SLACK_S):
                 for work in list(self.tree.works.values()):
@@ -471,20 +528,6 @@ class Supervisor:
         """
         return self.subscriptions.open(after_seq)
 
-    async def _next_change(self) -> None:
-        """Wait until a request has been answered, or it is time to stop."""
-        changed = anyio.Event()
-        for request_id, answer in list(self._waiting.items()):
-            self._waiting[request_id] = _also(answer, changed)
-        async with anyio.create_task_group() as group:
-
-            async def watch(event: anyio.Event) -> None:
-                await event.wait()
-                group.cancel_scope.cancel()
-
-            group.start_soon(watch, changed)
-            group.start_soon(watch, self.stop_now)
-
     # ------------------------------------------------------------------ parts
     def _perform(self, owed: Owed) -> None:
         self._hands.perform(owed)
@@ -492,6 +535,7 @@ class Supervisor:
     def _journal_failed(self, error: JournalError) -> None:
         """Nothing can be promised any more: everything is ended, without waiting for the disk."""
         self.failure = error
+        self._failed.set()
         _log.critical("the journal cannot be written; every session is ended", error=str(error))
         self.stopping.set()
         self.stop_now.set()
@@ -508,12 +552,13 @@ class _Janitor:
         _log.error("an end could not be joined", what=str(message))
 
 
-def _also(answer: Callable[[Outcome], None], changed: anyio.Event) -> Callable[[Outcome], None]:
-    def both(outcome: Outcome) -> None:
-        answer(outcome)
-        changed.set()
-
-    return both
+def _check_text(field: str, text: str) -> None:
+    """Text goes into the journal as UTF-8; half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        words = f"{field}: character {error.start} is half a surrogate pair; give valid Unicode text"
+        raise ValueError(words) from None
 
 
 def _check_name(name: str) -> None:
@@ -578,17 +623,32 @@ async def _closed(journal: Journal) -> None:
         await journal.close()
 
 
+async def _end(supervisor: Supervisor, why: str | None) -> None:
+    """End everything: in order, or, for a reason, by an abort. A disk that does not answer is not waited for long."""
+    if why is None:
+        await supervisor.close_all()
+    else:
+        await supervisor.abort_all(why)
+    with anyio.move_on_after(LAST_RECORDS_S) as waited:
+        await supervisor.ledger.close()
+    if waited.cancelled_caught:
+        _log.error("the disk did not answer: whether the last records are in the journal is not known")
+    supervisor.subscriptions.end()
+
+
 async def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
     """Register the end: a drain where the block was left normally, an abort of everything where it was not."""
 
     async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        with anyio.CancelScope(shield=True):
+        try:
             if kind is None:
-                await supervisor.drain()
-            else:
-                await supervisor.abort_all(f"the host left by {kind.__name__}: {error}")
-            await supervisor.ledger.flush()
-            supervisor.subscriptions.end()
+                await supervisor.finish()
+        except BaseException as late:  # the host was cancelled while it drained
+            kind, error = type(late), late
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(supervisor, None if kind is None else f"the host left by {kind.__name__}: {error}")
         if supervisor.failure is not None and kind is None:
             raise supervisor.failure
         return False

@@ -56,11 +56,12 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(NamedTuple):
-    """How a request ended: ``completed``, ``failed`` or ``aborted``."""
+    """How a request ended: ``completed``, ``failed`` or ``aborted``; ``seq`` is the record that settled it."""
 
     outcome: str
     error: str
     text: str
+    seq: int | None = None
 
 
 class EndReport(NamedTuple):
@@ -143,7 +144,12 @@ class Work:
         self.link: Link | None = None
         self.launches = 0
         self.requests = 0
+        self.because: int | None = None
+        """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
         self.told = False
+        self.prompted = 0
+        """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
+        self.crashes: list[float] = []
         self.ending = False
         self.interrupted_for: list[str] = []
         self.running = anyio.Event()
@@ -153,6 +159,8 @@ class Work:
         self.report: EndReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
+        self.text_of: str | None = None
+        """The request that the text answers."""
         self._tasks = 0
         self._quiet = anyio.Event()
 
@@ -321,7 +329,7 @@ class Tree:
         return [work for work in self.works.values() if work.parent_id == session_id]
 
     def nodes(self, *, hurry: bool = False) -> dict[str, TreeNode]:
-        """The tree as aborts see it: sessions and open tool calls. Who is ending has ended, but for one to *hurry* it."""
+        """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it."""
         children: dict[str, list[str]] = {session_id: [] for session_id in self.works}
         for work in self.works.values():
             if work.parent_id in children:

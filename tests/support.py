@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from supervisor.lifecycles.agent import AgentData
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.turn import TurnData
-from supervisor.ports import EntityRow
+from supervisor.ports import Append, EntityRow
 from supervisor.processes import warden
 from supervisor.runtime import Session, Supervisor, TurnResult
 from supervisor.vocabulary import LifecycleEvent
@@ -38,6 +38,7 @@ __all__ = [
     "AGENTS",
     "DEADLINE_S",
     "Asked",
+    "FrozenJournal",
     "Gate",
     "Roll",
     "Run",
@@ -125,6 +126,30 @@ async def supervising(
     check_records(
         store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused
     )
+
+
+class FrozenJournal(MemoryJournal):
+    """A disk that stops to answer: when it is told to, or at the first record of a certain name."""
+
+    def __init__(self, store: MemoryStore, freeze_at: str = "") -> None:
+        super().__init__(store)
+        self.thaw = anyio.Event()
+        self.thaw.set()
+        self.frozen = anyio.Event()
+        self._freeze_at = freeze_at
+
+    def freeze(self) -> None:
+        self.thaw = anyio.Event()
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        if self._freeze_at in [one.record.event for one in batch]:
+            self._freeze_at = ""
+            self.freeze()
+        if not self.thaw.is_set():
+            self.frozen.set()
+            with anyio.CancelScope(shield=True):
+                await self.thaw.wait()
+        await super().append(batch)
 
 
 class Asked:

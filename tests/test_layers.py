@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("actors.machine", "actors.views", "actors.errors"),
     ("actors",),
-    ("supervisor.vocabulary", "supervisor.effects"),
+    ("supervisor.vocabulary", "supervisor.effects", "supervisor.logs"),
     ("supervisor.lifecycles",),
     (
         "supervisor.abort",

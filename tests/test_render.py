@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from supervisor.abort import AbortPlan, NodeReceipt, PlannedNode, ProcessFate, Receipt
 from supervisor.causality import Explanation, Node, Seen
 from supervisor.surfaces.board import Board
+from supervisor.surfaces.calls import Calls
 from supervisor.surfaces.live import results_json, results_text
 from supervisor.surfaces.render import (
     columns,
@@ -103,7 +106,48 @@ def test_an_event_that_changes_nothing_says_so() -> None:
 def test_a_tool_call_is_told_with_its_title() -> None:
     """A call is not understood without its number and title."""
     line = event_line(event(event="tool_started", metadata={"number": 1, "title": "sleep 60", "call_id": "x"}))
-    assert "number=1  title=sleep 60" in line
+    assert 'tool_started  c1 "sleep 60"  ' in line
+    assert "title=" not in line
+
+
+def test_every_record_of_a_call_says_which() -> None:
+    """A result that names only the agent's id of a call, and a process of it, are told with its number and title."""
+    calls = Calls()
+    records = [
+        turn("tool_started", "TOOL_USE", number=2, call_id="call-7", title="make test"),
+        turn("ProcessStarted", "TOOL_USE", tool="lead:t1:c2", pid=7),
+        turn("tool_completed", "RUNNING", call_id="call-7", outcome="failed"),
+    ]
+    assert ['c2 "make test"  ' in event_line(one, calls.label(one)) for one in records] == [True] * 3
+    told = why_text(Explanation(entity_id="lead:t1:c2", records=(records[2],)), records)
+    assert 'tool_completed  c2 "make test"' in told
+
+
+def test_what_is_about_no_known_call_names_none() -> None:
+    """Calls of another turn, an unknown call and other records have no label."""
+    calls = Calls()
+    calls.take(turn("tool_started", "TOOL_USE", number=1, call_id="x", title="t"))
+    others = [
+        turn("tool_completed", "RUNNING", call_id="y"),
+        turn("ProcessStarted", "TOOL_USE", tool="lead:t2:c1"),
+        turn("task_claimed", "CLAIMING", request_id="r"),
+        event(metadata={"number": 1}),
+    ]
+    assert [calls.label(one) for one in others] == [""] * 4
+
+
+def test_nothing_is_told_twice() -> None:
+    """One reason in two fields is one word, and a birth is not said to be one again."""
+    twice = event_line(event(transition_reason="sibling_aborted", abort_reason="sibling_aborted"))
+    assert "[sibling_aborted]" in twice
+    born = event_line(event(event="Born", outcome="born", from_status="", to_status="OPEN"))
+    assert born.endswith("Born  -> OPEN")
+
+
+@pytest.mark.parametrize("name", ["lead", "lead/documentation", "a/very/long/line/of/delegations"])
+def test_an_id_is_apart_from_the_event(name: str) -> None:
+    """However long an id is, two blanks stand behind it."""
+    assert f" {name}  " in event_line(event(entity_id=name))
 
 
 def test_why_begins_with_the_root() -> None:
@@ -181,10 +225,13 @@ def test_a_receipt_accounts_for_everything() -> None:
 
 
 def test_what_had_ended_is_no_error() -> None:
-    """A plan and a receipt of what has ended say so in the same word."""
+    """A plan and a receipt of what has ended say so in the same words, and who has the name now."""
     plan = AbortPlan(target="t", scope=AbortScope.TOOL, nodes=(), already_ended=True, deadline_s=1, tree="0")
     gone = Receipt(abort_id="", target="t", scope=AbortScope.TOOL, reason="", already_ended=True)
-    assert plan_text(plan) == receipt_text(gone) == "abort of t, scope tool: already_ended"
+    words = "abort of t, scope tool: it had already ended, nothing was done"
+    assert plan_text(plan) == receipt_text(gone) == words
+    now = f"{words}; running under that name now: t-2, t-3"
+    assert plan_text(plan, ["t-2", "t-3"]) == receipt_text(gone, ["t-2", "t-3"]) == now
 
 
 def test_json_is_the_record_itself() -> None:
@@ -200,6 +247,13 @@ def test_a_report_names_line_and_field() -> None:
     assert lines[:2] == ["f.jsonl:3: seq: must rise", "f.jsonl:4: not JSON"]
     assert lines[2] == "f.jsonl: 7 problems in 9 lines, 2 entities, the last 5 not shown"
     assert report_text("f.jsonl", Report(lines=9, entities=2, problems=[])) == "f.jsonl: valid (9 lines, 2 entities)"
+
+
+def test_a_report_counts_as_people_do() -> None:
+    """One is singular, and an empty file is valid."""
+    one = report_text("f", Report(lines=1, entities=1, problems=[Problem(1, None, "not JSON")])).splitlines()[-1]
+    assert one == "f: 1 problem in 1 line, 1 entity"
+    assert report_text("f", Report(lines=0, entities=0, problems=[])) == "f: valid (empty)"
 
 
 # ------------------------------------------------------------------------------------------------------- the run
@@ -274,3 +328,40 @@ def test_the_board_draws_a_line_for_everything() -> None:
     """The table has a row for each session and each task that waits."""
     board = board_of(BORN, event(entity_type="task", entity_id="task:a", outcome="born", to_status="OPEN"))
     assert board.table(now=1.0).row_count == 2
+
+
+def drawn(board: Board, width: int) -> list[str]:
+    """The lines of the table on a terminal of that width."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(board.table(now=1.0))
+    return out.getvalue().splitlines()
+
+
+def born(name: str) -> LifecycleEvent:
+    return event(entity_id=name, event="Born", outcome="born", from_status="", to_status="Initializing")
+
+
+def test_a_narrow_table_cuts_what_is_done_and_never_the_state() -> None:
+    """With 60 columns every state is whole and every session one line; DOING ends with an ellipsis."""
+    board = board_of(*(born(name) for name in ("lead", "lead/documentation", "lead/documentation/proof-reader")))
+    for line in board.lines.values():
+        line.state, line.said = "SessionComplete", "a long story that goes on and on and on and on and on and on"
+    lines = drawn(board, 60)
+    assert len(lines) == 4
+    assert all("SessionComplete" in line and line.rstrip().endswith("…") for line in lines[1:])
+
+
+def test_children_stand_below_their_parent_indented() -> None:
+    """Whatever the order of births, a session is below its parent, two columns further in for each level."""
+    board = board_of(*(born(name) for name in ("a", "b", "a/x", "b/y", "a/x/z", "a/w")))
+    names = [line.split("Initializing")[0].rstrip() for line in drawn(board, 120)[1:]]
+    assert names == ["a", "  a/x", "    a/x/z", "  a/w", "b", "  b/y"]
+
+
+def test_the_board_ends_the_call_that_ended() -> None:
+    """Of two open calls the one whose result came goes, not the older one."""
+    first, second = (
+        turn("tool_started", "TOOL_USE", number=n, call_id=f"call-{n}", title=f"step {n}") for n in (1, 2)
+    )
+    board = board_of(BORN, first, second, turn("tool_completed", "TOOL_USE", call_id="call-2"))
+    assert board.lines["lead"].doing() == 't1:c1 "step 1"'

@@ -7,6 +7,7 @@ a delay was kept.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -14,9 +15,22 @@ import pytest
 from structlog.testing import capture_logs
 
 from supervisor.config import AgentConfig
+from supervisor.journal.memory import MemoryStore
 from supervisor.runtime import Refused, TurnResult
 from supervisor.tree import NoSuchEntity
-from tests.support import Gate, ask, data_of, gone, nothing_left, path_of, pids_of, quick, supervising, until
+from tests.support import (
+    FrozenJournal,
+    Gate,
+    ask,
+    data_of,
+    gone,
+    nothing_left,
+    path_of,
+    pids_of,
+    quick,
+    supervising,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -202,6 +216,50 @@ async def test_an_urgent_message_at_the_very_start_is_not_lost(tmp_path: Path) -
             for number in range(40):
                 group.start_soon(one, number)
     assert run.transitions("GraceExceeded") == []
+
+
+async def test_an_urgent_message_overtakes_a_slow_disk(tmp_path: Path) -> None:
+    """It comes while the start is on its way to the disk: the old prompt is never given, and nobody is charged."""
+
+    def journal(store: MemoryStore) -> FrozenJournal:
+        return FrozenJournal(store, freeze_at="SessionStarted")
+
+    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
+        disk = run.sup.journal
+        assert isinstance(disk, FrozenJournal)
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@write wrong x\n@hang")
+        await disk.frozen.wait()
+        assert session.state == "Running"
+        group.start_soon(partial(session.send, "something else", urgent=True))
+        while session.state == "Running":
+            await anyio.lowlevel.checkpoint()
+        disk.thaw.set()
+        assert (await asked.result()).text == "understood: from host: something else\n"
+        assert data_of(run.row("s")).total_errors == 0
+    assert not (tmp_path / "wrong").exists()
+    assert run.transitions("GraceExceeded") == []
+    assert path_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+
+
+async def test_a_message_that_comes_too_late_for_a_prompt_is_in_the_next(tmp_path: Path) -> None:
+    """It comes while the prompt is on its way to the disk: it is not in it, so it must not be taken for read."""
+
+    def journal(store: MemoryStore) -> FrozenJournal:
+        return FrozenJournal(store, freeze_at="PromptReady")
+
+    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
+        disk = run.sup.journal
+        assert isinstance(disk, FrozenJournal)
+        session = await run.sup.start_session("s", agent="scripted")
+        first = ask(group, session, "@say first")
+        await disk.frozen.wait()
+        group.start_soon(session.send, "@say late")
+        while not run.sup.tree.entity("s").data.inbox:
+            await anyio.lowlevel.checkpoint()
+        disk.thaw.set()
+        assert (await first.result()).text == "first\n"
+        assert (await session.run("@say second")).text == "second\nlate\n"
 
 
 async def test_an_urgent_message_at_rest_waits(tmp_path: Path) -> None:

@@ -29,6 +29,52 @@ def test_a_new_state_directory_has_its_private_room_and_is_ignored_by_git(tmp_pa
     assert stat.S_IMODE(state.runtime.stat().st_mode) == 0o700
 
 
+def test_only_its_owner_can_read_a_new_state_directory(tmp_path: Path) -> None:
+    """The directory is made 0700 whatever the umask allows; what is missing above it is made as any folder is."""
+    before = os.umask(0o022)
+    try:
+        StateDir.open(tmp_path / "a" / ".sdd")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("a", "a/.sdd", "a/.sdd/runtime")]
+    assert modes == [0o755, 0o700, 0o700]
+
+
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
+    """Who made the directory decided who may look into it; runtime/ is private all the same."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s").chmod(0o755)
+    state = StateDir.open(tmp_path / "s")
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (state.root, state.runtime)] == [0o755, 0o700]
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path, create: bool) -> None:
+    """A path that no file system takes is one sentence with what to do."""
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(StateDirError) as refused:
+        StateDir.open(path, create=create)
+    assert str(refused.value) == f"{path} cannot be a state directory: File name too long; use another --state-dir"
+
+
+@pytest.mark.parametrize("closed", [".", "runtime"])
+def test_the_directory_of_another_user_is_refused(tmp_path: Path, closed: str) -> None:
+    """What this user may not read is named, with who may; root, whom nothing is closed to, plays another user."""
+    state = StateDir.open(tmp_path / "s")
+    (state.root / closed).chmod(0)
+    for folder in [one for one in (tmp_path, *tmp_path.parents) if one.stat().st_uid == os.getuid() == 0]:
+        folder.chmod(folder.stat().st_mode | 0o711)
+    uid = os.geteuid()
+    try:
+        if uid == 0:
+            os.seteuid(65534)
+        with pytest.raises(StateDirError, match=f"{state.root} may not be read by this user: run the command as its"):
+            StateDir.open(state.root, create=False)
+    finally:
+        os.seteuid(uid)
+        (state.root / closed).chmod(0o700)
+
+
 def test_the_layout_is_what_the_documents_say(tmp_path: Path) -> None:
     """Every path has its place below the root."""
     state = StateDir(tmp_path)

@@ -18,6 +18,7 @@ import pytest
 
 from supervisor.journal.reader import JournalReader
 from supervisor.runtime import open_supervisor
+from supervisor.validate import validate_lines
 from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
@@ -96,6 +97,7 @@ async def check_books(workdir: Path, sessions: set[str]) -> None:
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
         assert journal.generation == 2
         check_records(list(journal.events()), journal.entities(), [])
+    assert validate_lines((workdir / "sd" / "transitions.jsonl").read_bytes().splitlines(keepends=True)).problems == []
 
 
 async def test_agents_that_run_their_own_tools(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:

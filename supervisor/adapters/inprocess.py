@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import anyio
 
 from actors import ActorStopped
-from supervisor.lifecycles.events import AgentExited, AgentLaunched
+from supervisor.ledger import Cause
+from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.link import Delegate, LinkBase
 from supervisor.tree import AgentFunction, Outcome, Tree, Work
 from supervisor.vocabulary import Verdict
@@ -101,6 +102,7 @@ class FunctionLink(LinkBase):
             await self._post(self.work.session_id, launched)
             self._report_ready(None, "in-process")
             await self._stop.wait()
+            await self.free()
             exited = AgentExited(status=0, ended_by="exit")
         finally:
             self._report_end(exited)
@@ -136,7 +138,8 @@ class FunctionLink(LinkBase):
     def abandon_call(self, call_id: str) -> bool:
         if call_id in self._results:
             self._results[call_id].settled.set()
-        return self._calls.pop(call_id, None) is not None
+        self._calls.pop(call_id, None)
+        return True
 
     # ------------------------------------------------------------------ the turn
     async def _run_turn(self, turn: AgentTurn) -> None:
@@ -173,6 +176,9 @@ class FunctionLink(LinkBase):
             await self._returned(call)
         except ActorStopped:
             raise ToolAborted(title) from None
+        except anyio.get_cancelled_exc_class():
+            self._give_up(call_id)
+            raise
         finally:
             del self._results[call_id]
         if not call.finished:
@@ -181,6 +187,12 @@ class FunctionLink(LinkBase):
         if call.error is not None:
             raise call.error
         return call.value
+
+    def _give_up(self, call_id: str) -> None:
+        """The agent does not wait for that call any more: it is ended, with its one result."""
+        if self.turn_id is not None and self._calls.pop(call_id, None) is not None:
+            gone = ToolCompleted(call_id=call_id, outcome="aborted", reason="the agent gave it up")
+            self._tell(self.turn_id, gone)
 
     async def _returned(self, call: _Call) -> None:
         """Wait for the result. A tool that was aborted may clean up, but not keep the agent from going on."""
@@ -202,6 +214,8 @@ class FunctionLink(LinkBase):
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, f"delegate to {name}", "think")
+        if tool_id is None:
+            raise ToolAborted(f"delegate to {name}")
         answered = anyio.Event()
         outcomes: list[Outcome] = []
 
@@ -209,7 +223,13 @@ class FunctionLink(LinkBase):
             outcomes.append(outcome)
             answered.set()
 
-        self._delegate(self.work, name, prompt, agent, tool_id, answer)
-        await answered.wait()
+        cause = Cause(self._causes.get(tool_id), None, self.work.session_id)
+        self._delegate(self.work, name, prompt, agent, tool_id, answer, cause)
+        try:
+            await answered.wait()
+        except anyio.get_cancelled_exc_class():
+            self._give_up(call_id)
+            raise
+        self._causes[tool_id] = outcomes[0].seq
         await self._close_call(call_id, "completed" if outcomes[0].outcome == "completed" else "failed")
         return outcomes[0]

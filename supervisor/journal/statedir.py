@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,10 +16,16 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote, unquote
 
-__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "session_id"]
+__all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "not_ours", "session_id"]
 
 _NAME_MAX: Final = 200
 """Characters of one folder's name; file systems allow 255 bytes."""
+
+_PRIVATE: Final = 0o700
+"""The mode of what is made here: prompts, and what agents said and saw, are nobody else's."""
+
+_USUAL: Final = 0o777
+"""The mode of the folders above it, narrowed by the umask."""
 
 
 class StateDirError(Exception):
@@ -63,8 +70,8 @@ class StateDir:
         if create:
             _check_usable(path)
             _make(state)
-        elif not state.runtime.is_dir():
-            raise StateDirError(f"no state directory at {path}: run `supervisor run` there first, or give --state-dir")
+        else:
+            _check_readable(state)
         return state
 
     def transcript(self, session_id: str) -> Path:
@@ -118,25 +125,50 @@ def _check_usable(path: Path) -> None:
         raise StateDirError(f"{path} cannot be a state directory: {there} is not writable; use another --state-dir")
 
 
+def _check_readable(state: StateDir) -> None:
+    missing = StateDirError(
+        f"no state directory at {state.root}: run `supervisor run` there first, or give --state-dir"
+    )
+    try:
+        if not stat.S_ISDIR(os.stat(state.runtime).st_mode):
+            raise missing
+        with suppress(FileNotFoundError):
+            os.stat(state.journal)
+    except (FileNotFoundError, NotADirectoryError):
+        raise missing from None
+    except PermissionError as error:
+        raise not_ours(state.root) from error
+    except OSError as error:  # the name is too long
+        raise _unusable(state.root, error) from error
+
+
+def not_ours(path: Path) -> StateDirError:
+    """What to say of a state directory that this user may not read."""
+    return StateDirError(
+        f"{path} may not be read by this user: run the command as its owner, or give another --state-dir"
+    )
+
+
 def _make(state: StateDir) -> None:
     made: list[Path] = []
     try:
-        _make_folders(state.root, made)
+        _make_folders(state.root, made, _PRIVATE)
         if not any(state.root.iterdir()):  # never hide the files of somebody who names a directory of his own
             made.append(state.root / ".gitignore")
             made[-1].write_text("*\n")
-        _make_folders(state.runtime, made)
-        state.runtime.chmod(0o700)
+        _make_folders(state.runtime, made, _PRIVATE)
+        state.runtime.chmod(_PRIVATE)
     except OSError as error:
         _take_back(made)
         raise _unusable(state.root, error) from error
 
 
-def _make_folders(path: Path, made: list[Path]) -> None:
+def _make_folders(path: Path, made: list[Path], mode: int) -> None:
+    """Make *path* with *mode*, and what is missing above it as any folder is made."""
     if not path.parent.exists():
-        _make_folders(path.parent, made)
+        _make_folders(path.parent, made, _USUAL)
     if not path.is_dir():
-        path.mkdir(exist_ok=True)
+        path.mkdir(mode, exist_ok=True)
         made.append(path)
 
 
@@ -147,8 +179,8 @@ def _take_back(made: list[Path]) -> None:
 
 
 def _unusable(path: Path, error: OSError) -> StateDirError:
-    where = error.filename or path
-    return StateDirError(f"{path} cannot be a state directory: {where}: {error.strerror}; use another --state-dir")
+    where = "" if error.filename in (None, str(path)) else f"{error.filename}: "
+    return StateDirError(f"{path} cannot be a state directory: {where}{error.strerror}; use another --state-dir")
 
 
 # --------------------------------------------------------------------------------------------------------- names

@@ -75,7 +75,11 @@ class Session(Enum):
 
 # ------------------------------------------------------------------------------------------------------- data
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of one session. Thresholds and backoff are the seed's; the grace and the deadlines are ours."""
+    """Bounds of one session. Thresholds and backoff are the seed's; the rest is ours.
+
+    The seed resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
+    every 2 s: more than ``restarts_max`` such failures within ``restarts_within_s`` seconds give the session up.
+    """
 
     max_consecutive_errors: int = 5
     max_total_errors: int = 20
@@ -85,6 +89,8 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     spawn_deadline_s: float = 60.0
     turn_timeout_s: float = 300.0
     stable_after_s: float = 0.0
+    restarts_max: int = 3
+    restarts_within_s: float = 60.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,6 +282,14 @@ def conclude(data: SessionData, event: Event) -> Answered:
     return _change(data, concluded=data.incarnation, urgent_latched=False), ()
 
 
+def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
+    """The turn succeeded just as it was interrupted: its work is not asked for again, only what came since."""
+    if event.verdict.exit is not Exit.SUCCESS or data.current is None:
+        return data, ()
+    done = msgspec.structs.replace(data.current, prompt="")
+    return _change(data, current=done, inbox=data.inbox[data.offered :], offered=0), ()
+
+
 def count_success(data: SessionData, event: SessionExited) -> Answered:
     changed = _change(data, consecutive_errors=0, inbox=data.inbox[data.offered :], offered=0, last_error="")
     return changed, ()
@@ -433,7 +447,12 @@ SESSION: Machine[Session, SessionData] = Machine(
         ),
         rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, back_off]),
         rule(UrgentMessage, S.RUNNING, S.INTERRUPTING, do=[keep_message, interrupt]),
-        rule(SessionExited, S.INTERRUPTING, S.BUILDING_PROMPT, do=[conclude, open_turn, build_prompt]),
+        rule(
+            SessionExited,
+            S.INTERRUPTING,
+            S.BUILDING_PROMPT,
+            do=[conclude, keep_what_was_done, open_turn, build_prompt],
+        ),
         rule(GraceExceeded, S.INTERRUPTING, S.BUILDING_PROMPT, do=[force_stop, conclude, open_turn, build_prompt]),
         rule(WorktreeReady, S.SESSION_COMPLETE, S.BUILDING_PROMPT, do=[increment_session, build_prompt]),
         rule(BackoffElapsed, S.COOLING_DOWN, S.BUILDING_PROMPT, do=[open_turn, build_prompt]),

@@ -8,6 +8,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
+from supervisor.surfaces.calls import Calls
 from supervisor.surfaces.render import duration, printable
 from supervisor.vocabulary import Kind, LifecycleEvent
 
@@ -39,6 +40,7 @@ class Board:
     def __init__(self) -> None:
         self.waiting: dict[str, str] = {}
         self.lines: dict[str, Line] = {}
+        self._calls = Calls()
 
     def take(self, event: LifecycleEvent) -> None:
         if event.outcome in ("transition", "born"):
@@ -70,29 +72,49 @@ class Board:
             return
         match event.event:
             case "tool_started":
-                line.calls[f"{turn}:c{event.metadata.get('number')}"] = str(event.metadata.get("title", ""))
+                number = self._calls.take(event)
+                line.calls[f"{turn}:c{number}"] = str(event.metadata.get("title", ""))
             case "tool_completed" | "task_failed" | "verify_requested":
                 self._closed(line, turn, event)
 
     def _closed(self, line: Line, turn: str, event: LifecycleEvent) -> None:
-        """Forget the calls that ended. A result names the agent's call id only, so the turn's oldest one goes."""
+        """Forget the calls that ended; of a call whose start was not seen, the turn's oldest one."""
         if event.event == "tool_completed" and event.to_status == "TOOL_USE":
-            number = event.metadata.get("number")
+            number = self._calls.take(event)
             line.calls.pop(f"{turn}:c{number}" if number else next(iter(line.calls), ""), None)
         else:
             line.calls.clear()
 
     def table(self, now: float) -> Table:
-        """The board as a table for a terminal."""
+        """The board as a table for a terminal. Where that is narrow, DOING and the ids are cut, and nothing else."""
         table = Table(box=None, pad_edge=False)
-        for head in ("SESSION", "STATE", "AGE", "DOING"):
-            table.add_column(head, no_wrap=True, overflow="ellipsis")
-        for line in self.lines.values():
+        for head in ("SESSION", "STATE", "AGE", "DOING"):  # a column that may wrap is the one that is made narrower
+            table.add_column(head, no_wrap=head in ("STATE", "AGE"))
+        for depth, line in self._in_order():
             age = duration(max(0.0, (line.until or now) - line.since))
-            table.add_row(Text(printable(line.id)), _coloured(line.state), age, Text(printable(line.doing())))
+            table.add_row(_cut("  " * depth + line.id), _coloured(line.state), age, _cut(line.doing()))
         for task, state in self.waiting.items():
-            table.add_row(Text(printable(task), style="dim"), Text(state, style="dim"), "", "")
+            table.add_row(_cut(task, style="dim"), Text(state, style="dim"), "", "")
         return table
+
+    def _in_order(self) -> list[tuple[int, Line]]:
+        """Every session after its parent and what was born below it before, with its depth. Iterative."""
+        below: dict[str, list[Line]] = {}
+        for line in self.lines.values():
+            parent = line.id.rpartition("/")[0]
+            below.setdefault(parent if parent in self.lines else "", []).append(line)
+        order: list[tuple[int, Line]] = []
+        pending = [(0, line) for line in reversed(below.get("", []))]
+        while pending:
+            depth, line = pending.pop()
+            order.append((depth, line))
+            pending += [(depth + 1, child) for child in reversed(below.get(line.id, []))]
+        return order
+
+
+def _cut(text: str, style: str = "") -> Text:
+    """A cell of one line, however narrow its column."""
+    return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _trouble(event: LifecycleEvent) -> str:

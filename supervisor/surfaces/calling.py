@@ -6,6 +6,7 @@ there, the answer is no, or the supervisor ended before it had answered.
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
@@ -16,8 +17,9 @@ import anyio
 import msgspec
 from anyio.abc import ByteStream
 
+from supervisor.journal.statedir import not_ours
 from supervisor.surfaces.control import reach
-from supervisor.surfaces.failure import ControlError, NotRunning
+from supervisor.surfaces.failure import BadInput, ControlError, NotRunning
 
 __all__ = ["is_running", "request"]
 
@@ -29,6 +31,7 @@ async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict
 
     Raises:
         NotRunning: nobody is there.
+        StateDirError, BadInput: this user may not ask, or there can be no such path.
         ControlError: it refused, or ended before it had answered.
     """
     async with await _connect(path) as stream:
@@ -83,5 +86,9 @@ async def _connect(path: Path) -> ByteStream:
             return await anyio.connect_unix(address)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         raise NotRunning(path) from None
+    except PermissionError:
+        raise not_ours(path.parent.parent) from None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise BadInput(f"{path.parent.parent} cannot be a state directory: {error.strerror}") from None
         raise ControlError("failed", f"{path}: {error.strerror or error}") from None

@@ -6,6 +6,7 @@ the runtime are handed in: a surface does not know the runtime.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,14 +35,38 @@ Demo = Callable[[bool, bool], int]
 
 _PATH: Any = click.Path(path_type=Path)
 _SCOPES = ("tool", "sibling", "session")
+_STATE_DIR = "SUPERVISOR_STATE_DIR"
+
+
+class _Named(click.Path):
+    """A path that is not empty: an empty one would mean the working directory, which nobody asked for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "" or (value == _DEFAULT and _given_empty(param, ctx)):
+            self.fail(f"it is empty; name a directory, or leave it and {_STATE_DIR} out for {_DEFAULT}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_DEFAULT = Path(".sdd")
+
+
+def _given_empty(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    """Whether the variable stands there with nothing in it, which click takes for one that is not there."""
+    if param is None or ctx is None or os.environ.get(_STATE_DIR) != "":
+        return False
+    return ctx.get_parameter_source(param.name or "") is not click.core.ParameterSource.COMMANDLINE
+
+
+def _warn(words: str) -> None:
+    click.echo(f"supervisor: {words}", err=True)
 
 
 def _state_dir(command: Any) -> Any:
     return click.option(
         "--state-dir",
-        type=_PATH,
-        default=Path(".sdd"),
-        envvar="SUPERVISOR_STATE_DIR",
+        type=_Named(path_type=Path),
+        default=_DEFAULT,
+        envvar=_STATE_DIR,
         show_default=True,
         show_envvar=True,
         help="Where the supervisor keeps its journal.",
@@ -108,9 +133,10 @@ def _run(run: Run) -> click.Command:
     @click.option("--workdir", type=_PATH, default=Path(), show_default=True, help="Where the agents work.")
     @_verbose
     def command(plan: Path, state_dir: Path, as_json: bool, backend: str, workdir: Path, verbose: bool) -> int:
-        """Run the tasks of PLAN (a YAML file) in the order of their dependencies.
+        """Run the tasks of a plan (a YAML file).
 
-        The first Ctrl-C drains: no task starts, those under way may finish. The second stops everything.
+        They run in the order of their dependencies. The first Ctrl-C drains: no task starts, those under way may
+        finish. The second stops everything.
         """
         if not workdir.is_dir():
             raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
@@ -124,7 +150,10 @@ def _demo(demo: Demo) -> click.Command:
     @_json
     @_verbose
     def command(as_json: bool, verbose: bool) -> int:
-        """Show what supervision is, with real processes in a scratch repository. Needs no network and no account."""
+        """Show what supervision is, with real processes.
+
+        They work in a scratch git repository. It needs no network and no account.
+        """
         return demo(as_json, verbose)
 
     return command
@@ -135,7 +164,7 @@ def _demo(demo: Demo) -> click.Command:
 @click.option("--format", type=click.Choice(["table", "mermaid", "markdown", "json"]), default="table")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 def machines(names: tuple[str, ...], format: str, as_json: bool) -> None:
-    """Show the lifecycles: every state and every transition there is."""
+    """Show the lifecycles: every state and every transition."""
     from supervisor.surfaces.machines import render
 
     try:
@@ -152,7 +181,7 @@ def ps(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     """List the sessions, and their agents and turns."""
     from supervisor.surfaces.reading import read_ps
 
-    read_ps(state_dir, click.echo, all_of_it=all_of_it, as_json=as_json)
+    read_ps(state_dir, click.echo, _warn, all_of_it=all_of_it, as_json=as_json)
 
 
 @click.command()
@@ -163,7 +192,7 @@ def tree(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     """Show the sessions as a tree, with their open tool calls."""
     from supervisor.surfaces.reading import read_tree
 
-    read_tree(state_dir, click.echo, all_of_it=all_of_it, as_json=as_json)
+    read_tree(state_dir, click.echo, _warn, all_of_it=all_of_it, as_json=as_json)
 
 
 @click.command()
@@ -173,17 +202,18 @@ def tree(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 @_state_dir
 @_json
 def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
-    """Print the records of everything, or of ID."""
-    from supervisor.surfaces.reading import follow_events, read_events
+    """Print the records of everything, or of ID.
 
-    last = read_events(state_dir, entity_id, click.echo, after=after, follow=follow, as_json=as_json)
+    ID is that of a session, turn, agent, task or tool call.
+    """
+    from supervisor.surfaces.records import Records
+
+    records = Records(state_dir, entity_id, click.echo, as_json=as_json)
+    last = records.read(after=after, follow=follow)
     if follow:
         import anyio
 
-        async def going_on() -> None:
-            await follow_events(state_dir, entity_id, click.echo, after=last, as_json=as_json)
-
-        anyio.run(going_on)
+        anyio.run(records.follow, last)
 
 
 @click.command()
@@ -194,7 +224,10 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
 @_state_dir
 @_json
 def abort(target: str, scope: str, dry_run: bool, reason: str, state_dir: Path, as_json: bool) -> None:
-    """End a tool call, a session, or a session's siblings, and print the receipt."""
+    """End a tool call, a session or its siblings.
+
+    Prints the receipt: what was ended, how, and what is left of it.
+    """
     from supervisor.surfaces import commanding
     from supervisor.vocabulary import AbortScope
 
@@ -231,7 +264,10 @@ def stop(now: bool, state_dir: Path, as_json: bool) -> None:
 @_state_dir
 @_json
 def why(entity_id: str, state_dir: Path, as_json: bool) -> None:
-    """Explain how ID (a session, turn, agent or tool call) came to be as it is."""
+    """Explain how ID came to be as it is.
+
+    ID is that of a session, turn, agent, task or tool call. The chain begins with the root event.
+    """
     from supervisor.surfaces.reading import read_why
 
     read_why(state_dir, entity_id, click.echo, as_json=as_json)
@@ -253,7 +289,10 @@ def logs(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
 @click.argument("file", type=_PATH, metavar="FILE.jsonl")
 @_json
 def validate(file: Path, as_json: bool) -> int:
-    """Check a transitions.jsonl: schema, order, legality, invariants. Problems are exit status 1."""
+    """Check the log of a run, a transitions.jsonl.
+
+    Looks at schema, order, legality and invariants. Problems are exit status 1.
+    """
     from supervisor.surfaces.reading import validate_file
 
     return DONE if validate_file(file, click.echo, as_json=as_json) else WORK_FAILED

@@ -19,8 +19,8 @@ from supervisor.abort import AbortPlan, Receipt
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
 from supervisor.surfaces.calling import request
-from supervisor.surfaces.failure import BadInput, ControlError, NotRunning
-from supervisor.surfaces.reading import ended
+from supervisor.surfaces.failure import ControlError, NotRunning, UnknownId
+from supervisor.surfaces.reading import ended, namesakes
 from supervisor.surfaces.render import json_text, plan_text, receipt_text
 from supervisor.vocabulary import AbortScope
 
@@ -63,9 +63,19 @@ def abort(
     if as_json:
         say(json_text(answer.get("plan") or answer["receipt"]))
     elif "plan" in answer:
-        say(plan_text(msgspec.convert(answer["plan"], AbortPlan)))
+        plan = msgspec.convert(answer["plan"], AbortPlan)
+        say(plan_text(plan, _namesakes(state_dir, target) if plan.already_ended else ()))
     else:
-        say(receipt_text(msgspec.convert(answer["receipt"], Receipt)))
+        receipt = msgspec.convert(answer["receipt"], Receipt)
+        say(receipt_text(receipt, _namesakes(state_dir, target) if receipt.already_ended else ()))
+
+
+def _namesakes(state_dir: Path, target: str) -> list[str]:
+    """The living sessions with the target's name and a number: its id was used in an earlier run."""
+    try:
+        return namesakes(state_dir, target)
+    except (StateDirError, JournalError):  # an abort is answered all the same
+        return []
 
 
 def _over(state_dir: Path, target: str, error: NotRunning | ControlError) -> bool:
@@ -78,7 +88,7 @@ def _over(state_dir: Path, target: str, error: NotRunning | ControlError) -> boo
         return False
     if isinstance(error, NotRunning):
         if known is None and StateDir(state_dir).journal.exists():
-            raise BadInput(f"nothing has the id {target!r}; `supervisor ps --all` shows the ids") from error
+            raise UnknownId(target) from error
         return known is not None
     return known is True
 

@@ -15,12 +15,12 @@ from typing import Any, Final, Protocol
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import ByteStream, SocketListener, TaskGroup, TaskStatus
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.entity import Refused
+from supervisor.logs import get_logger
 from supervisor.surfaces.failure import cause_of
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
@@ -36,7 +36,7 @@ REQUEST_S: Final = 30.0
 """A client that has not sent its request by then is disconnected."""
 
 _ACCEPT_AGAIN_S: Final = 0.1
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class Controlled(Protocol):

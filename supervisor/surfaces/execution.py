@@ -21,6 +21,7 @@ __all__ = ["execute"]
 
 def execute(group: click.Group, arguments: Sequence[str]) -> int:
     """Run one command line; the exit status. Errors are one message on standard error, never a traceback."""
+    _open_what_is_closed()
     try:
         status = group.main(list(arguments), prog_name="supervisor", standalone_mode=False)
         sys.stdout.flush()
@@ -29,6 +30,9 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
         return DONE
     except (click.Abort, KeyboardInterrupt):
         return _tell(failure_of(KeyboardInterrupt()), arguments)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return BAD_INPUT
     except click.ClickException as error:
         return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
     except Exception as error:  # the last one who can turn it into words
@@ -39,7 +43,17 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
 def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     help_at = f"; see `{context.command_path} --help`" if context is not None else ""
-    return f"{error.format_message().rstrip('.')}{help_at}"
+    message = " ".join(line.strip() for line in error.format_message().splitlines())
+    return f"{message.rstrip('.')}{help_at}"
+
+
+def _open_what_is_closed() -> None:
+    """Where the caller closed a standard stream, let it go nowhere: no file of ours may take its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - open for as long as the process lives
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _tell(failure: Failure, arguments: Sequence[str]) -> int:

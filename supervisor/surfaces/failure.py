@@ -17,6 +17,7 @@ __all__ = [
     "WORK_FAILED",
     "BadInput",
     "Failure",
+    "UnknownId",
     "WorkFailed",
     "cause_of",
     "failure_of",
@@ -30,6 +31,13 @@ INTERRUPTED: Final = 130
 
 class BadInput(Exception):
     """What was asked for cannot be done as it was asked; the message says what would be right."""
+
+
+class UnknownId(BadInput):
+    """The journal knows nothing of that id."""
+
+    def __init__(self, entity_id: str) -> None:
+        super().__init__(f"nothing has the id {entity_id!r}; `supervisor ps --all` shows the ids")
 
 
 class WorkFailed(Exception):

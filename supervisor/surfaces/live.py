@@ -21,6 +21,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.surfaces.board import Board, Line
+from supervisor.surfaces.calls import Calls
 from supervisor.surfaces.render import columns, duration, event_line, json_line
 from supervisor.vocabulary import LifecycleEvent
 
@@ -82,6 +83,7 @@ class _Lines:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._calls = Calls()
 
     def drawn(self) -> None:
         self._out.flush()
@@ -105,7 +107,7 @@ class PlainTeller(_Lines):
     """One line per record, and a table at the end."""
 
     def event(self, event: LifecycleEvent) -> None:
-        self._out.write(event_line(event) + "\n")
+        self._out.write(event_line(event, self._calls.label(event)) + "\n")
 
     def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
         self._out.write(f"\n{results_text(results)}\n")

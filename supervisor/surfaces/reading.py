@@ -1,26 +1,30 @@
-"""The commands that only read: ``ps``, ``tree``, ``events``, ``why``, ``logs`` and ``validate``.
+"""The commands that only read: ``ps``, ``tree``, ``why``, ``logs`` and ``validate``.
 
-They read the state directory, whether a supervisor runs on it or not, and never write to it. Only following events
-asks the running supervisor, since it knows first.
+They read the state directory, whether a supervisor runs on it or not, and never write to it. What the journal of a
+dead supervisor shows as alive is said to be so no longer.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from supervisor.causality import Explanation, ps, tool_calls, tree, why
+from msgspec.structs import replace
+
+from supervisor.causality import Explanation, Seen, ps, tool_calls, tree, why
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
+from supervisor.lifecycles.task import Task
 from supervisor.ports import EntityRow
-from supervisor.surfaces.calling import is_running, request
-from supervisor.surfaces.failure import BadInput, NotRunning
+from supervisor.surfaces.calling import is_running
+from supervisor.surfaces.failure import BadInput, UnknownId
 from supervisor.surfaces.render import (
-    event_line,
+    clock,
     json_line,
     json_text,
     printable,
@@ -34,8 +38,7 @@ from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = [
     "ended",
-    "follow_events",
-    "read_events",
+    "namesakes",
     "read_logs",
     "read_ps",
     "read_tree",
@@ -48,6 +51,8 @@ Say = Callable[[str], None]
 
 _CHUNK_BYTES: Final = 1 << 16
 _LOOK_AGAIN_S: Final = 0.2
+_SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
+"""A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
 
 
 @contextmanager
@@ -58,22 +63,47 @@ def _journal(state_dir: Path) -> Iterator[tuple[StateDir, JournalReader]]:
 
 
 # ------------------------------------------------------------------------------------------------- what there is
-def read_ps(state_dir: Path, say: Say, *, all_of_it: bool, as_json: bool) -> None:
+def read_ps(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
     """One line for each session, and for each agent and turn that has not ended."""
     with _journal(state_dir) as (state, reader):
+        running = as_json or is_running(state.control_socket)
         rows = _wanted(reader.entities(), all_of_it)
-    seen = ps(rows, now=time.time(), active_at=_spoken(state, rows))
+    seen = _aged(ps(rows, now=time.time(), active_at=_spoken(state, rows)), rows)
     say(json_text(seen) if as_json else ps_text(seen))
+    if not running:
+        _tell_of_the_dead(state, rows, warn)
 
 
-def read_tree(state_dir: Path, say: Say, *, all_of_it: bool, as_json: bool) -> None:
+def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
     """Sessions under their parents, with their agents, turns and open tool calls."""
-    with _journal(state_dir) as (_, reader):
-        nodes = tree(_wanted(reader.entities(), all_of_it))
-    if as_json:
-        say(json_text(nodes))
-    else:
-        say(tree_text(nodes) or "nothing has been started yet")
+    with _journal(state_dir) as (state, reader):
+        running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
+        rows = _wanted(reader.entities(), all_of_it)
+    nodes = tree(rows)
+    say(json_text(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
+    if not running:
+        _tell_of_the_dead(state, rows, warn)
+
+
+def _tell_of_the_dead(state: StateDir, rows: list[EntityRow], warn: Say) -> None:
+    """No supervisor answers: what has not ended is what a killed one was doing."""
+    if any(not _settled(row) for row in rows):
+        heard = max([*(row.changed_at for row in rows), *_spoken(state, rows).values()])
+        warn(
+            f"no supervisor runs on {state.root}: what looks alive was so when it died, at {clock(heard)[:8]};"
+            " the next run closes its books"
+        )
+
+
+def _settled(row: EntityRow) -> bool:
+    """Whether nothing more will come of it by itself; a task that FAILED could be tried again, and is not."""
+    return row.ended or (row.kind == Kind.TASK and row.state == Task.FAILED.value)
+
+
+def _aged(seen: Iterable[Seen], rows: Iterable[EntityRow]) -> list[Seen]:
+    """What is settled does not grow older."""
+    ages = {row.id: max(0.0, row.changed_at - row.born_at) for row in rows if _settled(row)}
+    return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
 
 
 def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
@@ -103,44 +133,18 @@ def ended(state_dir: Path, entity_id: str) -> bool | None:
     return entity_id not in {one.id for node in tree([turn]) for one in node.children}
 
 
-# ------------------------------------------------------------------------------------------------------- events
-def read_events(state_dir: Path, entity_id: str | None, say: Say, *, after: int, follow: bool, as_json: bool) -> int:
-    """Print what the journal holds; the number of the last record.
-
-    Raises:
-        BadInput: nothing of that id is recorded, and nothing of it is waited for.
-    """
-    last = after
-    with _journal(state_dir) as (_, reader):
-        if entity_id is not None and not follow and reader.entity(entity_id) is None:
-            raise BadInput(_unknown(entity_id))
-        for event in reader.events(entity_id, after_seq=after):
-            say(_event(event, as_json))
-            last = event.seq
-    return last
+def namesakes(state_dir: Path, entity_id: str) -> list[str]:
+    """The sessions that run now under the name of a session that has ended, or of the one it belonged to."""
+    with _journal(state_dir) as (state, reader):
+        if not is_running(state.control_socket):
+            return []
+        rows = reader.entities(live_only=True)
+    names = entity_id.partition(":")[0].split("/")
+    numbered = re.compile("/".join(rf"{re.escape(name)}(-\d+)?" for name in names))
+    return [row.id for row in rows if row.kind == Kind.SESSION and numbered.fullmatch(row.id)]
 
 
-def _event(event: LifecycleEvent, as_json: bool) -> str:
-    return json_line(event) if as_json else event_line(event)
-
-
-async def follow_events(state_dir: Path, entity_id: str | None, say: Say, *, after: int, as_json: bool) -> None:
-    """Print events as they happen, until the supervisor ends; at once if there is none."""
-    asked = {"do": "follow", "after": after, "entity": entity_id}
-    try:
-        async with aclosing(request(StateDir(state_dir).control_socket, asked)) as answers:
-            async for answer in answers:
-                say(json_line(answer["event"]) if as_json else event_line(_decoded(answer["event"])))
-    except NotRunning:
-        return
-
-
-def _decoded(event: Any) -> LifecycleEvent:
-    import msgspec
-
-    return msgspec.convert(event, LifecycleEvent)
-
-
+# ---------------------------------------------------------------------------------------------------------- why
 def read_why(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> None:
     """Print the chain of causes.
 
@@ -150,7 +154,7 @@ def read_why(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> Non
     with _journal(state_dir) as (_, reader):
         events = list(reader.events())
     explanation = _explained(events, entity_id)
-    say(json_text(explanation) if as_json else why_text(explanation))
+    say(json_text(explanation) if as_json else why_text(explanation, events))
 
 
 def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation:
@@ -158,11 +162,7 @@ def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation:
     for one in (entity_id, f"task:{entity_id}"):
         with suppress(LookupError):
             return why(events, one)
-    raise BadInput(_unknown(entity_id))
-
-
-def _unknown(entity_id: str) -> str:
-    return f"nothing has the id {entity_id!r}; `supervisor ps --all` shows the ids"
+    raise UnknownId(entity_id)
 
 
 # --------------------------------------------------------------------------------------------------------- logs
@@ -205,7 +205,7 @@ def _session_of(reader: JournalReader, entity_id: str) -> str:
     )
     found = reader.entity(session)
     if found is None or found.kind != Kind.SESSION:
-        raise BadInput(_unknown(entity_id))
+        raise UnknownId(entity_id)
     return found.id
 
 
@@ -239,7 +239,12 @@ class _Lines:
             self._show(self._held)
 
     def _show(self, line: str) -> None:
-        self._say(json_line({"session": self._session, "line": line}) if self._as_json else printable(line))
+        if self._as_json:
+            said = _SAID.fullmatch(line)
+            parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
+            self._say(json_line({"session": self._session, **parts}))
+        else:
+            self._say("\t".join(printable(part) for part in line.split("\t")))
 
 
 # --------------------------------------------------------------------------------------------------- validation

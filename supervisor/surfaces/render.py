@@ -14,10 +14,12 @@ import msgspec
 
 from supervisor.abort import AbortPlan, NodeReceipt, ProcessFate, Receipt
 from supervisor.causality import Explanation, Node, Seen
+from supervisor.surfaces.calls import Calls
 from supervisor.validate import Report
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = [
+    "clock",
     "columns",
     "duration",
     "event_line",
@@ -74,18 +76,22 @@ def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- events
-def event_line(event: LifecycleEvent) -> str:
-    """A record in one line: when, which, who, what, and why."""
-    who = f"{event.entity_type:<7} {printable(event.entity_id):<16}"
-    return f"{clock(event.timestamp)} {event.seq:>6}  {who} {_what(event)}"
+def event_line(event: LifecycleEvent, call: str | None = None) -> str:
+    """A record in one line: when, which, who, what, and why.
+
+    *call* says which tool call it is about, where somebody who knows the records before it has found out.
+    """
+    who = f"{event.entity_type:<7} {printable(event.entity_id):<15}"
+    return f"{clock(event.timestamp)} {event.seq:>6}  {who}  {_what(event, call or Calls().label(event))}"
 
 
-def _what(event: LifecycleEvent) -> str:
-    parts = [event.event, _change(event), *_metadata(event)]
-    if event.outcome not in ("transition", "fact"):
+def _what(event: LifecycleEvent, call: str) -> str:
+    parts = [event.event, call, _change(event), *_metadata(event, "title" if call else "")]
+    if event.outcome not in ("transition", "fact", "born"):
         parts.append(f"({event.outcome})")
-    if event.transition_reason or event.abort_reason:
-        parts.append(f"[{', '.join(filter(None, (event.transition_reason, event.abort_reason)))}]")
+    reasons = dict.fromkeys(filter(None, (event.transition_reason, event.abort_reason)))
+    if reasons:
+        parts.append(f"[{', '.join(reasons)}]")
     if event.abort_id:
         parts.append(f"abort {event.abort_id}")
     if event.actor:
@@ -100,19 +106,22 @@ def _change(event: LifecycleEvent) -> str:
     return f"{event.from_status} -> {event.to_status}" if event.from_status else f"-> {event.to_status}"
 
 
-def _metadata(event: LifecycleEvent) -> list[str]:
-    """The few facts that a line of an event is not understood without."""
-    shown = ("number", "title", "outcome", "status", "ended_by", "target", "scope", "policy_edge")
-    found = {name: event.metadata.get(name) for name in shown}
+def _metadata(event: LifecycleEvent, told: str) -> list[str]:
+    """The few facts that a line of an event is not understood without, but for what is *told* already."""
+    shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge")
+    found = {name: event.metadata.get(name) for name in shown if name != told}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
 
 
-def why_text(explanation: Explanation) -> str:
-    """From the root event to the last record, one line each."""
+def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) -> str:
+    """From the root event to the last record, one line each; *events* tell which tool calls they are about."""
+    calls = Calls()
+    for one in events:
+        calls.take(one)
     lines = [f"why {printable(explanation.entity_id)}: from the root"]
     if explanation.missing is not None:
         lines.append(f"  (the journal does not hold record {explanation.missing}, which caused the first one)")
-    return "\n".join([*lines, *(f"  {event_line(one)}" for one in explanation.records)])
+    return "\n".join([*lines, *(f"  {event_line(one, calls.label(one))}" for one in explanation.records)])
 
 
 # ----------------------------------------------------------------------------------------------- what there is
@@ -148,21 +157,27 @@ def _node_line(node: Node) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- aborts
-def plan_text(plan: AbortPlan) -> str:
+def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
     """What an abort would do, in the order in which it would."""
     head = f"abort of {printable(plan.target)}, scope {plan.scope}"
     if plan.already_ended:
-        return f"{head}: already_ended"
+        return f"{head}: {_over(namesakes)}"
     rows = [(one.kind, one.id, f"scope {one.scope}", one.edge or "asked for") for one in plan.nodes]
     bound = f"would end {len(rows)} within {plan.deadline_s:g} s; nothing was done"
     return f"{head}: {bound}\n{columns(('KIND', 'ID', 'REACHED AS', 'OVER'), rows)}" if rows else f"{head}: {bound}"
 
 
-def receipt_text(receipt: Receipt) -> str:
+def _over(namesakes: Sequence[str]) -> str:
+    """What is said of a target that has ended; *namesakes* are the living sessions that have its name now."""
+    now = f"; running under that name now: {printable(', '.join(namesakes))}" if namesakes else ""
+    return f"it had already ended, nothing was done{now}"
+
+
+def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
     """What an abort did."""
     head = f"abort of {printable(receipt.target)}, scope {receipt.scope}"
     if receipt.already_ended:
-        return f"{head}: already_ended"
+        return f"{head}: {_over(namesakes)}"
     lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]
@@ -190,11 +205,18 @@ def _recorded(receipt: Receipt) -> str:
 # --------------------------------------------------------------------------------------------------- validation
 def report_text(name: str, report: Report) -> str:
     """``valid``, or every problem with its line."""
-    counted = f"{report.lines} lines, {report.entities} entities"
+    counted = f"{_counted(report.lines, 'line', 'lines')}, {_counted(report.entities, 'entity', 'entities')}"
+    if not report.lines:
+        return f"{name}: valid (empty)"
     if not report.problems:
         return f"{name}: valid ({counted})"
     lines = [
         f"{name}:{one.line}: {f'{one.field}: ' if one.field else ''}{printable(one.message)}" for one in report.problems
     ]
     more = f", the last {report.omitted} not shown" if report.omitted else ""
-    return "\n".join([*lines, f"{name}: {len(lines) + report.omitted} problems in {counted}{more}"])
+    problems = _counted(len(lines) + report.omitted, "problem", "problems")
+    return "\n".join([*lines, f"{name}: {problems} in {counted}{more}"])
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
