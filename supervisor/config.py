@@ -47,7 +47,6 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
 Milliseconds = Annotated[int, Strict(), Field(ge=0)]
 Count = Annotated[int, Strict(), Field(ge=1)]
-Number = Annotated[int, Strict(), Field(ge=0)]
 Flag = Annotated[bool, Strict()]
 
 
@@ -93,7 +92,7 @@ class LimitsConfig(Model):
     spawn_deadline_s: Seconds = _LIMITS.spawn_deadline_s
     turn_timeout_s: Seconds = _LIMITS.turn_timeout_s
     stable_after_s: Seconds = _LIMITS.stable_after_s
-    restarts_max: Number = _LIMITS.restarts_max
+    restarts_max: Count = _LIMITS.restarts_max
     restarts_within_s: Seconds = _LIMITS.restarts_within_s
 
     def value(self) -> SessionLimits:

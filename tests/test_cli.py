@@ -6,7 +6,10 @@ A real supervisor with in-process agents runs in another thread, behind its real
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,11 +21,12 @@ from typing import Any
 import anyio
 import apsw
 import pytest
-import structlog
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from pydantic import BaseModel
 
 from supervisor.__main__ import _run
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.config import AgentConfig, Plan, TaskConfig, load_plan
 from supervisor.journal.schema import VERSION
 from supervisor.journal.statedir import StateDir
 from supervisor.runtime import Supervisor, open_supervisor
@@ -62,8 +66,10 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[Tell]:
         status = execute(commands(_run, lambda as_json, verbose: 7), [str(one) for one in arguments])
         return Told(status, *capsys.readouterr())
 
+    logger = logging.getLogger("supervisor")
+    before = logger.handlers, logger.level, logger.propagate
     yield run
-    structlog.reset_defaults()
+    logger.handlers, logger.level, logger.propagate = before
 
 
 # ------------------------------------------------------------------------------------------ a running supervisor
@@ -230,7 +236,7 @@ def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, tell: Tell,
     [
         (["dance"], "No such command 'dance'"),
         (["ps", "--wibble"], "No such option '--wibble'"),
-        (["abort", "lead"], "Missing option '--scope'"),
+        (["abort", "lead"], "Missing option '--scope'. Choose from: tool, sibling, session; see `supervisor abort"),
         (["abort", "lead", "--scope", "world"], "'world' is not one of 'tool', 'sibling', 'session'"),
         (["why"], "Missing argument 'ID'"),
         (["events", "--after", "-1"], "-1 is not in the range x>=0"),
@@ -246,7 +252,66 @@ def test_a_command_that_cannot_be_understood(tell: Tell, arguments: list[str], w
     told = tell(*arguments)
     assert (told.status, told.out) == (2, "")
     assert told.err.startswith("supervisor: ")
+    assert len(told.err.splitlines()) == 1
     assert words in told.err
+
+
+@pytest.mark.parametrize("command", [["run", "plan.yaml"], ["ps"], ["tree"], ["events"], ["logs", "x"], ["stop"]])
+def test_a_state_directory_needs_a_name(
+    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """An empty --state-dir, or an empty variable where no option stands, is refused; a name beats the variable."""
+    monkeypatch.chdir(tmp_path)
+    given = tell(*command, "--state-dir", "")
+    monkeypatch.setenv("SUPERVISOR_STATE_DIR", "")
+    from_variable = tell(*command)
+    assert (given.status, from_variable.status) == (2, 2)
+    assert "it is empty; name a directory" in given.err
+    assert given.err == from_variable.err
+    assert "it is empty" not in tell(*command, "--state-dir", "named").err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run"], ["ps"], ["events", "--follow"], ["abort", "x", "--scope", "tool"], ["send", "x", "y"], ["stop"]],
+)
+def test_a_state_directory_with_an_impossible_name(tmp_path: Path, tell: Tell, command: list[str]) -> None:
+    """A name that no file system takes is one sentence and exit status 2 for every command."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(GOOD)
+    told = tell(*command, *([plan] if command == ["run"] else []), "--state-dir", tmp_path / ("x" * 300))
+    assert (told.status, told.out, len(told.err.splitlines())) == (2, "", 1)
+    assert "cannot be a state directory: File name too long" in told.err
+    assert list(tmp_path.iterdir()) == [plan]
+
+
+@pytest.mark.parametrize("command", [["ps"], ["tree"], ["events"], ["stop"], ["abort", "lead", "--scope", "session"]])
+def test_the_state_directory_of_another_user(
+    tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """What this user may not read is one sentence that names the directory and the fix, exit status 2."""
+    state = StateDir.open(tmp_path / "state")
+
+    def refused(*arguments: object, **more: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("supervisor.journal.statedir.os.stat", refused)
+    monkeypatch.setattr("supervisor.surfaces.calling.anyio.connect_unix", refused)
+    told = tell(*command, "--state-dir", state.root)
+    monkeypatch.undo()
+    assert (told.status, told.out) == (2, "")
+    assert told.err == (
+        f"supervisor: {state.root} may not be read by this user: run the command as its owner, or give another"
+        " --state-dir\n"
+    )
+
+
+def test_no_command_is_a_plain_help(tell: Tell) -> None:
+    """Without a command the help stands on standard error as it is, exit status 2."""
+    told = tell()
+    assert (told.status, told.out) == (2, "")
+    assert told.err == tell("--help").out
 
 
 def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,6 +332,7 @@ def test_help_and_version(tell: Tell) -> None:
     told = tell("--help")
     names = ["run", "demo", "machines", "ps", "tree", "events", "abort", "send", "stop", "why", "logs", "validate"]
     assert [name for name in names if f"\n  {name} " not in told.out] == []
+    assert "..." not in told.out.partition("Commands:")[2]
     assert tell("--version").out.startswith("supervisor ")
 
 
@@ -343,6 +409,22 @@ def test_events(tell: Tell, ended: Path) -> None:
     assert len(tell("events", "--state-dir", ended).out.splitlines()) == len(every)
 
 
+def test_events_of_a_tool_call(tell: Tell, ended: Path) -> None:
+    """A call's records are those of its turn that are about it, each with its title; an unknown call is bad input."""
+    told = tell("events", "lead:t1:c1", "--json", "--state-dir", ended).lines
+    assert [one["event"] for one in told[:1]] == ["tool_started"]
+    assert {one["entity_id"] for one in told} == {"lead:t1"}
+    assert len(told) < len(tell("events", "lead:t1", "--state-dir", ended).out.splitlines())
+    lines = tell("events", "lead:t1:c1", "--state-dir", ended).out.splitlines()
+    assert ['c1 "a long one"' in line for line in lines] == [True] * len(told)
+    after = tell("events", "lead:t1:c1", "--after", told[0]["seq"], "--state-dir", ended).out.splitlines()
+    assert after == lines[1:]
+    assert tell("events", "lead:t1:c1", "--follow", "--json", "--state-dir", ended).lines == told
+    unknown = tell("events", "lead:t1:c9", "--state-dir", ended)
+    assert (unknown.status, unknown.out) == (2, "")
+    assert "nothing has the id 'lead:t1:c9'" in unknown.err
+
+
 def test_following_a_supervisor_that_has_ended_ends(tell: Tell, ended: Path) -> None:
     """Nothing more will come, so nothing is waited for."""
     followed = tell("events", "--follow", "--json", "--state-dir", ended)
@@ -372,8 +454,21 @@ def test_logs(tell: Tell, ended: Path) -> None:
     assert said == ["prompt| say hello", r"message| hello \x1b[31mred\x1b[0m"]
     assert tell("logs", "lead/docs:t1", "--state-dir", ended).out == told.out
     lines = tell("logs", "lead/docs", "--json", "--state-dir", ended).lines
-    assert lines[1]["session"] == "lead/docs"
-    assert lines[1]["line"].endswith("hello \x1b[31mred\x1b[0m")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", lines[1].pop("timestamp"))
+    assert lines[1] == {"session": "lead/docs", "source": "message", "text": "hello \x1b[31mred\x1b[0m"}
+
+
+def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Tell) -> None:
+    """A tab stays one; a line that nobody said, such as that of dropped bytes, is a text without time and source."""
+    with _in_a_thread(tmp_path / "state"):
+        pass
+    transcript = StateDir(tmp_path / "state").transcript("lead")
+    transcript.write_text("10:00:00.000 message| a\tb\x07\n-- 5 bytes dropped --\n")
+    told = tell("logs", "lead", "--state-dir", tmp_path / "state")
+    assert told.out.splitlines() == ["10:00:00.000 message| a\tb\\x07", "-- 5 bytes dropped --"]
+    said, note = tell("logs", "lead", "--json", "--state-dir", tmp_path / "state").lines
+    assert said == {"session": "lead", "timestamp": "10:00:00.000", "source": "message", "text": "a\tb\x07"}
+    assert note == {"session": "lead", "timestamp": None, "source": None, "text": "-- 5 bytes dropped --"}
 
 
 def test_following_logs_goes_on_to_the_end_of_the_session(running: Running) -> None:
@@ -419,10 +514,10 @@ def test_a_tool_abort_spares_its_session(tell: Tell, running: Running) -> None:
 
 @pytest.mark.parametrize("target", ["lead/docs", "lead/docs:t1"])
 def test_what_has_ended_is_no_error_while_the_supervisor_runs(tell: Tell, running: Running, target: str) -> None:
-    """Aborting a session or turn that has ended answers already_ended, exit status 0."""
+    """Aborting a session or turn that has ended says so, exit status 0."""
     told = tell("abort", target, "--scope", "session", "--state-dir", running.state_dir)
     assert (told.status, told.err) == (0, "")
-    assert "already_ended" in told.out
+    assert "already ended" in told.out
 
 
 @pytest.mark.parametrize("target", ["lead", "lead/docs", "lead:t1", "lead:t1:c1"])
@@ -431,7 +526,7 @@ def test_what_has_ended_is_no_error_after_the_supervisor(tell: Tell, ended: Path
     """When the supervisor has ended the journal knows that what it ran has ended too."""
     told = tell("abort", target, "--scope", "session", flag, "--state-dir", ended)
     assert (told.status, told.err) == (0, "")
-    assert "already_ended" in told.out
+    assert ('"already_ended": true' if flag == "--json" else "already ended") in told.out
 
 
 @pytest.mark.parametrize("target", ["nobody", "lead/nobody"])
@@ -471,6 +566,13 @@ def test_stopping(tell: Tell, running: Running) -> None:
     assert running.sup.stop_now.is_set()
 
 
+def test_a_second_stop_says_that_it_ends_everything(tell: Tell, running: Running) -> None:
+    """Asked again, a stop does not wait for the turns any more, and its answer says so."""
+    tell("stop", "--state-dir", running.state_dir)
+    told = tell("stop", "--state-dir", running.state_dir)
+    assert (told.status, told.out) == (0, "everything is being aborted\n")
+
+
 @pytest.mark.parametrize("command", [["send", "lead", "hello"], ["stop"]])
 def test_nobody_there_is_said(tell: Tell, ended: Path, command: list[str]) -> None:
     """What only a running supervisor can do is refused without one, with what to do."""
@@ -496,7 +598,116 @@ def test_following_events_ends_with_the_supervisor(tell: Tell, tmp_path: Path) -
     assert told[0].lines[-1]["event"] == "Ended"
 
 
+# --------------------------------------------------------------------------------------- what is told of the dead
+@pytest.fixture
+def killed(tmp_path: Path, ended: Path) -> Path:
+    """A state directory as a supervisor leaves it that was killed: its session, turn and call look alive."""
+    state = StateDir.open(tmp_path / "killed")
+    shutil.copy(StateDir(ended).journal, state.journal)
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE entities SET ended = 0, state = 'Running', changed_at = 0 WHERE id = 'lead'")
+        db.execute("UPDATE entities SET changed_at = 0")
+    return state.root
+
+
+@pytest.mark.parametrize("command", ["ps", "tree"])
+def test_what_a_killed_supervisor_left_is_said_to_be_dead(tell: Tell, killed: Path, command: str) -> None:
+    """Rows that look alive are told with when that was, in text; to programs nothing is said beside the rows."""
+    told = tell(command, "--state-dir", killed)
+    assert (told.status, "Running" in told.out) == (0, True)
+    assert re.fullmatch(
+        f"supervisor: no supervisor runs on {killed}: what looks alive was so when it died, at \\d\\d:\\d\\d:\\d\\d;"
+        " the next run closes its books\n",
+        told.err,
+    )
+    assert tell(command, "--json", "--state-dir", killed).err == ""
+
+
+@pytest.mark.parametrize("command", ["ps", "tree"])
+def test_what_lives_or_has_ended_is_not_said_to_be_dead(
+    tell: Tell, running: Running, ended: Path, command: str
+) -> None:
+    """While a supervisor runs, and where everything has ended, there is nothing to add."""
+    assert tell(command, "--state-dir", running.state_dir).err == ""
+    assert tell(command, "--state-dir", ended).err == ""
+
+
+def test_a_failed_task_does_not_grow_older(tell: Tell, killed: Path) -> None:
+    """The age of a task that FAILED counts to its failure, and no supervisor is missed because of it."""
+    with closing(apsw.Connection(str(StateDir(killed).journal))) as db:
+        db.execute(
+            "UPDATE entities SET kind = 'task', state = 'FAILED', born_at = 100, changed_at = 103 WHERE id = 'lead'"
+        )
+    told = tell("ps", "--json", "--state-dir", killed)
+    assert {one["id"]: one["age_s"] for one in told.json}["lead"] == 3.0
+    assert tell("ps", "--state-dir", killed).err == ""
+
+
+def test_a_name_that_runs_again_is_told(tell: Tell, tmp_path: Path) -> None:
+    """Who aborts what ended in an earlier run learns which session has that name now."""
+    with _in_a_thread(tmp_path / "state"):
+        pass
+    with _in_a_thread(tmp_path / "state"):
+        told = tell("abort", "lead:t1:c1", "--scope", "tool", "--state-dir", tmp_path / "state")
+        other = tell("abort", "lead/docs", "--scope", "session", "--state-dir", tmp_path / "state")
+    words = "scope tool: it had already ended, nothing was done; running under that name now: lead-2\n"
+    assert (told.status, told.out) == (0, f"abort of lead:t1:c1, {words}")
+    assert "running under" not in other.out
+
+
+# -------------------------------------------------------------------------------------------------- docs/plans.md
+def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
+    """Every key of a plan as the page spells it, with its default."""
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{name}"
+        default = ... if field.is_required() else field.default
+        inner = {"agents": (AgentConfig, "agents.*."), "tasks": (TaskConfig, "tasks.*.")}.get(key)
+        if isinstance(default, BaseModel):
+            yield from _fields(type(default), f"{key}.")
+        else:
+            yield key, default
+        if inner:
+            yield from _fields(*inner)
+
+
+def test_the_page_of_plans_has_every_key_with_its_default() -> None:
+    """docs/plans.md has a row for each key that a plan may have, with its default, and none for any other."""
+    page = (Path(__file__).parent.parent / "docs" / "plans.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE))
+    fields = dict(_fields(Plan, ""))
+    assert sorted(rows) == sorted(fields)
+    for key, default in fields.items():
+        match default:
+            case bool():
+                assert rows[key] == f"`{str(default).lower()}`", key
+            case int() | float():
+                assert rows[key] == f"`{default:g}`", key
+            case _ if default is ...:
+                assert rows[key] == "required", key
+            case "allow" | "":
+                assert rows[key] == "`" + (str(default) or '""') + "`", key
+            case _:
+                assert rows[key] in ("`[]`", "`{}`", "the directory of `--workdir`"), key
+
+
+def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
+    """The example on the page is accepted, once its program is one of this machine."""
+    page = (Path(__file__).parent.parent / "docs" / "plans.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(text.replace("my-agent", "sh"))
+    assert load_plan(plan).agents["reviewer"].inherit_env == ("ANTHROPIC_API_KEY",)
+
+
 # ------------------------------------------------------------------------------------------------- broken pipes
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_output_is_silent(ended: Path, closed: str) -> None:
+    """Where standard output is closed from the start there is nobody to tell, and nothing breaks."""
+    command = f"exec {sys.executable} -m supervisor ps --state-dir {ended} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_nobody_reading_is_silent(ended: Path) -> None:
     """When the reader of a long answer goes away nothing is said about it."""
     command = [sys.executable, "-m", "supervisor", "events", "--json", "--state-dir", str(ended)]

@@ -50,6 +50,7 @@ class Played:
         self.may_abort = anyio.Event()
         self.may_abort.set()
         self.subscribed = 0
+        self.stop_now = anyio.Event()
 
     def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan:
         if target == "nobody":
@@ -76,6 +77,8 @@ class Played:
 
     async def stop(self, *, now: bool, actor: str) -> None:
         self.asked.append((now, actor))
+        if now:
+            self.stop_now.set()
 
     @asynccontextmanager
     async def subscribe(self, after_seq: int = 0) -> AsyncIterator[AsyncIterator[LifecycleEvent]]:

@@ -64,6 +64,12 @@ class Run:
         self.process.send_signal(number)
 
 
+def said(one: Run) -> str:
+    """The next line of its standard error."""
+    assert one.process.stderr is not None
+    return one.process.stderr.readline()
+
+
 def write_plan(folder: Path, tasks: str) -> Path:
     path = folder / "plan.yaml"
     path.write_text(PLAN + tasks)
@@ -218,6 +224,7 @@ def test_stop_drains(tmp_path: Path, tell: Any) -> None:
     with run(write_plan(tmp_path, tasks)) as one:
         one.until(entity_id="now", event="SessionStarted")
         assert tell(one.state_dir, "stop") == (0, {"stopping": "drain"})
+        assert said(one).startswith("supervisor: draining: no task starts any more")
         (tmp_path / "go").touch()
         assert one.failed() == {"now": "completed", "later": "aborted"}
         assert one.process.wait(30) == 1
@@ -228,22 +235,58 @@ def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
         assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now"})
+        assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
         assert one.process.wait(30) == 1
 
 
 # --------------------------------------------------------------------------------------------------------- signals
+def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tell: Any) -> None:
+    """The terminal of the run says what was asked from another one: first the drain, then the end, no more."""
+    with run(write_plan(tmp_path, HANGING)) as one:
+        one.until(event="tool_started")
+        assert tell(one.state_dir, "stop")[0] == 0
+        assert said(one).startswith("supervisor: draining: ")
+        assert tell(one.state_dir, "stop")[0] == 0
+        assert said(one) == "supervisor: stopping everything now\n"
+        assert one.failed() == {"wait": "aborted"}
+        assert one.process.wait(30) == 1
+        assert one.process.stderr is not None
+        assert one.process.stderr.read() == ""
+
+
+def test_nothing_is_said_of_a_run_that_just_ends(tmp_path: Path) -> None:
+    """A plan that is done stops its supervisor too, which is no news."""
+    with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
+        assert one.result() == {"t": "completed"}
+        assert one.process.stderr is not None
+        assert one.process.stderr.read() == ""
+
+
+def test_under_nohup_a_closed_terminal_is_ignored(tmp_path: Path) -> None:
+    """Where SIGHUP was ignored when the run began, it stays so: the work is finished."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        tasks = '  - {id: t, agent: sh, prompt: "while test ! -s pid; do sleep 0.01; done; kill -HUP $(cat pid)"}\n'
+        with run(write_plan(tmp_path, tasks)) as one:
+            (tmp_path / "pid").write_text(str(one.process.pid))
+            assert one.result() == {"t": "completed"}
+            assert one.process.stderr is not None
+            assert one.process.stderr.read() == ""
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @BACKENDS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str, number: signal.Signals) -> None:
     """The first signal is said and waits for the turn; the second stops it, and nothing is left running."""
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
         one.until(event="tool_started")
         one.signal(number)
-        assert one.process.stderr is not None
-        assert one.process.stderr.readline().startswith("supervisor: draining: no task starts any more")
+        assert said(one).startswith("supervisor: draining: no task starts any more")
         one.signal(number)
-        assert one.process.stderr.readline() == "supervisor: stopping everything now\n"
+        assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
         assert one.process.wait(30) == 1
     ended = [event for event in one.seen if event.get("event") == "Ended"]

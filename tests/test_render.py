@@ -105,7 +105,7 @@ def test_an_event_that_changes_nothing_says_so() -> None:
 
 def test_a_tool_call_is_told_with_its_title() -> None:
     """A call is not understood without its number and title."""
-    line = event_line(event(event="tool_started", metadata={"number": 1, "title": "sleep 60", "call_id": "x"}))
+    line = event_line(turn("tool_started", "TOOL_USE", number=1, title="sleep 60", call_id="x"))
     assert 'tool_started  c1 "sleep 60"  ' in line
     assert "title=" not in line
 
@@ -360,8 +360,6 @@ def test_children_stand_below_their_parent_indented() -> None:
 
 def test_the_board_ends_the_call_that_ended() -> None:
     """Of two open calls the one whose result came goes, not the older one."""
-    first, second = (
-        turn("tool_started", "TOOL_USE", number=n, call_id=f"call-{n}", title=f"step {n}") for n in (1, 2)
-    )
+    first, second = (turn("tool_started", "TOOL_USE", number=n, call_id=f"call-{n}", title=f"step {n}") for n in (1, 2))
     board = board_of(BORN, first, second, turn("tool_completed", "TOOL_USE", call_id="call-2"))
     assert board.lines["lead"].doing() == 't1:c1 "step 1"'

@@ -209,9 +209,12 @@ def seed_cases() -> Iterator[Case]:
     fresh: dict[str, Any] = {"concluded": 3, "turn_seq": 5, "turn_id": "s:t5"}
     for verdict in (OK, ERROR, TIMEOUT):
         name = verdict.exit.value
-        yield case(name, S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, **fresh)
+        # A turn that succeeded just as it was interrupted is not asked for again: only what came since is.
+        done = {"current": replace(FIRST, prompt=""), "inbox": (NEW,), "offered": 0} if verdict is OK else {}
+        changes = {**fresh, **done}
+        yield case(name, S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, **changes)
         brink = session(consecutive_errors=4, total_errors=19)
-        yield case(f"{name}-brink", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=brink, **fresh)
+        yield case(f"{name}-brink", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=brink, **changes)
     force = ForceStopSession(reason="it did not stop within 10 s")
     yield case("", S.INTERRUPTING, GraceExceeded(incarnation=3), S.BUILDING_PROMPT, force, *again, **fresh)
     yield case("", S.SESSION_COMPLETE, WorktreeReady(), S.BUILDING_PROMPT, BuildPrompt(), session_seq=3)
@@ -644,7 +647,7 @@ class Run:
             case S.BUILDING_PROMPT, PromptReady(messages=messages):
                 waiting = [one for one in self.messages if one not in self.delivered]
                 self.offered = waiting if messages is None else waiting[:messages]
-            case S.RUNNING, SessionExited(verdict=verdict) if verdict.exit is Exit.SUCCESS:
+            case (S.RUNNING | S.INTERRUPTING), SessionExited(verdict=verdict) if verdict.exit is Exit.SUCCESS:
                 self.delivered += self.offered
                 self.offered = []
 

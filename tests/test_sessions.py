@@ -12,7 +12,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from structlog.testing import capture_logs
 
 from supervisor.config import AgentConfig
 from supervisor.journal.memory import MemoryStore
@@ -293,20 +292,43 @@ async def test_an_error_is_counted_and_tried_again(tmp_path: Path) -> None:
     assert len(set(pids_of(events, "s"))) == 2
 
 
-async def test_too_many_errors_stop_a_session(tmp_path: Path) -> None:
+async def test_too_many_errors_stop_a_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At the threshold the session stops before another launch, says so in the log, and answers its request."""
-    with capture_logs() as logs:
-        async with supervising(tmp_path, settings=quick(max_total_errors=3)) as run:
-            session = await run.sup.start_session("s", agent="scripted")
-            result = await session.run("@exit 4")
-            assert result.outcome == "failed"
-            assert result.error.startswith("too many errors (1 in a row, 3 in all): the agent exited with status 4")
-            with pytest.raises(NoSuchEntity):
-                await session.run("@say hi")
-    assert [one["session"] for one in logs if one["event"] == "session gave up"] == ["s"]
+    async with supervising(tmp_path, settings=quick(max_total_errors=3)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run("@exit 4")
+        assert result.outcome == "failed"
+        assert result.error.startswith("too many errors (1 in a row, 3 in all): the agent exited with status 4")
+        with pytest.raises(NoSuchEntity):
+            await session.run("@say hi")
+    assert [one.message.count("session=s ") for one in caplog.records if "session gave up" in one.message] == [1]
     assert len(pids_of(run.events(), "s")) == 3
     data = data_of(run.row("s"))
     assert (data.total_errors, data.outcome, run.row("s").state) == (3, "failed", "Stopped")
+
+
+async def test_an_agent_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
+    """More failures after a start than the restart limit allows, within its window, end the session for good."""
+    async with supervising(tmp_path, settings=quick(restarts_max=1)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run("@exit 4")
+    assert result.outcome == "failed"
+    assert result.error.startswith("restart limit exceeded (2 failures within 60 s): the agent exited with status 4")
+    assert len(pids_of(run.events(), "s")) == 2
+
+
+async def test_a_drain_gives_up_another_try(tmp_path: Path) -> None:
+    """A session that waits to try again ends at once when the supervisor is told to stop, with its last error."""
+    settings = quick(backoff_base_ms=60_000, backoff_cap_ms=60_000)
+    async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@exit 4")
+        await until(run.sup, "SessionExited", "s")
+        await run.sup.stop(actor="test")
+        result = await asked.result()
+    assert result.outcome == "failed"
+    assert result.error.startswith("no further try while draining: the agent exited with status 4")
+    assert len(pids_of(run.events(), "s")) == 1
 
 
 async def test_errors_in_a_row_stop_a_session(tmp_path: Path) -> None:

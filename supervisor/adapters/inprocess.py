@@ -102,7 +102,9 @@ class FunctionLink(LinkBase):
             await self._post(self.work.session_id, launched)
             self._report_ready(None, "in-process")
             await self._stop.wait()
-            await self.free()
+            # A function may clean up after its cancellation, but one that swallows it is abandoned.
+            with anyio.move_on_after(self.work.policy.ladder.cancel_s):
+                await self.free()
             exited = AgentExited(status=0, ended_by="exit")
         finally:
             self._report_end(exited)

@@ -6,6 +6,7 @@ failed attempt takes back what it made. The kernel releases the lock when its ho
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -179,7 +180,8 @@ def _take_back(made: list[Path]) -> None:
 
 
 def _unusable(path: Path, error: OSError) -> StateDirError:
-    where = "" if error.filename in (None, str(path)) else f"{error.filename}: "
+    told = error.filename in (None, str(path)) or error.errno == errno.ENAMETOOLONG
+    where = "" if told else f"{error.filename}: "
     return StateDirError(f"{path} cannot be a state directory: {where}{error.strerror}; use another --state-dir")
 
 

@@ -284,9 +284,9 @@ def conclude(data: SessionData, event: Event) -> Answered:
 
 def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
     """The turn succeeded just as it was interrupted: its work is not asked for again, only what came since."""
-    if event.verdict.exit is not Exit.SUCCESS or data.current is None:
+    if event.verdict.exit is not Exit.SUCCESS:
         return data, ()
-    done = msgspec.structs.replace(data.current, prompt="")
+    done = msgspec.structs.replace(data.current, prompt="") if data.current is not None else None
     return _change(data, current=done, inbox=data.inbox[data.offered :], offered=0), ()
 
 

@@ -102,5 +102,6 @@ def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, as
 def stop(state_dir: Path, say: Say, *, now: bool, as_json: bool) -> None:
     """Ask the supervisor to drain, or to abort everything."""
     answer = ask(state_dir, {"do": "stop", "now": now, "actor": operator()})
-    words = "everything is being aborted" if now else "draining: no new turn begins, those under way may finish"
+    ending = answer["stopping"] == "now"  # asked for, or because it was the second time
+    words = "everything is being aborted" if ending else "draining: no new turn begins, those under way may finish"
     say(json_text(answer) if as_json else words)

@@ -40,7 +40,10 @@ _log = get_logger()
 
 
 class Controlled(Protocol):
-    """What can be asked of a running supervisor."""
+    """What can be asked of a running supervisor. ``stop_now`` is set when it ends everything."""
+
+    @property
+    def stop_now(self) -> anyio.Event: ...
 
     def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan: ...
 
@@ -172,7 +175,7 @@ class _Door:
                 await client.say({"message_id": message_id})
             case Stop():
                 await self._controlled.stop(now=asked.now, actor=asked.actor)
-                await client.say({"stopping": "now" if asked.now else "drain"})
+                await client.say({"stopping": "now" if self._controlled.stop_now.is_set() else "drain"})
             case Follow():
                 await self._follow(asked, client)
 
