@@ -60,7 +60,8 @@ async def supervised(state_dir: Path | None) -> float:
         began = time.perf_counter()
         receipt = await sup.abort("parent", AbortScope.SESSION, reason="benchmark")
         took_ms = (time.perf_counter() - began) * 1000
-        assert len(receipt.nodes) == CHILDREN + 1 and receipt.survivors == 0
+        assert len(receipt.nodes) == CHILDREN + 1
+        assert receipt.survivors == 0
     return took_ms
 
 

@@ -186,7 +186,8 @@ def _note(row: Row, data: Mapping[str, Any]) -> str:
     match row.kind:
         case Kind.SESSION:
             errors = data.get("total_errors") or 0
-            parts = [data.get("outcome"), data.get("last_error"), f"{errors} errors" if errors else ""]
+            counted = f"{errors} error{'' if errors == 1 else 's'}" if errors else ""
+            parts = [data.get("outcome"), data.get("last_error"), counted]
         case Kind.AGENT:
             pid, status = data.get("pid"), data.get("status")
             parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]

@@ -14,8 +14,9 @@ from supervisor.adapters.inprocess import FunctionLink
 from supervisor.config import AgentConfig
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
-from supervisor.link import Delegate, ProcessLink
+from supervisor.link import Delegate
 from supervisor.ports import Launch, TranscriptSink
+from supervisor.process_link import ProcessLink
 from supervisor.processes.host import WardenHost
 from supervisor.tree import AgentProfile, Link, Tree, Work
 

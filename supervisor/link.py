@@ -1,14 +1,12 @@
-"""The live connection to one agent: what it says becomes events of its session, turn and agent.
+"""The live connection to one agent, whatever it is: what it does becomes events of its session, turn and agent.
 
 A link decides nothing about lifecycles. It guarantees one thing: a turn that was given to it is reported as ended
-exactly once, whatever the agent does. ``ProcessLink`` speaks to a program through a codec; bytes for the program go
-out on a path of their own, so that an interrupt never waits behind anything, least of all a disk.
+exactly once, whatever the agent does.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
@@ -20,11 +18,7 @@ from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
-    AgentLaunched,
     AgentReady,
-    AgentStarted,
-    CompactionCompleted,
-    CompactNeeded,
     SessionExited,
     SessionStarted,
     TaskFailed,
@@ -33,35 +27,14 @@ from supervisor.lifecycles.events import (
     ToolStarted,
     VerifyRequested,
 )
-from supervisor.policy import abort_reason_of, judge
+from supervisor.policy import judge
 from supervisor.ports import (
-    ChildAsked,
-    CloseInput,
-    Codec,
-    Compaction,
-    Launch,
-    Malformed,
-    Out,
-    PermissionAsked,
-    Process,
-    ProcessHost,
     ProcessReport,
-    Ready,
-    Send,
-    Signal,
-    SpawnError,
-    TerminalKilled,
-    TerminalOpened,
-    Text,
-    ToolClosed,
-    ToolOpened,
-    TurnEnded,
-    Usage,
 )
 from supervisor.tree import NoSuchEntity, Outcome, Tree, Work
-from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.vocabulary import Exit, Verdict
 
-__all__ = ["Delegate", "LinkBase", "ProcessLink", "ToolCell"]
+__all__ = ["Delegate", "LinkBase", "ToolCell"]
 
 
 class Delegate(Protocol):
@@ -273,326 +246,3 @@ class LinkBase:
         self._conclude("error", exited.reason, exited.status)
         self._tell(self.agent_id, exited)
         self.ended.set()
-
-
-class ProcessLink(LinkBase):
-    """A link to a program."""
-
-    def __init__(
-        self,
-        tree: Tree,
-        work: Work,
-        agent_id: str,
-        incarnation: int,
-        *,
-        codec: Codec,
-        host: ProcessHost,
-        launch: Launch,
-        delegate: Delegate,
-    ) -> None:
-        super().__init__(tree, work, agent_id, incarnation)
-        self._codec = codec
-        self._host = host
-        self._launch = launch
-        self._delegate = delegate
-        self._process: Process | None = None
-        self._terminals: dict[str, Process] = {}
-        self._serving: dict[str, str] = {}
-        self._writes: deque[Send | CloseInput | Signal] = deque()
-        self._said: deque[Out] = deque()
-        self._to_write = anyio.Event()
-        self._to_hear = anyio.Event()
-        self._heard = anyio.Event()
-        self._unheard = 0
-        self._compacting = False
-        self._given = anyio.Event()
-        self._complaint = ""
-        self._complained = anyio.Event()
-
-    # ------------------------------------------------------------------ commands: never wait
-    @property
-    def reusable(self) -> bool:
-        return super().reusable and not self._codec.one_shot
-
-    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
-        if self._begin(turn_id, incarnation):
-            self._put(self._codec.prompt(prompt))
-            self._given.set()
-
-    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
-        if self._note_intent(turn_id, intent, abort_id):
-            self._put(self._codec.interrupt())
-
-    def finish(self) -> None:
-        self._finishing = True
-        if self._codec.one_shot and not self._given.is_set():
-            self.kill(Verdict(exit=Exit.ERROR, error="its prompt was taken back"))
-        elif self.turn_id is None:
-            self._put(self._codec.close())
-            self._put([CloseInput()])
-
-    def kill(self, intent: Verdict) -> None:
-        self._intent = self._intent or intent
-        self._dying = True
-        self._given.set()
-        for process in (self._process, *self._terminals.values()):
-            if process is not None:
-                process.kill()
-
-    def abandon_call(self, call_id: str) -> bool:
-        tool_id = self._calls.pop(call_id, None)
-        return tool_id is not None and tool_id in self._serving.values()
-
-    def _put(self, outs: Iterable[Out]) -> None:
-        """Bytes go to the writer, what the agent said to the listener."""
-        for out in outs:
-            if isinstance(out, Send | CloseInput | Signal):
-                self._writes.append(out)
-                self._to_write.set()
-            else:
-                self._said.append(out)
-                self._unheard += 1
-                self._to_hear.set()
-
-    # ------------------------------------------------------------------ the process
-    async def run(self) -> None:
-        exited = AgentExited(reason="it was cancelled before it started", ended_by="kill")
-        try:
-            ladder = self.work.policy.ladder
-            async with self._host.spawn(
-                self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s
-            ) as self._process:
-                await self._converse(self._process)
-        except SpawnError as error:
-            exited = AgentExited(reason=str(error), ended_by="exit")
-            self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error)))
-        finally:
-            if self._process is not None:
-                with anyio.CancelScope(shield=True):
-                    exited = self._fate(await self._process.wait_ended())
-            self._report_end(exited)
-
-    def _fate(self, report: ProcessReport) -> AgentExited:
-        self._account(self.agent_id, report)
-        intent = self._intent
-        intended = intent.abort_reason if intent is not None else None
-        if intended is None and report.ended_by != "exit":
-            intended = AbortReason.SHUTDOWN_SIGNAL
-        reason = abort_reason_of(report.status, intended=intended)
-        return AgentExited(
-            status=report.status,
-            ended_by=report.ended_by,
-            killed=report.killed,
-            survivors=report.survivors,
-            reason=intent.error if intent is not None else "",
-            abort_reason=reason,
-            abort_id=self._abort_id,
-        )
-
-    async def _converse(self, process: Process) -> None:
-        if self._dying:
-            process.kill()
-        self._tell(self.agent_id, AgentStarted(pid=process.pid))
-        launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
-        await self._post(self.work.session_id, launched)
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._write_out, process)
-            group.start_soon(self._listen)
-            group.start_soon(self._read_errors, process)
-            self._put(self._codec.start(self._launch.cwd))
-            if self._codec.one_shot:
-                # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
-                await self._given.wait()
-            await self._read(process)
-            status = await process.wait_exit()
-            await process.wait_ended()
-            self._gone = True
-            await self._complained.wait()
-            self._put(self._codec.exited(status))
-            await self._all_heard()
-            self._conclude("error", "", status)
-            group.cancel_scope.cancel()
-
-    async def _read(self, process: Process) -> None:
-        while data := await process.receive():
-            self._put(self._codec.feed(data))
-            await self._all_heard()
-        self._put(self._codec.feed(b""))
-
-    async def _read_errors(self, process: Process) -> None:
-        while data := await process.receive_err():
-            text = data.decode(errors="replace")
-            self._write_log("stderr", text)
-            self._complaint = ([line for line in text.splitlines() if line.strip()] or [self._complaint])[-1][:300]
-        self._complained.set()
-
-    async def _write_out(self, process: Process) -> None:
-        while True:
-            await self._to_write.wait()
-            self._to_write = anyio.Event()
-            while self._writes:
-                match self._writes.popleft():
-                    case Send(data):
-                        await process.send(data)
-                    case CloseInput():
-                        process.close_input()
-                    case Signal(number):
-                        process.signal(number)
-
-    def _write_log(self, source: str, text: str) -> None:
-        self.work.transcript.write(source, text, at=self.tree.ledger.clock.wall.time())
-
-    # ------------------------------------------------------------------ what it says
-    async def _listen(self) -> None:
-        while True:
-            await self._to_hear.wait()
-            self._to_hear = anyio.Event()
-            while self._said:
-                await self._hear(self._said.popleft())
-                self._unheard -= 1
-            self._heard.set()
-
-    async def _all_heard(self) -> None:
-        """Wait until everything said so far has been dealt with: an agent is not read faster than it is understood."""
-        while self._unheard:
-            self._heard = anyio.Event()
-            await self._heard.wait()
-
-    async def _hear(self, out: Out) -> None:
-        match out:
-            case Ready(resume_id, info):
-                self._report_ready(resume_id, info)
-            case Text(kind, text):
-                self._hear_text(kind, text)
-            case ToolOpened(call_id, title, tool_kind):
-                await self._open_call(call_id, title, tool_kind)
-            case ToolClosed(call_id, outcome):
-                await self._close_call(call_id, outcome)
-            case TerminalOpened():
-                self._open_terminal(out)
-            case TerminalKilled(terminal_id):
-                self._end_terminal(terminal_id)
-            case PermissionAsked():
-                self._answer_permission(out)
-            case ChildAsked():
-                self._start_child(out)
-            case Usage(used):
-                self._note("Usage", dict(used))
-            case Compaction():
-                await self._compact(out)
-            case TurnEnded(stop, error):
-                await self._turn_ended(stop, error)
-            case Malformed(why):
-                self._malformed(why)
-            case _:
-                raise AssertionError(f"bytes are the writer's business: {type(out).__name__}")
-
-    def _hear_text(self, kind: str, text: str) -> None:
-        if kind == "message":
-            self.work.say(text)
-        self._write_log(kind, text)
-
-    def _note(self, name: str, metadata: dict[str, object]) -> None:
-        if self.turn_id is not None:
-            self.tree.note(self.turn_id, name, self._cause, metadata)
-
-    async def _compact(self, compaction: Compaction) -> None:
-        if self.turn_id is None:
-            return
-        if compaction.active:
-            self._compacting = await self._post(self.turn_id, CompactNeeded()) is not None
-        elif compaction.failed:
-            failed = Verdict(
-                exit=Exit.ERROR,
-                error="the agent could not compact its context",
-                transition_reason=TransitionReason.COMPACTION_FAILED,
-                abort_reason=AbortReason.COMPACT_FAILURE,
-            )
-            self.interrupt(self.turn_id, failed, None)
-        elif self._compacting:
-            self._compacting = False
-            await self._post(self.turn_id, CompactionCompleted())
-
-    async def _turn_ended(self, stop: str, error: str) -> None:
-        await self._compact(Compaction(active=False))
-        if stop == "error" and self._gone and self._complaint:
-            error = f"{error}; its last words: {self._complaint}"
-        self._conclude(stop, error)
-        if self._finishing:
-            self.finish()
-
-    def _malformed(self, why: str) -> None:
-        """It broke its protocol: nothing it says can be believed any more."""
-        verdict = Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.UNKNOWN)
-        if self.turn_id is not None:
-            self._conclude("error", why)
-        elif not self.is_ready:
-            self._report_not_started(verdict)
-        self.kill(verdict)
-
-    def _answer_permission(self, asked: PermissionAsked) -> None:
-        wanted = "allow_once" if self.work.profile.permissions == "allow" else "reject_once"
-        chosen = next((option for option, kind in asked.options if kind == wanted), None)
-        self._note("PermissionAnswered", {"title": asked.title, "option": chosen, "kind": wanted if chosen else None})
-        self._put(self._codec.permission(asked.request_id, chosen))
-
-    def _start_child(self, asked: ChildAsked) -> None:
-        started_by = self._calls.get(asked.call_id or "")
-
-        def answer(outcome: Outcome) -> None:
-            if started_by is not None:
-                self._causes[started_by] = outcome.seq
-            self._put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
-
-        cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
-        self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, answer, cause)
-
-    # ------------------------------------------------------------------ terminals: tools that we run
-    def _open_terminal(self, asked: TerminalOpened) -> None:
-        tool_id = self._calls.get(asked.call_id)
-        ctx = self.tree.system.context(tool_id) if tool_id is not None else None
-        if ctx is None or tool_id is None:
-            self._put(self._codec.terminal_exited(asked.terminal_id, 125))
-            return
-        try:
-            self.work.start(ctx, self._run_terminal, asked, tool_id)
-        except ActorStopped:
-            self._put(self._codec.terminal_exited(asked.terminal_id, 125))
-
-    async def _run_terminal(self, asked: TerminalOpened, tool_id: str) -> None:
-        env = {**self._launch.env, **asked.env}
-        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env)
-        ladder = self.work.policy.ladder
-        status: int | None = 127
-        self._serving[asked.terminal_id] = tool_id
-        try:
-            async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
-                self._terminals[asked.terminal_id] = process
-                self._note("ProcessStarted", {"tool": tool_id, "pid": process.pid})
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
-                    group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
-        except SpawnError as error:
-            self._put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
-        finally:
-            del self._serving[asked.terminal_id]
-            started = self._terminals.pop(asked.terminal_id, None)
-            if started is not None:
-                with anyio.CancelScope(shield=True):
-                    report = await started.wait_ended()
-                self._account(tool_id, report)
-                status = report.status
-            self._put(self._codec.terminal_exited(asked.terminal_id, status))
-
-    async def _pump(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
-        while True:
-            data = await receive()
-            if not data:
-                return
-            self._put(self._codec.terminal_output(terminal_id, data))
-            self._write_log(tool_id.rpartition(":")[2], data.decode(errors="replace"))
-
-    def _end_terminal(self, terminal_id: str) -> None:
-        process = self._terminals.get(terminal_id)
-        if process is not None:
-            process.kill()

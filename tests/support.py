@@ -123,9 +123,7 @@ async def supervising(
     with patch.object(runtime, "MemoryJournal", lambda: journal(store)), anyio.fail_after(2 * DEADLINE_S):
         async with runtime.open_supervisor(agents=agents, settings=settings or quick(), workdir=workdir) as sup:
             yield Run(sup, store)
-    check_records(
-        store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused
-    )
+    check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused)
 
 
 class FrozenJournal(MemoryJournal):

@@ -121,7 +121,7 @@ async def test_a_tool_abort_of_a_call_that_the_agent_runs(tmp_path: Path, roll: 
     """A call that we cannot end by a scope: the turn is interrupted and prompted again, and the receipt says so."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"@local exec 9>roll; echo tool $$ >&9; exec sleep 1000\n@say never")
+        asked = ask(group, session, "@local exec 9>roll; echo tool $$ >&9; exec sleep 1000\n@say never")
         await roll.here(1)
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
@@ -138,7 +138,7 @@ async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path, rol
     """If the agent does not stop either, it is killed after its grace, and the receipt names the rung and its fate."""
     async with supervising(tmp_path, settings=quick(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, f"@deaf\n@local exec 9>roll; echo tool $$ >&9; sleep 1000")
+        asked = ask(group, session, "@deaf\n@local exec 9>roll; echo tool $$ >&9; sleep 1000")
         await roll.here(1)
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
@@ -259,7 +259,9 @@ async def test_who_ignores_everything_is_killed(tmp_path: Path, roll: Roll) -> N
     async with supervising(tmp_path, settings=quick(ladder={"request_s": 0.1})) as run:
         async with anyio.create_task_group() as group:
             session = await run.sup.start_session("s", agent="scripted")
-            asked = ask(group, session, f"@deaf\n@daemon\n@local exec 9>roll; echo tool $$ >&9; trap '' TERM; sleep 1000")
+            asked = ask(
+                group, session, "@deaf\n@daemon\n@local exec 9>roll; echo tool $$ >&9; trap '' TERM; sleep 1000"
+            )
             await roll.here(1)
             receipt = await session.abort(reason="hung")
             await roll.all_gone()
@@ -277,7 +279,7 @@ async def test_a_second_abort_at_once_jumps_to_kill(tmp_path: Path, roll: Roll) 
     slow = quick(ladder={"request_s": 600.0, "cancel_s": 600.0})
     async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        ask(group, session, f"@deaf\n@agent kid\n  @deaf\n  @local exec 9>roll; echo tool $$ >&9; sleep 1000")
+        ask(group, session, "@deaf\n@agent kid\n  @deaf\n  @local exec 9>roll; echo tool $$ >&9; sleep 1000")
         await roll.here(1)
         receipts: list[Receipt] = []
 
@@ -451,7 +453,10 @@ async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
 async def test_an_abort_does_not_wait_for_a_disk(tmp_path: Path, roll: Roll) -> None:
     """With a frozen disk the processes of a whole family are gone before it answers; the receipt comes after."""
     settings = quick(ladder={"request_s": 0.3})
-    async with supervising(tmp_path, journal=FrozenJournal, settings=settings) as run, anyio.create_task_group() as group:
+    async with (
+        supervising(tmp_path, journal=FrozenJournal, settings=settings) as run,
+        anyio.create_task_group() as group,
+    ):
         journal = run.sup.journal
         assert isinstance(journal, FrozenJournal)
         await family(run, group, roll)

@@ -314,7 +314,7 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=agent)
         assert (await session.run("lead")).text == "['s/kid did this', 's/kid-2 did that'] failed"
-        assert [row.id for row in run.sup.rows() if row.kind == "session" and not row.ended][0] == "s"
+        assert next(row.id for row in run.sup.rows() if row.kind == "session" and not row.ended) == "s"
     assert path_of(run.events(), "s/kid")[-2:] == ["SessionComplete", "Stopped"]
     assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == [
         *("completed", "completed", "failed")

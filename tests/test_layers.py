@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.hands",
         "supervisor.tree",
         "supervisor.link",
+        "supervisor.process_link",
         "supervisor.ladder",
         "supervisor.kinds",
         "supervisor.aborter",

@@ -388,7 +388,7 @@ async def test_environment_is_exact() -> None:
 
 async def test_arguments_and_directory_are_exact(tmp_path: Path) -> None:
     """argv arrives word by word, the working directory as given, and a relative program is found there."""
-    tmp_path = tmp_path.resolve()  # noqa: ASYNC240
+    tmp_path = tmp_path.resolve()
     (tmp_path / "tool").write_text('#!/bin/sh\npwd -P\nprintf "<%s>" "$@"\n')
     (tmp_path / "tool").chmod(0o755)
     output = await output_of(launch("./tool", "", "a b", "\n", cwd=str(tmp_path)))

@@ -216,7 +216,7 @@ async def test_subscriptions_end_with_the_supervisor(tmp_path: Path) -> None:
         async with sup.subscribe() as records:
             listening.set()
             async for record in records:
-                heard.append(record.event)  # noqa: PERF401  it is looked at while it grows
+                heard.append(record.event)
 
     async with anyio.create_task_group() as group, supervising(tmp_path) as run:
         listening = anyio.Event()

@@ -647,7 +647,7 @@ class Run:
             case S.BUILDING_PROMPT, PromptReady(messages=messages):
                 waiting = [one for one in self.messages if one not in self.delivered]
                 self.offered = waiting if messages is None else waiting[:messages]
-            case (S.RUNNING | S.INTERRUPTING), SessionExited(verdict=verdict) if verdict.exit is Exit.SUCCESS:
+            case ((S.RUNNING | S.INTERRUPTING), SessionExited(verdict=verdict)) if verdict.exit is Exit.SUCCESS:
                 self.delivered += self.offered
                 self.offered = []
 

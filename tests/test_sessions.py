@@ -52,7 +52,9 @@ async def test_a_turn_takes_the_paths_of_the_seeds(tmp_path: Path) -> None:
     """A prompt with a tool call: session, turn and agent pass through the states of their documents, in order."""
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
-        assert await session.run("@think hm\n@say hello\n@run echo done") == TurnResult("completed", "", "hello\ndone\n")
+        assert await session.run("@think hm\n@say hello\n@run echo done") == TurnResult(
+            "completed", "", "hello\ndone\n"
+        )
         assert session.state == "SessionComplete"
         assert run.sup.state_of("s:a1") == "idle"
     events = run.events()

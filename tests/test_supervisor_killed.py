@@ -45,7 +45,7 @@ backend, workdir, state, roll, count, script = sys.argv[1:]
 anyio.run(main, backend=backend)
 """
 
-TOOL = f"exec 9>roll; (setsid sh -c 'trap \"\" TERM HUP INT; echo daemon $$ >&9; sleep 1000' &); echo tool $$ >&9"
+TOOL = "exec 9>roll; (setsid sh -c 'trap \"\" TERM HUP INT; echo daemon $$ >&9; sleep 1000' &); echo tool $$ >&9"
 
 
 @pytest.fixture(autouse=True)

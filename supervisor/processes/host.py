@@ -23,6 +23,8 @@ from supervisor.processes.refusals import check, refusal, silence
 
 __all__ = ["WardenHost", "WardenProcess"]
 
+LAUNCH_SHIELD_S = 1.0
+"""A warden says within some 30 ms whether its program runs; a loaded machine may take longer."""
 KILL_EXTRA_S = 2.0
 """On top of ``kill_s``: for a loaded machine to run the warden at all."""
 
@@ -110,7 +112,10 @@ class WardenProcess:
         Raises:
             SpawnError: it does not.
         """
-        await self.lifeline.send(encoded(self._launch))
+        # A cancellation waits for that moment: a program that has begun is always accounted for.
+        with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
+            await self.lifeline.send(encoded(self._launch))
+            await self._settled.wait()
         await self._settled.wait()
         if self._failed is not None:
             raise refusal(self._launch, self._failed.step, self._failed.errno)
