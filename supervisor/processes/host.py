@@ -116,7 +116,8 @@ class WardenProcess:
         with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
             await self.lifeline.send(encoded(self._launch))
             await self._settled.wait()
-        await self._settled.wait()
+        if not self._settled.is_set():
+            await self._settled.wait()
         if self._failed is not None:
             raise refusal(self._launch, self._failed.step, self._failed.errno)
         if not self._pid:
