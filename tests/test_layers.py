@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.config",
         "supervisor.recovery",
         "supervisor.equipment",
+        "supervisor.supervision",
         "supervisor.runtime",
         "supervisor.plan_runner",
         "supervisor.app",

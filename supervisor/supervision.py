@@ -1,0 +1,564 @@
+"""The supervisor that a host holds: sessions are started, prompted, told, aborted, looked at, and ended through it.
+
+It decides nothing about lifecycles: every wish becomes an event in a mailbox, or a plan that is carried out. It knows
+how everything ends: a drain finishes what was asked for, an abort climbs the ladder, a journal that fails ends it all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
+
+import anyio
+
+from actors import ActorError, ActorSystem, Lane
+from actors.waiting import any_of
+from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort
+from supervisor.aborter import Aborter
+from supervisor.config import Settings
+from supervisor.entity import Refused
+from supervisor.equipment import LinkMaker, transcript_of
+from supervisor.hands import Hands
+from supervisor.journal.statedir import StateDir
+from supervisor.kinds import SESSION_KIND
+from supervisor.ladder import SLACK_S
+from supervisor.ledger import Cause, Clock, Ledger, Owed
+from supervisor.lifecycles.events import MessageReceived, OperatorStop, TurnRequested, UrgentMessage
+from supervisor.lifecycles.session import Session as SessionState
+from supervisor.lifecycles.session import SessionData
+from supervisor.logs import get_logger
+from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.subscriptions import Subscriptions
+from supervisor.tree import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
+from supervisor.vocabulary import AbortPolicy, AbortScope, Kind, LifecycleEvent
+from supervisor.workspace.directory import DirectoryWorkspace
+
+__all__ = ["Session", "Supervisor", "TurnResult"]
+
+_log = get_logger()
+
+JANITOR = ":janitor"
+"""An id that no session can have."""
+HOST = Cause(actor="host")
+
+
+class TurnResult(NamedTuple):
+    """How a prompt ended: ``completed``, ``failed`` or ``aborted``, why, and the end of what the agent said."""
+
+    outcome: str
+    error: str
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "completed"
+
+
+class _Wall:
+    def time(self) -> float:
+        return time.time()
+
+
+class Session:
+    """A handle on one session. It stays valid after the session has ended; then it only answers so."""
+
+    def __init__(self, supervisor: Supervisor, session_id: str) -> None:
+        self._supervisor = supervisor
+        self.id = session_id
+
+    @property
+    def state(self) -> str:
+        """The session's state, in the specification's spelling."""
+        return self._supervisor.state_of(self.id)
+
+    async def run(self, prompt: str) -> TurnResult:
+        """Have the agent work on *prompt*; how that ended. Prompts of one session queue up.
+
+        Cancelling this call does not abort the turn: use :meth:`abort`.
+
+        Raises:
+            Refused: the session has ended.
+        """
+        return await self._supervisor.request(self.id, prompt)
+
+    async def send(self, text: str, *, urgent: bool = False, sender: str = "host") -> str:
+        """Leave a message for the next prompt; an urgent one interrupts the turn that runs. The message's id."""
+        return await self._supervisor.send(self.id, text, urgent=urgent, sender=sender)
+
+    async def start_child(self, name: str, *, agent: str | AgentFunction | None = None) -> Session:
+        """Start a child session: it ends before this one does."""
+        return await self._supervisor.start_session(name, agent=agent, parent=self.id)
+
+    async def abort(self, scope: AbortScope = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
+        """End it, and what the scope reaches."""
+        return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
+
+    async def close(self, reason: str = "no more work") -> None:
+        """End it in order, and wait until everything below it has ended."""
+        await self._supervisor.close_session(self.id, reason=reason)
+
+
+class Supervisor:
+    """A running supervisor. Made by :func:`open_supervisor`; not for use from other threads."""
+
+    def __init__(
+        self,
+        *,
+        system: ActorSystem,
+        journal: Journal,
+        agents: Mapping[str, AgentProfile],
+        settings: Settings,
+        state_dir: StateDir | None,
+        taken: set[str],
+    ) -> None:
+        self.settings = settings
+        self.journal = journal
+        self._system = system
+        self._agents = dict(agents)
+        self._state_dir = state_dir
+        self._taken = taken
+        self._waiting: dict[str, Callable[[Outcome], None]] = {}
+        self.subscriptions = Subscriptions(journal)
+        self._messages = 0
+        self._drains = False
+        self._answer_given = anyio.Event()
+        self._failed = anyio.Event()
+        self.stopping = anyio.Event()
+        self.stop_now = anyio.Event()
+        self.failure: JournalError | None = None
+        self.ledger = Ledger(
+            journal,
+            Clock(_Wall()),
+            perform=self._perform,
+            publish=self.subscriptions.publish,
+            failed=self._journal_failed,
+        )
+        self.tree = Tree(system, self.ledger)
+        self._aborter = Aborter(self.tree)
+        self._hands = Hands(
+            self.tree, JANITOR, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
+        )
+        system.spawn(_Janitor(), JANITOR)
+        system.on_crash = _report_crash
+
+    # ------------------------------------------------------------------ sessions
+    async def start_session(
+        self,
+        name: str,
+        *,
+        agent: str | AgentFunction | None = None,
+        parent: str | None = None,
+        policy: AbortPolicy | None = None,
+    ) -> Session:
+        """Start a session and wait until its first record is durable. A name that was used gets a number.
+
+        Args:
+            name: its id, or the last part of it below *parent*.
+            agent: the name of a configured agent, or an async function; by default the parent's.
+            parent: the id of the session that it is delegated by.
+            policy: which levels aborts may cross here; by default the parent's, or the settings'.
+
+        Raises:
+            ValueError: the name has characters that ids may not have, or there is no such agent.
+            NoSuchEntity: the parent does not live.
+            Refused: the parent, or the supervisor, is ending: nothing is born under it.
+        """
+        session_id = self._start(name, self._profile(agent, parent), parent, policy, None, Cause(actor="host"))
+        await self.ledger.flush()
+        return Session(self, session_id)
+
+    def session(self, session_id: str) -> Session:
+        """A handle on a session by its id."""
+        return Session(self, session_id)
+
+    def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
+        if agent is None and parent is not None:
+            return self._work(parent).profile
+        if isinstance(agent, str):
+            profile = self._agents.get(agent)
+            if profile is None:
+                known = ", ".join(sorted(self._agents)) or "none"
+                raise ValueError(f"agent: no agent is named {agent!r}; known: {known}")
+            return profile
+        if agent is None:
+            raise ValueError("agent: missing; name a configured agent or give an async function")
+        return AgentProfile(name=getattr(agent, "__name__", "function"), adapter="inprocess", function=agent)
+
+    def _work(self, session_id: str) -> Work:
+        work = self.tree.works.get(session_id)
+        if work is None:
+            raise NoSuchEntity(session_id)
+        return work
+
+    def _start(
+        self,
+        name: str,
+        profile: AgentProfile,
+        parent: str | None,
+        policy: AbortPolicy | None,
+        started_by: str | None,
+        cause: Cause,
+    ) -> str:
+        _check_name(name)
+        above = self._work(parent) if parent is not None else None
+        if above is not None and (above.ending or above.told):
+            raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
+        if self.stop_now.is_set() or (self.stopping.is_set() and above is None):
+            raise Refused(f"session {name!r} is not started: the supervisor is ending")
+        session_id = self._new_id(f"{parent}/{name}" if parent is not None else name)
+        inherited = above.policy if above is not None else self.settings.policy.value()
+        self.tree.works[session_id] = Work(
+            session_id=session_id,
+            root_id=above.root_id if above is not None else session_id,
+            parent_id=parent,
+            profile=profile,
+            policy=policy or inherited,
+            started_by=started_by,
+            transcript=transcript_of(session_id, self._state_dir),
+        )
+        data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
+        try:
+            self.tree.birth(
+                SESSION_KIND,
+                session_id,
+                parent_id=parent,
+                state=SessionState.INITIALIZING,
+                data=data,
+                cause=cause,
+                home=above.root_id if above is not None else None,
+            )
+        except ActorError as error:
+            del self.tree.works[session_id]
+            raise Refused(f"session {name!r} is not started: {error}") from error
+        return session_id
+
+    def _new_id(self, wanted: str) -> str:
+        """The id itself, or with the first number that makes it new in this journal."""
+        number, found = 1, wanted
+        while found in self._taken:
+            number += 1
+            found = f"{wanted}-{number}"
+        self._taken.add(found)
+        return found
+
+    def new_id(self, wanted: str) -> str:
+        """An id for an entity that is not a session; numbered if it was used in this journal."""
+        return self._new_id(wanted)
+
+    # ------------------------------------------------------------------ prompts and messages
+    async def request(self, session_id: str, prompt: str) -> TurnResult:
+        """Have a session work on *prompt*; how that ended.
+
+        Raises:
+            NoSuchEntity: there is no such session.
+            Refused: the session has ended.
+        """
+        outcome = await self.outcome_of(session_id, prompt, HOST)
+        return TurnResult(outcome.outcome, outcome.error, outcome.text)
+
+    async def outcome_of(self, session_id: str, prompt: str, cause: Cause) -> Outcome:
+        """Have a session work on *prompt* for that cause; how that ended, and which record settled it.
+
+        Raises:
+            NoSuchEntity: there is no such session.
+            Refused: the session has ended.
+        """
+        answered = anyio.Event()
+        outcomes: list[Outcome] = []
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        await self._request(session_id, prompt, answer, cause)
+        await answered.wait()
+        return outcomes[0]
+
+    async def _request(self, session_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
+        work = self._work(session_id)
+        _check_text("prompt", prompt)
+        work.requests += 1
+        request_id = f"{session_id}:r{work.requests}"
+        self._waiting[request_id] = answer
+        try:
+            requested = TurnRequested(request_id=request_id, prompt=prompt)
+            await self.tree.post(session_id, requested, cause=cause)
+        except BaseException:
+            self._waiting.pop(request_id, None)
+            raise
+
+    def _answered(self, request_id: str, outcome: Outcome) -> None:
+        answer = self._waiting.pop(request_id, None)
+        if answer is not None:
+            answer(outcome)
+        self._answer_given.set()
+        self._answer_given = anyio.Event()
+
+    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str:
+        """Leave a message for the session's next prompt; an urgent one interrupts the turn that runs.
+
+        Returns:
+            The message's id; the message is durable.
+
+        Raises:
+            NoSuchEntity: no living session has that id.
+            Refused: the session has ended.
+        """
+        self._work(session_id)
+        _check_text("text", text)
+        self._messages += 1
+        message_id = f"m{self.journal.generation}.{self._messages}"
+        kind = UrgentMessage if urgent else MessageReceived
+        event = kind(message_id=message_id, sender=sender, text=text)
+        lane = Lane.URGENT if urgent else Lane.NORMAL
+        await self.tree.post(session_id, event, cause=Cause(actor=sender), lane=lane)
+        return message_id
+
+    def _delegate(
+        self,
+        work: Work,
+        name: str,
+        prompt: str,
+        agent: str | None,
+        started_by: str | None,
+        answer: Callable[[Outcome], None],
+        cause: Cause,
+    ) -> None:
+        """An agent asks for a sub-agent: a child session, closed when its prompt is answered."""
+        ctx = self._system.context(JANITOR)
+        assert ctx is not None, "the janitor outlives every session"
+        try:
+            profile = self._profile(agent, work.session_id)
+            child_id = self._start(name, profile, work.session_id, None, started_by, cause)
+        except (ValueError, Refused, NoSuchEntity) as error:
+            answer(Outcome("failed", str(error), ""))
+            return
+        ctx.start_task(self._run_child, child_id, prompt, answer, cause, name=f"child {child_id}")
+
+    async def _run_child(self, child_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
+        """Whatever happens, the agent that asked gets one answer."""
+        outcome = Outcome("aborted", "its child session was lost", "")
+        try:
+            outcome = await self.outcome_of(child_id, prompt, cause)
+        except (NoSuchEntity, Refused, ActorError, JournalError) as error:
+            outcome = Outcome("aborted", str(error), "")
+        finally:
+            answer(outcome)
+        await self.close_session(child_id, reason="its work is done", cause=Cause(outcome.seq, None, child_id))
+
+    # ------------------------------------------------------------------ ends
+    def plan_abort(self, target: str, scope: AbortScope, *, hurry: bool = False) -> AbortPlan:
+        """What an abort would end, without ending anything; with *hurry*, also what is ending already.
+
+        Raises:
+            UnknownTarget: nothing alive has that id.
+            ValueError: SIBLING of a root session.
+        """
+        return plan_abort(self.tree.nodes(hurry=hurry), target, scope)
+
+    async def _has_ended(self, target: str) -> bool:
+        """True if the journal knows *target*: a session, or a tool call of one of its turns."""
+        turn_id, _, call = target.rpartition(":c")
+        if any(row.id == target and row.kind == Kind.SESSION for row in await self.journal.entities()):
+            return True
+        if not (turn_id and call.isdigit()):
+            return False
+        events = await self.journal.events(entity_id=turn_id)
+        return any(event.event == "tool_started" and event.metadata.get("number") == int(call) for event in events)
+
+    async def abort(
+        self, target: str, scope: AbortScope, *, reason: str = "", actor: str = "operator", now: bool = False
+    ) -> Receipt:
+        """End what the scope reaches from *target*; the receipt says how. What has ended is no error.
+
+        *now* starts at the kill rung, also where an earlier abort is still climbing towards it.
+
+        Raises:
+            UnknownTarget: nothing alive has that id, and nothing that has ended had.
+            ValueError: SIBLING of a root session.
+        """
+        try:
+            plan = self.plan_abort(target, scope, hurry=now)
+        except UnknownTarget:
+            if not await self._has_ended(target):
+                raise
+            return await self._already_ended(target, scope)
+        return await self.execute(plan, reason=reason or f"aborted by {actor}", actor=actor, now=now)
+
+    async def _already_ended(self, target: str, scope: AbortScope) -> Receipt:
+        """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
+        work, survivors = self.tree.works.get(target), 0
+        if work is not None and work.told:
+            await self._ended(work)
+            survivors = work.report.survivors if work.report is not None else 0
+        return Receipt(
+            abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True, survivors=survivors
+        )
+
+    async def execute(self, plan: AbortPlan, *, reason: str, actor: str = "operator", now: bool = False) -> Receipt:
+        """Carry out a plan.
+
+        Raises:
+            Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
+        """
+        if not plan.nodes:
+            return await self._already_ended(plan.target, plan.scope)
+        if plan.tree not in [self.plan_abort(plan.target, plan.scope, hurry=one).tree for one in (now, False)]:
+            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
+        return await self._aborter.execute(plan, reason=reason, actor=actor, now=now)
+
+    async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
+        """End a session in order and wait until everything below it has ended; no error if it already has.
+
+        Raises:
+            JournalError: the journal failed meanwhile; the session was ended all the same.
+        """
+        work = self.tree.works.get(session_id)
+        if work is None:
+            return
+        stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
+        self.tree.end(session_id, stop, cause=cause)
+        await self._ended(work)
+
+    async def _ended(self, work: Work) -> None:
+        """Wait for a session's last record, which a journal that has failed will never hold."""
+        await any_of(work.ended, self._failed)
+        if self.failure is not None and not work.ended.is_set():
+            raise self.failure
+
+    async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
+        """Ask this supervisor to end: by draining within ``drain_s``, or *now*, or if asked again, by aborting it all.
+
+        A drain finishes the turns that run; a session that waits to try again gives up.
+
+        It returns when that is under way; the supervisor has ended when its block has been left.
+        """
+        if now or self._drains:
+            self.stopping.set()
+            self.stop_now.set()
+            self._stop_roots("stopped at once", actor, now=True)
+        else:
+            self._drains = True
+            self.stopping.set()
+            self._hands.give_up_retries(actor)
+            ctx = self._system.context(JANITOR)
+            assert ctx is not None, "the janitor outlives every session"
+            ctx.start_task(self._limit_drain, actor, name="drain deadline")
+
+    async def _limit_drain(self, actor: str) -> None:
+        """What is still under way at the drain deadline is stopped."""
+        with anyio.move_on_after(self.settings.drain_s):
+            await self.stop_now.wait()
+            return
+        self._stop_roots(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
+
+    def _stop_roots(self, reason: str, actor: str, *, now: bool) -> None:
+        for work in list(self.tree.works.values()):
+            if work.parent_id is None:
+                stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
+                self.tree.end(work.session_id, stop, cause=Cause(actor=actor))
+
+    async def drain(self) -> None:
+        """Finish what was asked for within the drain deadline, then end every session in order."""
+        await self.finish()
+        await self.close_all()
+
+    async def finish(self) -> None:
+        """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
+        self.stopping.set()
+        with anyio.move_on_after(self.settings.drain_s):
+            while self._waiting and not self.stop_now.is_set() and self.failure is None:
+                await any_of(self._answer_given, self.stop_now)
+
+    async def close_all(self) -> None:
+        """End every session in order; bounded by the ladder."""
+        self.stopping.set()
+        for work in list(self.tree.works.values()):
+            if work.parent_id is None:
+                stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
+                self.tree.end(work.session_id, stop, cause=Cause(actor="host"))
+        await self._all_ended()
+
+    async def abort_all(self, reason: str) -> None:
+        """End every session by the ladder, with that cause; bounded."""
+        self.stopping.set()
+        self._stop_roots(reason, "host", now=False)
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
+        """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
+        bound_s = max((work.policy.ladder.total_s for work in self.tree.works.values()), default=0.0)
+        with anyio.move_on_after(bound_s + 3 * SLACK_S):
+            while self.tree.works and self.failure is None:
+                await any_of(next(iter(self.tree.works.values())).ended, self._failed)
+        if self.failure is not None:
+            with anyio.move_on_after(bound_s + 3 * SLACK_S):
+                for work in list(self.tree.works.values()):
+                    await work.quiet()
+
+    # ------------------------------------------------------------------ looking
+    def state_of(self, entity_id: str) -> str:
+        """The state of a living entity.
+
+        Raises:
+            NoSuchEntity: it has ended, or never was.
+        """
+        return str(self.tree.entity(entity_id).state.value)
+
+    def rows(self) -> list[EntityRow]:
+        """Every living entity, parents first."""
+        return self.tree.rows()
+
+    def subscribe(
+        self, after_seq: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncGenerator[LifecycleEvent, None]]:
+        """Durable records as they come; from *after_seq* on, those of the past first. At most 4,096 behind.
+
+        Raises:
+            SubscriptionLagged: (while iterating) the subscriber was too slow.
+        """
+        return self.subscriptions.open(after_seq)
+
+    # ------------------------------------------------------------------ parts
+    def _perform(self, owed: Owed) -> None:
+        self._hands.perform(owed)
+
+    def _journal_failed(self, error: JournalError) -> None:
+        """Nothing can be promised any more: everything is ended, without waiting for the disk."""
+        self.failure = error
+        self._failed.set()
+        _log.critical("the journal cannot be written; every session is ended", error=str(error))
+        self.stopping.set()
+        self.stop_now.set()
+        self._stop_roots(f"the journal cannot be written: {error}", "supervisor", now=True)
+        for answer in list(self._waiting.values()):
+            answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
+        self._waiting.clear()
+
+
+class _Janitor:
+    """The actor in whose scope the ends of sessions are joined."""
+
+    def receive(self, ctx: object, message: object) -> None:
+        _log.error("an end could not be joined", what=str(message))
+
+
+def _check_text(field: str, text: str) -> None:
+    """Text goes into the journal as UTF-8; half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        words = f"{field}: character {error.start} is half a surrogate pair; give valid Unicode text"
+        raise ValueError(words) from None
+
+
+def _check_name(name: str) -> None:
+    bad = [char for char in name if not (char.isalnum() or char in "._-")]
+    if not name or bad or len(name) > 64:
+        raise ValueError(f"name: {name!r} cannot be a session's name; use up to 64 letters, digits, '.', '_' and '-'")
+
+
+def _report_crash(actor_id: str, error: BaseException) -> None:
+    _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
