@@ -141,7 +141,7 @@ class Supervisor:
             self.tree, JANITOR, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
         )
         system.spawn(_Janitor(), JANITOR)
-        system.on_crash = _report_crash
+        system.on_crash = self._crashed
 
     # ------------------------------------------------------------------ sessions
     async def start_session(
@@ -537,6 +537,18 @@ class Supervisor:
             answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
         self._waiting.clear()
 
+    def _crashed(self, actor_id: str, error: BaseException) -> None:
+        """An actor of ours has a bug. A session that has one ends with it: its tasks, and whoever waits for it."""
+        _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
+        work = self.tree.works.get(actor_id)
+        if work is None:
+            return
+        work.ending = work.told = True
+        work.over.set()
+        self.tree.bury(actor_id)
+        for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == actor_id]:
+            self._answered(request_id, Outcome("failed", f"the session's actor crashed: {error!r}", ""))
+
 
 class _Janitor:
     """The actor in whose scope the ends of sessions are joined."""
@@ -558,7 +570,3 @@ def _check_name(name: str) -> None:
     bad = [char for char in name if not (char.isalnum() or char in "._-")]
     if not name or bad or len(name) > 64:
         raise ValueError(f"name: {name!r} cannot be a session's name; use up to 64 letters, digits, '.', '_' and '-'")
-
-
-def _report_crash(actor_id: str, error: BaseException) -> None:
-    _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)

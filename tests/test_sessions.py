@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.config import AgentConfig
 from supervisor.journal.memory import MemoryStore
-from supervisor.runtime import Refused, TurnResult
+from supervisor.runtime import Refused, TurnResult, open_supervisor
 from supervisor.tree import NoSuchEntity
 from tests.support import (
     FrozenJournal,
@@ -411,3 +411,29 @@ async def test_a_deaf_agent_that_takes_too_long_is_replaced(tmp_path: Path) -> N
             (tmp_path / "never").touch()
             assert (await asked.result()).text == "again\n"
     assert len(set(pids_of(run.events(), "s"))) == 2
+
+
+async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A bug of ours in one session ends that session: who waits is answered, its agent is gone, others go on."""
+    agents = {"scripted": AgentConfig(adapter="scripted")}
+    # Not `supervising`: that would rightly complain that the session's log has no last record.
+    async with (
+        open_supervisor(agents=agents, settings=quick(), workdir=tmp_path) as sup,
+        anyio.create_task_group() as group,
+    ):
+        broken = await sup.start_session("broken", agent="scripted")
+        other = await sup.start_session("other", agent="scripted")
+        asked = ask(group, broken, "@hang")
+        await until(sup, "SessionStarted", "broken")
+        sup.tree.entity("broken").data = None
+        with pytest.raises(AttributeError):
+            await broken.send("hello")
+        result = await asked.result()
+        assert result.outcome == "failed"
+        assert result.error.startswith("the session's actor crashed: AttributeError")
+        await broken.close()
+        assert (await other.run("@say hi")).text == "hi\n"
+        pids = pids_of(await sup.journal.events(), "broken")
+    assert len(pids) == 1
+    await gone(*pids)
+    assert [one.message.count("actor=broken ") for one in caplog.records if "an actor crashed" in one.message] == [1]
