@@ -108,7 +108,7 @@ async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: Roll) -
         command = "exec 9>roll; echo tool $$ >&9; test -e go || while ! test -e go; do sleep 0.01; done"
         asked = ask(group, session, f"@tools 3 {command}")
         await roll.here(3)
-        await until(run.sup, "tool_started", "s:t1", number=3)
+        await until(run.sup, "ProcessStarted", "s:t1", number=3, outcome="fact")
         await run.sup.abort("s:t1:c2", TOOL, reason="enough")
         assert run.sup.state_of("s:t1") == "TOOL_USE"
         (tmp_path / "go").touch()
