@@ -49,7 +49,10 @@ from supervisor.ports import (
 from supervisor.tree import Outcome, Tree, Work
 from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
 
-__all__ = ["ProcessLink"]
+__all__ = ["MUTE_S", "ProcessLink"]
+
+MUTE_S = 2.0
+"""How long an agent may take to exit after it has closed its output."""
 
 
 class ProcessLink(LinkBase):
@@ -181,7 +184,7 @@ class ProcessLink(LinkBase):
                 # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
                 await self._given.wait()
             await self._read(process)
-            status = await process.wait_exit()
+            status = await self._exit(process)
             await process.wait_ended()
             self._gone = True
             await self._complained.wait()
@@ -195,6 +198,15 @@ class ProcessLink(LinkBase):
             self._put(self._codec.feed(data))
             await self._all_heard()
         self._put(self._codec.feed(b""))
+
+    async def _exit(self, process: Process) -> int | None:
+        """Its exit status. Who speaks a protocol, has closed its output and stays can never answer: it is ended."""
+        if not self._codec.one_shot:
+            with anyio.move_on_after(MUTE_S):
+                return await process.wait_exit()
+            if not (self._dying or self._finishing):
+                self._malformed("the agent closed its output and did not exit")
+        return await process.wait_exit()
 
     async def _read_errors(self, process: Process) -> None:
         while data := await process.receive_err():

@@ -11,6 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor import process_link
+from supervisor.adapters.catalogue import scripted_command
 from supervisor.config import AgentConfig
 from supervisor.journal.transcript import read
 from supervisor.runtime import TurnResult, open_supervisor
@@ -93,22 +95,27 @@ async def test_its_turn_fails_with_the_reason(tmp_path: Path, how: str) -> None:
     assert path_of(run.events(), "bad")[-2:] == ["Running", "Stopped"]
 
 
+TWO_LINES = "{ for line in 1 2; do read -r it; printf '%s\\n' \"$it\"; done; }"
 LAST_WORDS = {
-    "its output": "exec 1>&-; sleep 1000",
-    "all of its ends": "exec 1>&- 2>&- 0<&-; sleep 1000",
+    "at once": ("exec 1>&-; sleep 1000", "Spawning"),
+    "at once with all its ends": ("exec 1>&- 2>&- 0<&-; sleep 1000", "Spawning"),
+    "in the middle of a turn": (f'"$@" | {TWO_LINES}; exec 1>&-; sleep 1000', "Running"),
 }
 
 
-@pytest.mark.parametrize("ends", LAST_WORDS)
-async def test_an_agent_that_closes_its_output(tmp_path: Path, ends: str) -> None:
+@pytest.mark.parametrize("when", LAST_WORDS)
+async def test_an_agent_that_closes_its_output(tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its output ends and it lives on: no answer can come any more, so that is a failure, and it is ended."""
-    agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", LAST_WORDS[ends]))}
-    settings = quick(max_total_errors=1, spawn_deadline_s=0.2)
-    async with supervising(tmp_path, settings=settings, agents=agents) as run:
+    monkeypatch.setattr(process_link, "MUTE_S", 0.1)
+    line, state = LAST_WORDS[when]
+    agents = {**AGENTS, "mute": AgentConfig(adapter="acp", command=("sh", "-c", line, "sh", *scripted_command()))}
+    async with supervising(tmp_path, settings=ONE_STRIKE, agents=agents) as run:
         session = await run.sup.start_session("s", agent="mute")
-        result = await session.run("hello")
+        result = await session.run("@flood 10000000\n@hang")
         assert result.outcome == "failed"
+        assert "the agent closed its output and did not exit" in result.error
         await gone(*pids_of(run.events(), "s"))
+    assert path_of(run.events(), "s")[-2:] == [state, "Stopped"]
 
 
 async def test_a_command_that_closes_its_output(tmp_path: Path) -> None:

@@ -143,9 +143,11 @@ async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
 async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
     """A TOOL abort cancels that call only: the agent gets ToolAborted and goes on, the call's result is aborted."""
     cleaned: list[str] = []
+    begun = anyio.Event()
 
     async def forever(name: str) -> None:
         try:
+            begun.set()
             await anyio.sleep_forever()
         finally:
             cleaned.append(name)
@@ -158,7 +160,7 @@ async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
         asked = ask(group, session, "")
-        await until(run.sup, "tool_started", "s:t1")
+        await begun.wait()
         receipt = await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="enough")
         assert (await asked.result()).text == "so be it"
     assert cleaned == ["first"]
@@ -169,9 +171,11 @@ async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
 async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
     """It is interrupted in its scope, with its tools; the next turn of the same agent has the message."""
     cancelled: list[str] = []
+    begun = anyio.Event()
 
     async def forever() -> None:
         try:
+            begun.set()
             await anyio.sleep_forever()
         finally:
             cancelled.append("tool")
@@ -188,7 +192,7 @@ async def test_an_urgent_message_cancels_a_function(tmp_path: Path) -> None:
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent=agent)
         asked = ask(group, session, "dig")
-        await until(run.sup, "tool_started", "s:t1")
+        await begun.wait()
         await session.send("quick, come", urgent=True, sender="ann")
         assert (await asked.result()).text == "dig\n\nUrgent message from ann:\nquick, come"
     assert sorted(cancelled) == ["agent", "tool"]
