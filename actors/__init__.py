@@ -1,42 +1,133 @@
-"""A small actor kernel for anyio: machines as tables, mailboxes with lanes, refs, timers, scopes, and a nursery tree.
+"""A small actor kernel for anyio: machines as tables, mailboxes with lanes, refs, supervisors, scopes, one tree.
 
 It stands on its own: nothing here knows what the actors are for.
 """
 
-from actors.actor import DEFERRED, Actor, Context, Crashed, Down, Shutdown, TaskFailed
-from actors.errors import ActorError, ActorStopped, AskTimeout, MailboxFull, NameTaken
+from actors.actor import (
+    DEFERRED,
+    Abandoned,
+    Actor,
+    ActorCrashed,
+    CancelSwallowed,
+    Context,
+    Crashed,
+    DeadLetter,
+    Down,
+    GraceExceeded,
+    KernelEvent,
+    Killed,
+    Linked,
+    Monitor,
+    Normal,
+    Poisoned,
+    Restarted,
+    Shutdown,
+    TaskFailed,
+)
+from actors.backoff import Backoff
+from actors.errors import (
+    ActorError,
+    ActorRestarting,
+    ActorStopped,
+    AskTimeout,
+    DeadlockError,
+    InvalidOption,
+    MailboxFull,
+    MessageDropped,
+    NameTaken,
+    NoSuchActor,
+    StartFailed,
+    WrongMessage,
+)
+from actors.inspection import Inspection, Stats, TaskSeen
 from actors.machine import ANY, Effect, Event, IllegalTransition, Machine, Rule, Step, rule
-from actors.mailbox import Lane, Mailbox
-from actors.nursery import ActorSystem, DeadLetter, open_system
+from actors.mailbox import Coalesce, Lane, Limits, Mailbox, Overflow
+from actors.nursery import ActorSystem, open_system
 from actors.ref import Ref
+from actors.restart import AutoShutdown, Intensity, Restart, Strategy
 from actors.scopes import Scope
+from actors.supervision import (
+    BRUTAL_KILL,
+    ChildInfo,
+    ChildSpec,
+    CountChildren,
+    DeleteChild,
+    Pool,
+    RestartChild,
+    RestartLimitExceeded,
+    StartChild,
+    StopChild,
+    Supervisor,
+    WhichChildren,
+)
 
 __all__ = [
     "ANY",
+    "BRUTAL_KILL",
     "DEFERRED",
+    "Abandoned",
     "Actor",
+    "ActorCrashed",
     "ActorError",
+    "ActorRestarting",
     "ActorStopped",
     "ActorSystem",
     "AskTimeout",
+    "AutoShutdown",
+    "Backoff",
+    "CancelSwallowed",
+    "ChildInfo",
+    "ChildSpec",
+    "Coalesce",
     "Context",
+    "CountChildren",
     "Crashed",
     "DeadLetter",
+    "DeadlockError",
+    "DeleteChild",
     "Down",
     "Effect",
     "Event",
+    "GraceExceeded",
     "IllegalTransition",
+    "Inspection",
+    "Intensity",
+    "InvalidOption",
+    "KernelEvent",
+    "Killed",
     "Lane",
+    "Limits",
+    "Linked",
     "Machine",
     "Mailbox",
     "MailboxFull",
+    "MessageDropped",
+    "Monitor",
     "NameTaken",
+    "NoSuchActor",
+    "Normal",
+    "Overflow",
+    "Poisoned",
+    "Pool",
     "Ref",
+    "Restart",
+    "RestartChild",
+    "RestartLimitExceeded",
+    "Restarted",
     "Rule",
     "Scope",
     "Shutdown",
+    "StartChild",
+    "StartFailed",
+    "Stats",
     "Step",
+    "StopChild",
+    "Strategy",
+    "Supervisor",
     "TaskFailed",
+    "TaskSeen",
+    "WhichChildren",
+    "WrongMessage",
     "open_system",
     "rule",
 ]

@@ -1,12 +1,53 @@
-"""The kernel's errors. Each composes its own message, names the actor, and says what can be done."""
+"""The kernel's errors. Each composes its own message, names the actor and the value, and says what can be done."""
 
 from __future__ import annotations
 
-__all__ = ["ActorError", "ActorStopped", "AskTimeout", "MailboxFull", "NameTaken"]
+from collections.abc import Sequence
+
+__all__ = [
+    "ActorError",
+    "ActorRestarting",
+    "ActorStopped",
+    "AskTimeout",
+    "DeadlockError",
+    "InvalidOption",
+    "MailboxFull",
+    "MessageDropped",
+    "NameTaken",
+    "NoSuchActor",
+    "StartFailed",
+    "WrongMessage",
+]
 
 
 class ActorError(Exception):
     """Base of the kernel's errors."""
+
+
+class InvalidOption(ActorError, ValueError):
+    """An option has a value that it cannot have."""
+
+    def __init__(self, whose: str, field: str, value: object, fix: str) -> None:
+        self.whose, self.field, self.value = whose, field, value
+        super().__init__(f"{whose}: {field} is {value!r}; {fix}")
+
+
+class WrongMessage(ActorError, TypeError):
+    """The actor declares which messages it ``accepts``, and this is none of them."""
+
+    def __init__(self, actor_id: str, message: object, accepts: Sequence[type]) -> None:
+        self.actor_id = actor_id
+        self.accepts = tuple(accepts)
+        names = ", ".join(kind.__name__ for kind in self.accepts)
+        super().__init__(f"actor {actor_id!r} does not take a {type(message).__name__}; it accepts: {names}")
+
+
+class NoSuchActor(ActorError, LookupError):
+    """Nothing alive has that id."""
+
+    def __init__(self, actor_id: str) -> None:
+        self.actor_id = actor_id
+        super().__init__(f"no living actor has the id {actor_id!r}")
 
 
 class ActorStopped(ActorError):
@@ -18,15 +59,32 @@ class ActorStopped(ActorError):
         super().__init__(f"actor {actor_id!r} has stopped{because}")
 
 
-class MailboxFull(ActorError):
-    """The actor's mailbox holds as many messages as it may."""
+class ActorRestarting(ActorError):
+    """The actor crashed on the way and is started again. *started*: this message may have had its effect."""
 
-    def __init__(self, actor_id: str, capacity: int) -> None:
-        self.actor_id, self.capacity = actor_id, capacity
+    def __init__(self, actor_id: str, reason: object, *, started: bool) -> None:
+        self.actor_id, self.reason, self.started = actor_id, reason, started
+        handled = "the message may have been handled in part" if started else "the message was not handled"
+        super().__init__(f"actor {actor_id!r} is restarting ({reason}); {handled}")
+
+
+class MailboxFull(ActorError):
+    """The actor's mailbox holds as much as it may. *passing*: waiting for room would help."""
+
+    def __init__(self, actor_id: str, capacity: int, unit: str = "messages", *, passing: bool = True) -> None:
+        self.actor_id, self.capacity, self.passing = actor_id, capacity, passing
         super().__init__(
-            f"the mailbox of {actor_id!r} is full ({capacity} messages); "
+            f"the mailbox of {actor_id!r} is full ({capacity} {unit}); "
             "wait with `await ref.send(...)` or give it a larger capacity"
         )
+
+
+class MessageDropped(ActorError):
+    """The overflow policy of a full mailbox gave this ask up."""
+
+    def __init__(self, actor_id: str, why: str) -> None:
+        self.actor_id, self.why = actor_id, why
+        super().__init__(f"the mailbox of {actor_id!r} dropped this ask ({why}); ask again, or ask less often")
 
 
 class AskTimeout(ActorError):
@@ -37,9 +95,27 @@ class AskTimeout(ActorError):
         super().__init__(f"actor {actor_id!r} did not answer within {timeout_s:g} s")
 
 
-class NameTaken(ActorError):
-    """Two actors of one system cannot have the same id."""
+class DeadlockError(ActorError):
+    """Waiting here would close a cycle of actors that wait for each other. Nothing was sent."""
 
-    def __init__(self, actor_id: str) -> None:
+    def __init__(self, cycle: Sequence[str]) -> None:
+        self.cycle = tuple(cycle)
+        super().__init__(
+            f"waiting here would never end: {' -> '.join(self.cycle)}; tell instead of ask, or answer later (DEFERRED)"
+        )
+
+
+class NameTaken(ActorError):
+    """Two actors of one system cannot have the same id, nor the same name."""
+
+    def __init__(self, actor_id: str, what: str = "id") -> None:
         self.actor_id = actor_id
-        super().__init__(f"an actor with the id {actor_id!r} already exists")
+        super().__init__(f"an actor with the {what} {actor_id!r} already exists")
+
+
+class StartFailed(ActorError):
+    """The actor's factory, or its ``started``, raised: it never lived."""
+
+    def __init__(self, actor_id: str, error: BaseException) -> None:
+        self.actor_id, self.error = actor_id, error
+        super().__init__(f"actor {actor_id!r} could not be started: {error!r}")

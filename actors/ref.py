@@ -1,54 +1,117 @@
 """A ref is all that one actor may hold of another: an id, and ways to send.
 
-``tell`` never waits, ``send`` waits for room, ``ask`` waits for an answer; whatever waits has a deadline. The death
-of the target answers every ask at once. An answer that comes too late is counted and dropped. The deadline of an ask
-is a timer of the target's system and not a cancel scope, which would cost more than the rest of the ask.
+``tell`` never waits, ``send`` waits for room, ``ask`` waits for an answer; whatever waits has a deadline, and where it
+is asked on behalf of somebody who has one too, the smaller counts. The death of the target answers every ask at once.
+An answer that comes too late is counted and dropped. An idle actor answers in the asker's own task: nothing is queued
+that could be handled now. The deadline of an ask is a timer of the system and not a cancel scope, which would cost
+more than the rest of the ask.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
-from actors.errors import AskTimeout, MailboxFull
+from actors.errors import AskTimeout, InvalidOption, MailboxFull
 from actors.mailbox import Envelope, Lane, Mailbox
+from actors.parking import Backend, Parker
 from actors.timers import Timer
 
-__all__ = ["Ref", "Reply", "Target"]
+__all__ = ["CALL", "DEFERRED", "Call", "Deferred", "Ref", "Reply", "Target"]
+
+_NORMAL, _CONTROL = Lane.NORMAL, Lane.CONTROL
+_INF = float("inf")
+
+
+class Deferred(Enum):
+    """The type of :data:`DEFERRED`."""
+
+    DEFERRED = "the answer comes later"
+
+
+DEFERRED: Final = Deferred.DEFERRED
+"""Returned by ``receive``: the envelope's reply will be settled later, by somebody who kept it."""
+
+
+class Call(NamedTuple):
+    """On whose behalf the present task runs: its actor, the deadline that its work inherits, and whether the actor's
+    handler itself is suspended here, so that the actor reads nothing meanwhile."""
+
+    actor_id: str
+    deadline: float | None
+    blocking: bool
+
+
+CALL: ContextVar[Call | None] = ContextVar("actors.call", default=None)
 
 
 class Target(Protocol):
     """What a ref needs of the actor behind it."""
 
     id: str
-    mailbox: Mailbox
+    fast: deque[Any] | None
+    capacity: int
+    queued: bool
     late_replies: int
+    incarnation: int
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+
+    def queue(self) -> None: ...
 
     def deliver(self, envelope: Envelope, lane: Lane) -> None: ...
 
-    def set_deadline(self, reply: Reply, timeout_s: float) -> Timer: ...
+    def can_answer(self) -> bool: ...
+
+    def answer_now(self, message: Any, cause: Any, timeout_s: float, detach: bool) -> Any: ...
+
+    def set_deadline(self, timeout_s: float, expire: Callable[[], None]) -> Timer: ...
 
     def cancel_deadline(self, timer: Timer) -> None: ...
+
+    def waiting(self, call: Call) -> AbstractContextManager[None]: ...
+
+    def charge(self) -> bool: ...
+
+    async def breathe(self) -> None: ...
 
 
 class Reply:
     """A one-shot port for an answer."""
 
-    __slots__ = ("_answered", "_closed", "_done", "_error", "_target", "_value")
+    __slots__ = ("_answered", "_cancels", "_closed", "_error", "_parker", "_target", "_value", "deadline", "detached")
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, deadline: float, *, detached: bool = False) -> None:
         self._target = target
-        self._done = anyio.Event()
+        self.deadline = deadline
+        self.detached = detached
+        """Its asker may go: the message is handled all the same."""
+        self._parker: Parker | None = None
         self._answered = False
         self._closed = False
         self._value: Any = None
         self._error: BaseException | None = None
+        self._cancels: list[Callable[[], None]] | None = None
 
     @property
     def settled(self) -> bool:
         """Nobody waits any more: it was answered, or the asker has gone."""
         return self._closed or self._answered
+
+    @property
+    def live(self) -> bool:
+        """The message is still worth handling."""
+        return self.detached or not self.settled
 
     def resolve(self, value: Any) -> None:
         self._settle(value, None)
@@ -56,11 +119,29 @@ class Reply:
     def fail(self, error: BaseException) -> None:
         self._settle(None, error)
 
+    def on_withdrawal(self, cancel: Callable[[], None]) -> None:
+        """Call *cancel* if the asker goes without an answer, unless it detached; at once if it has gone already."""
+        if self.detached or self._answered:
+            return
+        if self._closed:
+            cancel()
+        elif self._cancels is None:
+            self._cancels = [cancel]
+        else:
+            self._cancels.append(cancel)
+
     def expire(self, timeout_s: float) -> None:
         """The deadline has come: nothing that follows is heard."""
         if not self.settled:
-            self._closed, self._error = True, AskTimeout(self._target.id, timeout_s)
-            self._done.set()
+            self._error = AskTimeout(self._target.id, timeout_s)
+            self._close()
+            self._wake()
+
+    def _close(self) -> None:
+        self._closed = True
+        cancels, self._cancels = self._cancels, None
+        for cancel in () if self._answered or self.detached else cancels or ():
+            cancel()
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
         if self._answered:
@@ -70,20 +151,27 @@ class Reply:
             self._target.late_replies += 1
             return
         self._value, self._error = value, error
-        self._done.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._parker is not None:
+            self._parker.unpark()
 
     async def wait(self) -> Any:
         try:
-            await self._done.wait()
+            if not self.settled:
+                self._parker = self._target.backend.parker()
+                await self._parker.wait()
         finally:
-            self._closed = True
+            if not self._closed:
+                self._close()
         if self._error is not None:
             raise self._error
         return self._value
 
 
 class Ref:
-    """The address of an actor."""
+    """The address of an actor: valid over restarts, and after the end, when it only says so."""
 
     __slots__ = ("_target",)
 
@@ -95,6 +183,11 @@ class Ref:
         return self._target.id
 
     @property
+    def incarnation(self) -> int:
+        """How often it was started: 1 before its first restart."""
+        return self._target.incarnation
+
+    @property
     def late_replies(self) -> int:
         """How many of its answers came after their asker had gone."""
         return self._target.late_replies
@@ -102,53 +195,116 @@ class Ref:
     def __repr__(self) -> str:
         return f"Ref({self.id!r})"
 
-    def tell(self, message: Any, *, lane: Lane = Lane.NORMAL, cause: Any = None) -> None:
-        """Put *message* into the mailbox and go on.
+    def tell(self, message: Any, *, lane: Lane = _NORMAL, cause: Any = None, key: Any = None) -> None:
+        """Put *message* into the mailbox and go on. With a *key* it replaces the one with that key in the lane.
 
         Raises:
             ActorStopped: the actor takes no more messages.
-            MailboxFull: the mailbox is full (never on the CONTROL lane).
+            MailboxFull: the mailbox is full, and its policy drops nothing (never on the CONTROL lane).
+            WrongMessage: the actor does not accept such a message.
         """
-        self._target.deliver(Envelope(message, cause=cause), lane)
+        target = self._target
+        fast = target.fast
+        if fast is not None and lane is _NORMAL and cause is None and key is None and len(fast) < target.capacity:
+            kind = type(message)
+            if kind is not str and kind is not bytes:
+                fast.append(message)
+                if not target.queued:
+                    target.queue()
+                return
+        target.deliver(Envelope(message, cause=cause, key=key), lane)
 
-    async def send(self, message: Any, *, timeout_s: float, lane: Lane = Lane.NORMAL, cause: Any = None) -> None:
-        """Put *message* into the mailbox, waiting at most *timeout_s* seconds for room.
+    async def send(self, message: Any, *, timeout_s: float, lane: Lane = _NORMAL, cause: Any = None) -> None:
+        """Put *message* into the mailbox, waiting at most *timeout_s* seconds for room, in the order of arrival.
 
         Raises:
             ActorStopped: the actor takes no more messages.
+            DeadlockError: room could only come from an actor that waits for the sender.
+            InvalidOption: *timeout_s* is no time.
             MailboxFull: there was no room in time.
+            WrongMessage: the actor does not accept such a message.
         """
-        await self._deliver(Envelope(message, cause=cause), lane, timeout_s)
+        call = CALL.get()
+        timeout_s = self._timeout(timeout_s, call)
+        if not self._target.charge():
+            await self._target.breathe()
+        await self._deliver(Envelope(message, cause=cause), lane, timeout_s, call)
 
-    async def ask(self, message: Any, *, timeout_s: float, lane: Lane = Lane.NORMAL, cause: Any = None) -> Any:
+    async def ask(
+        self, message: Any, *, timeout_s: float, lane: Lane = _NORMAL, cause: Any = None, detach: bool = False
+    ) -> Any:
         """Send *message* and wait at most *timeout_s* seconds for room and the answer together.
 
-        A message that was taken in may still be handled after its asker has gone.
+        Where the asker is cancelled or gives up, the message is not handled any more, a handler that is at it is
+        cancelled, and so are the tasks that it has started for a deferred answer; with *detach* all of them go on.
 
         Raises:
+            ActorRestarting: the actor crashed while it had the message in hand, and is started again.
             ActorStopped: the actor has stopped, or stopped before it answered.
             AskTimeout: no answer in time.
+            DeadlockError: the answer could only come from an actor that waits for the asker.
+            InvalidOption: *timeout_s* is no time.
             MailboxFull: not even room in time.
+            MessageDropped: the overflow policy gave the message up.
+            WrongMessage: the actor does not accept such a message.
         """
-        reply = Reply(self._target)
-        deadline = self._target.set_deadline(reply, timeout_s)
-        try:
-            await self._deliver(Envelope(message, reply=reply, cause=cause), lane, timeout_s)
-            return await reply.wait()
-        finally:
-            self._target.cancel_deadline(deadline)
+        target, call = self._target, CALL.get()
+        timeout_s = self._timeout(timeout_s, call)
+        if not target.charge():
+            await target.breathe()
+        if target.can_answer():
+            answer = target.answer_now(message, cause, timeout_s, detach)
+            if type(answer) is not Reply:
+                return answer
+            return await self._answer(answer, timeout_s, call)
+        reply = Reply(target, target.backend.now() + timeout_s, detached=detach)
+        return await self._answer(reply, timeout_s, call, Envelope(message, reply=reply, cause=cause), lane)
 
-    async def _deliver(self, envelope: Envelope, lane: Lane, timeout_s: float) -> None:
+    async def _answer(
+        self, reply: Reply, timeout_s: float, call: Call | None, envelope: Envelope | None = None, lane: Lane = _NORMAL
+    ) -> Any:
+        """Deliver the *envelope*, if it was not handled yet, and wait for the answer."""
+        target = self._target
+        deadline = target.set_deadline(timeout_s, lambda: reply.expire(timeout_s))
         try:
-            self._target.deliver(envelope, lane)
-        except MailboxFull:
-            with anyio.move_on_after(timeout_s):
+            with target.waiting(call) if call is not None and call.blocking else nullcontext():
+                if envelope is not None:
+                    await self._deliver(envelope, lane, timeout_s, call)
+                return await reply.wait()
+        finally:
+            target.cancel_deadline(deadline)
+
+    def _timeout(self, timeout_s: float, call: Call | None) -> float:
+        try:
+            finite = timeout_s < _INF
+        except TypeError:
+            finite = False
+        if not finite:
+            whose = f"ask of, or send to, {self.id!r}"
+            raise InvalidOption(whose, "timeout_s", timeout_s, "give a finite number of seconds")
+        if call is None or call.deadline is None:
+            return timeout_s
+        return min(timeout_s, call.deadline - self._target.backend.now())
+
+    async def _deliver(self, envelope: Envelope, lane: Lane, timeout_s: float, call: Call | None) -> None:
+        if lane is _CONTROL or not self._target.mailbox.awaited:
+            try:
+                return self._target.deliver(envelope, lane)
+            except MailboxFull as full:
+                if not full.passing:
+                    raise
+        with anyio.move_on_after(max(timeout_s, 0.0)):
+            asks = envelope.reply is not None  # then the edge is drawn already
+            with nullcontext() if asks or call is None or not call.blocking else self._target.waiting(call):
                 return await self._deliver_later(envelope, lane)
-            raise
+        raise MailboxFull(self.id, self._target.mailbox.capacity)
 
     async def _deliver_later(self, envelope: Envelope, lane: Lane) -> None:
+        """Wait for room, behind those who came first, until the message is in."""
+        tried = False
         while True:
-            await self._target.mailbox.room()
+            await self._target.mailbox.room(self._target.backend, first=tried)
+            tried = True
             try:
                 return self._target.deliver(envelope, lane)
             except MailboxFull:

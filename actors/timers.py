@@ -13,6 +13,9 @@ from typing import Any
 
 import anyio
 
+from actors.errors import InvalidOption
+from actors.parking import Backend, Parker
+
 __all__ = ["Timer", "TimerService"]
 
 DEAD_MAX = 64
@@ -35,12 +38,13 @@ class Timer:
 class TimerService:
     """All timers of one actor system."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._heap: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._dead = 0
-        self._changed = anyio.Event()
-        self._awake_at = math.inf
+        self._parked: Parker | None = None
+        self._awake_at = -math.inf
 
     def __len__(self) -> int:
         """The timers it keeps, with the cancelled ones that were not swept yet."""
@@ -49,13 +53,14 @@ class TimerService:
     def set(self, key: Any, message: Any, delay_s: float, fire: Callable[[Timer], None]) -> Timer:
         """Call ``fire(timer)`` in *delay_s* seconds unless it is cancelled first."""
         if not delay_s >= 0:
-            raise ValueError(f"timer {key!r}: delay_s is {delay_s}; give seconds >= 0")
-        timer = Timer(key, message, anyio.current_time() + delay_s, fire)
+            raise InvalidOption(f"timer {key!r}", "delay_s", delay_s, "give seconds >= 0")
+        timer = Timer(key, message, self._backend.now() + delay_s, fire)
         self._count += 1
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         if timer.deadline < self._awake_at:
             self._awake_at = timer.deadline
-            self._changed.set()
+            if self._parked is not None:
+                self._parked.unpark()
         return timer
 
     def cancel(self, timer: Timer) -> None:
@@ -71,14 +76,14 @@ class TimerService:
     async def run(self) -> None:
         """Fire timers as they fall due, for ever."""
         while True:
-            self._changed = anyio.Event()
+            self._parked = self._backend.parker()
             self._awake_at = self._fire_due()
             with anyio.CancelScope(deadline=self._awake_at):
-                await self._changed.wait()
+                await self._parked.wait()
 
     def _fire_due(self) -> float:
         """Fire what is due; the time of the next one."""
-        now = anyio.current_time()
+        now = self._backend.now()
         while self._heap:
             deadline, _, timer = self._heap[0]
             if timer.live and deadline > now:

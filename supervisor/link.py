@@ -31,7 +31,7 @@ from supervisor.policy import judge
 from supervisor.ports import (
     ProcessReport,
 )
-from supervisor.tree import NoSuchEntity, Outcome, Tree, Work
+from supervisor.tree import END_S, NoSuchEntity, Outcome, Tree, Work
 from supervisor.vocabulary import Exit, Verdict
 
 __all__ = ["Delegate", "LinkBase", "ToolCell"]
@@ -196,7 +196,7 @@ class LinkBase:
         number = self._numbers
         tool_id = f"{turn_id}:c{number}"
         try:
-            self.tree.system.spawn(ToolCell(), tool_id, parent=turn_id)
+            self.tree.system.spawn(ToolCell(), tool_id, parent=turn_id, shutdown_s=END_S)
         except ActorStopped:
             return None
         self._calls[call_id] = tool_id

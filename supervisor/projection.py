@@ -1,4 +1,5 @@
-"""What a person sees of an agent: the seven visual states, derived from facts and never stored (seed 000).
+"""What a person sees: the seven visual states of an agent, derived from facts and never stored (seed 000), and what an
+inspection of any living entity shows.
 
 Pure: *now* is an argument. At a threshold the worse state holds already (``>=``). An agent that never sent a
 heartbeat is judged from its start, and a heartbeat older than the start belongs to an earlier life. A combination
@@ -12,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["AgentStateThresholds", "VisualState", "visual_state"]
+__all__ = ["AgentStateThresholds", "Inspected", "TaskAt", "VisualState", "visual_state"]
 
 
 class VisualState(Enum):
@@ -88,3 +89,41 @@ _JUDGED: Final = frozenset({"starting", "working", "idle"})
 def _over(status: str, pid: int | None) -> bool:
     """The session has ended, or claims to wait without a process that could."""
     return status in _ENDED or (pid is None and status in _WAITING)
+
+
+class TaskAt(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, and where it waits: ``file:line in function``, the outermost call first."""
+
+    name: str
+    stack: tuple[str, ...]
+    cleaning: bool
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+    """One living entity, or tool call, from outside.
+
+    ``state`` is its table's state (``open`` for a call), ``phase`` the kernel's: ``live`` or ``stopping``, for
+    ``reason``. ``handling`` is the message that its handler is suspended in, since ``handling_s`` seconds;
+    ``waits_for`` are those that the handler waits for, and whom those wait for in turn. ``queued`` counts its mailbox
+    by lane, ``open_calls`` are its turn's, ``agent`` is the id of the agent it has now.
+    """
+
+    id: str
+    kind: str
+    state: str
+    phase: str
+    reason: str
+    handling: str
+    handling_s: float
+    waits_for: tuple[str, ...]
+    cancelled_for: tuple[str, ...]
+    children: tuple[str, ...]
+    tasks: tuple[TaskAt, ...]
+    queued: dict[str, int]
+    handled: int
+    late_replies: int
+    timers: int
+    agent: str | None = None
+    pid: int | None = None
+    turn: str | None = None
+    open_calls: tuple[str, ...] = ()

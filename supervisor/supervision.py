@@ -9,11 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import anyio
 
-from actors import ActorError, ActorSystem, Lane
+from actors import (
+    Abandoned,
+    ActorCrashed,
+    ActorError,
+    ActorSystem,
+    CancelSwallowed,
+    DeadLetter,
+    GraceExceeded,
+    KernelEvent,
+    Lane,
+    Poisoned,
+)
 from actors.waiting import any_of
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort
 from supervisor.aborter import Aborter
@@ -21,6 +32,7 @@ from supervisor.config import Settings
 from supervisor.entity import Refused
 from supervisor.equipment import LinkMaker, transcript_of
 from supervisor.hands import Hands
+from supervisor.inspecting import inspect
 from supervisor.journal.statedir import StateDir
 from supervisor.kinds import SESSION_KIND
 from supervisor.ladder import SLACK_S
@@ -30,8 +42,9 @@ from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
 from supervisor.logs import get_logger
 from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.projection import Inspected
 from supervisor.subscriptions import Subscriptions
-from supervisor.tree import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
+from supervisor.tree import END_S, AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
 from supervisor.vocabulary import AbortPolicy, AbortScope, Kind, LifecycleEvent
 from supervisor.workspace.directory import DirectoryWorkspace
 
@@ -140,8 +153,8 @@ class Supervisor:
         self._hands = Hands(
             self.tree, JANITOR, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
         )
-        system.spawn(_Janitor(), JANITOR)
-        system.on_crash = self._crashed
+        system.spawn(_Janitor(), JANITOR, shutdown_s=END_S)
+        system.on_event = self._kernel_event
 
     # ------------------------------------------------------------------ sessions
     async def start_session(
@@ -507,6 +520,14 @@ class Supervisor:
         """
         return str(self.tree.entity(entity_id).state.value)
 
+    def inspect(self, entity_id: str) -> Inspected:
+        """What goes on in a living session, turn, agent, task or tool call: its mailbox, its tasks and their stacks.
+
+        Raises:
+            NoSuchEntity: nothing alive has that id.
+        """
+        return inspect(self.tree, entity_id)
+
     def rows(self) -> list[EntityRow]:
         """Every living entity, parents first."""
         return self.tree.rows()
@@ -536,6 +557,18 @@ class Supervisor:
         for answer in list(self._waiting.values()):
             answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
         self._waiting.clear()
+
+    def _kernel_event(self, event: KernelEvent) -> None:
+        """What the kernel has to say of our own actors."""
+        match event:
+            case ActorCrashed(actor_id, error):
+                self._crashed(actor_id, error)
+            case CancelSwallowed() | GraceExceeded() | Abandoned():
+                _log.warning("a cancelled task goes on", what=type(event).__name__, **event._asdict())
+            case DeadLetter() | Poisoned():
+                _log.debug("a message was not handled", actor=event.actor_id, message=type(event.message).__name__)
+            case _:
+                assert_never(event)
 
     def _crashed(self, actor_id: str, error: BaseException) -> None:
         """An actor of ours has a bug. A session that has one ends with it: its tasks, and whoever waits for it."""

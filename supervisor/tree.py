@@ -23,10 +23,13 @@ from supervisor.lifecycles.session import SESSION, Session
 from supervisor.ports import EntityRow, TranscriptSink
 from supervisor.vocabulary import AbortPolicy, Kind, LifecycleEvent, Rung, Verdict
 
-__all__ = ["AgentFunction", "AgentProfile", "EndReport", "Link", "NoSuchEntity", "Outcome", "Tree", "Work"]
+__all__ = ["END_S", "AgentFunction", "AgentProfile", "EndReport", "Link", "NoSuchEntity", "Outcome", "Tree", "Work"]
 
 POST_S = 600.0
 """How long anything may wait for a record to become durable; the disk's own trouble is reported long before."""
+
+END_S = 60.0
+"""What the kernel gives an entity's tasks to end before it counts them no more: longer than any ladder."""
 
 TEXT_MAX = 64 * 1024
 """Characters of an agent's last answer that are kept in memory for whoever asked for it."""
@@ -229,9 +232,9 @@ class Tree:
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.ledger)
         if parent_id is None:
-            self.system.spawn(entity, entity_id)
+            self.system.spawn(entity, entity_id, shutdown_s=END_S)
         else:
-            self.system.spawn(entity, entity_id, parent=parent_id, home=home)
+            self.system.spawn(entity, entity_id, parent=parent_id, home=home, shutdown_s=END_S)
         self.entities[entity_id] = entity
         self._burials[entity_id] = anyio.Event()
         entity.born(cause)
@@ -295,7 +298,7 @@ class Tree:
         if ref is None or entity_id not in self.entities:
             raise NoSuchEntity(entity_id)
         try:
-            record: LifecycleEvent = await ref.ask(event, timeout_s=POST_S, lane=lane, cause=cause)
+            record: LifecycleEvent = await ref.ask(event, timeout_s=POST_S, lane=lane, cause=cause, detach=True)
         except ActorStopped as error:
             raise NoSuchEntity(entity_id) from error
         return record

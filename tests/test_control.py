@@ -18,9 +18,11 @@ import pytest
 
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget
 from supervisor.entity import Refused
+from supervisor.projection import Inspected
 from supervisor.surfaces.calling import is_running, request
 from supervisor.surfaces.control import LINE_BYTES_MAX, serve_control
 from supervisor.surfaces.failure import ControlError, NotRunning
+from supervisor.tree import NoSuchEntity
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 pytestmark = pytest.mark.anyio
@@ -74,6 +76,13 @@ class Played:
                 raise KeyError("an index of ours")
         self.asked.append((session_id, text, urgent, sender))
         return "m1"
+
+    def inspect(self, entity_id: str) -> Inspected:
+        if entity_id == "nobody":
+            raise NoSuchEntity(entity_id)
+        seen: dict[str, Any] = {"phase": "live", "reason": "", "handling": "", "handling_s": 0.0, "handled": 3}
+        seen |= dict.fromkeys(("waits_for", "cancelled_for", "children", "tasks"), ())
+        return Inspected(id=entity_id, kind="session", state="Running", queued={}, late_replies=0, timers=0, **seen)
 
     async def stop(self, *, now: bool, actor: str) -> None:
         self.asked.append((now, actor))
@@ -148,6 +157,16 @@ async def test_a_dry_run_ends_nothing(path: Path) -> None:
         (answer,) = await answers(path, {"do": "abort", "target": "lead", "scope": "session", "dry_run": True})
     assert answer["plan"]["target"] == "lead"
     assert played.asked == []
+
+
+async def test_an_inspection_is_answered(path: Path) -> None:
+    """What goes on in an entity comes back, and an unknown one is an error of that kind."""
+    async with served(path, Played()):
+        (answer,) = await answers(path, {"do": "inspect", "entity": "lead"})
+        with pytest.raises(ControlError) as refused:
+            await answers(path, {"do": "inspect", "entity": "nobody"})
+    assert (answer["inspected"]["state"], answer["inspected"]["handled"]) == ("Running", 3)
+    assert refused.value.kind == "unknown"
 
 
 async def test_messages_and_stops_arrive(path: Path) -> None:

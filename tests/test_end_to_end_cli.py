@@ -180,6 +180,8 @@ def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, b
         _, nodes = tell(one.state_dir, "tree")
         turn = next(child for node in nodes if node["id"] == "wait" for child in node["children"])
         assert [(call["id"], call["note"]) for call in turn["children"]] == [("wait:t1:c1", "sleep 3600")]
+        status, seen = tell(one.state_dir, "inspect", "wait")
+        assert (status, seen["state"], seen["turn"], seen["pid"] > 0) == (0, "Running", "wait:t1", True)
         status, plan = tell(one.state_dir, "abort", "wait:t1:c1", "--scope", "tool", "--dry-run")
         assert (status, [node["id"] for node in plan["nodes"]]) == (0, ["wait:t1:c1"])
         status, receipt = tell(one.state_dir, "abort", "wait:t1:c1", "--scope", "tool", "--reason", "too slow")

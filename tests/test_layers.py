@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("actors.machine", "actors.views", "actors.errors"),
+    ("actors.machine", "actors.views", "actors.errors", "actors.backoff", "actors.restart"),
     ("actors",),
     ("supervisor.vocabulary", "supervisor.effects", "supervisor.logs"),
     ("supervisor.lifecycles",),
@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.ladder",
         "supervisor.kinds",
         "supervisor.aborter",
+        "supervisor.inspecting",
         "supervisor.subscriptions",
     ),
     ("supervisor.journal", "supervisor.processes", "supervisor.adapters", "supervisor.workspace"),

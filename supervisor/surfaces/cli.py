@@ -119,7 +119,8 @@ def commands(run: Run, demo: Demo) -> click.Group:
         Exit status: 0 done, 1 the work failed, 2 bad input.
         """
 
-    for command in (_run(run), _demo(demo), machines, ps, tree, events, abort, send, stop, why, logs, validate):
+    seeing = (machines, ps, tree, events, inspect, why, logs, validate)
+    for command in (_run(run), _demo(demo), abort, send, stop, *seeing):
         supervisor.add_command(command)
     return supervisor
 
@@ -257,6 +258,20 @@ def stop(now: bool, state_dir: Path, as_json: bool) -> None:
     from supervisor.surfaces import commanding
 
     commanding.stop(state_dir, click.echo, now=now, as_json=as_json)
+
+
+@click.command()
+@click.argument("entity_id", metavar="ID")
+@_state_dir
+@_json
+def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
+    """Show what goes on in ID right now.
+
+    ID is that of a living session, turn, agent, task or tool call. Also shows where one is stuck: its tasks' stacks.
+    """
+    from supervisor.surfaces import commanding
+
+    commanding.inspect(state_dir, entity_id, click.echo, as_json=as_json)
 
 
 @click.command()

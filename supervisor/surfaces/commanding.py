@@ -18,13 +18,14 @@ import msgspec
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
+from supervisor.projection import Inspected
 from supervisor.surfaces.calling import request
 from supervisor.surfaces.failure import ControlError, NotRunning, UnknownId
 from supervisor.surfaces.reading import ended, namesakes
-from supervisor.surfaces.render import json_text, plan_text, receipt_text
+from supervisor.surfaces.render import inspected_text, json_text, plan_text, receipt_text
 from supervisor.vocabulary import AbortScope
 
-__all__ = ["abort", "operator", "send", "stop"]
+__all__ = ["abort", "inspect", "operator", "send", "stop"]
 
 Say = Callable[[str], None]
 
@@ -97,6 +98,13 @@ def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, as
     """Give a session a message: for its next prompt, or, if it is urgent, now."""
     answer = ask(state_dir, {"do": "send", "session": session, "text": text, "urgent": urgent, "sender": operator()})
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
+
+
+def inspect(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> None:
+    """Print what goes on in a living entity, also in one that is stuck."""
+    answer = ask(state_dir, {"do": "inspect", "entity": entity_id})
+    inspected = msgspec.convert(answer["inspected"], Inspected)
+    say(json_text(answer["inspected"]) if as_json else inspected_text(inspected))
 
 
 def stop(state_dir: Path, say: Say, *, now: bool, as_json: bool) -> None:

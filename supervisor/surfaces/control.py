@@ -21,6 +21,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.entity import Refused
 from supervisor.logs import get_logger
+from supervisor.projection import Inspected
 from supervisor.surfaces.failure import cause_of
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
@@ -52,6 +53,8 @@ class Controlled(Protocol):
     async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str: ...
 
     async def stop(self, *, now: bool, actor: str) -> None: ...
+
+    def inspect(self, entity_id: str) -> Inspected: ...
 
     def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
 
@@ -85,6 +88,12 @@ class Stop(Asked, frozen=True, kw_only=True):
     actor: str = "control"
 
 
+class Inspect(Asked, frozen=True, kw_only=True):
+    """What goes on in one living entity, or tool call."""
+
+    entity: str
+
+
 class Follow(Asked, frozen=True, kw_only=True):
     """Events with a number above *after*, those of *entity* only if it is given, until the supervisor ends."""
 
@@ -92,7 +101,7 @@ class Follow(Asked, frozen=True, kw_only=True):
     entity: str | None = None
 
 
-Request = Ping | Abort | Send | Stop | Follow
+Request = Ping | Abort | Send | Stop | Inspect | Follow
 
 
 # -------------------------------------------------------------------------------------------------------- server
@@ -176,6 +185,8 @@ class _Door:
             case Stop():
                 await self._controlled.stop(now=asked.now, actor=asked.actor)
                 await client.say({"stopping": "now" if self._controlled.stop_now.is_set() else "drain"})
+            case Inspect():
+                await client.say({"inspected": self._controlled.inspect(asked.entity)})
             case Follow():
                 await self._follow(asked, client)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from supervisor.abort import AbortPlan, NodeReceipt, ProcessFate, Receipt
 from supervisor.causality import Explanation, Node, Seen
+from supervisor.projection import Inspected
 from supervisor.surfaces.calls import Calls
 from supervisor.validate import Report
 from supervisor.vocabulary import LifecycleEvent
@@ -23,6 +24,7 @@ __all__ = [
     "columns",
     "duration",
     "event_line",
+    "inspected_text",
     "json_line",
     "json_text",
     "plan_text",
@@ -200,6 +202,34 @@ def _recorded(receipt: Receipt) -> str:
     if receipt.recorded_at is None:
         return "not recorded yet: the disk has not answered"
     return f"recorded at {clock(receipt.recorded_at)}"
+
+
+# ------------------------------------------------------------------------------------------------------ inspect
+def inspected_text(seen: Inspected) -> str:
+    """What goes on in one entity: a headline, what it is busy with, and where each of its tasks waits."""
+    ending = f", {seen.phase}: {seen.reason}" if seen.reason else ""
+    lines = [f"{seen.kind} {printable(seen.id)}: {seen.state}{ending}"]
+    queued = ", ".join(f"{count} {lane}" for lane, count in seen.queued.items() if count) or "nothing"
+    late = f", {_counted(seen.late_replies, 'late reply', 'late replies')}" if seen.late_replies else ""
+    timers = _counted(seen.timers, "timer", "timers")
+    lines.append(f"  mailbox: {queued} queued, {seen.handled} handled{late}; {timers}")
+    if seen.handling:
+        lines.append(f"  handling {seen.handling} for {duration(seen.handling_s)}")
+    if seen.waits_for:
+        lines.append(f"  its handler waits for {' -> '.join(seen.waits_for)}")
+    if seen.agent is not None:
+        at_work = f", at work on {seen.turn}" if seen.turn else ", idle"
+        lines.append(f"  agent {seen.agent}{f' (pid {seen.pid})' if seen.pid else ''}{at_work}")
+    if seen.open_calls:
+        lines.append(f"  open calls: {', '.join(seen.open_calls)}")
+    if seen.cancelled_for:
+        lines.append(f"  its scope was cancelled: {'; '.join(map(printable, seen.cancelled_for))}")
+    if seen.children:
+        lines.append(f"  children: {', '.join(map(printable, seen.children))}")
+    for task in seen.tasks:
+        lines.append(f"  task {printable(task.name)}{', cleaning up' if task.cleaning else ''}")
+        lines += [f"    {printable(where)}" for where in task.stack]
+    return "\n".join(lines)
 
 
 # --------------------------------------------------------------------------------------------------- validation

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kernel_kit import both
 
 from actors.errors import MailboxFull
-from actors.mailbox import URGENT_RUN_MAX, Envelope, Lane, Mailbox
+from actors.mailbox import URGENT_RUN_MAX, Envelope, Lane, Limits, Mailbox
+from actors.parking import current_backend
 
 
 class Live:
@@ -22,14 +23,14 @@ class Live:
 
 
 def filled(*messages: tuple[object, Lane], capacity: int = 256) -> Mailbox:
-    box = Mailbox("a", capacity)
+    box = Mailbox("a", Limits(capacity))
     for message, lane in messages:
         box.put(Envelope(message), lane)
     return box
 
 
 def emptied(box: Mailbox) -> list[object]:
-    return [envelope.message for envelope in iter(box.take, None)]
+    return [item.message for item in iter(box.take, None)]
 
 
 def test_control_then_urgent_then_normal() -> None:
@@ -92,7 +93,7 @@ def test_a_message_with_a_token_is_always_taken() -> None:
 def test_a_capacity_below_one_is_an_error(capacity: int) -> None:
     """A mailbox that could never take a message is refused at once, with the value and the bound."""
     with pytest.raises(ValueError, match=rf"'a': capacity is {capacity}; give at least 1"):
-        Mailbox("a", capacity)
+        Limits(capacity).checked("a")
 
 
 def test_drain_takes_all_in_the_order_of_the_lanes() -> None:
@@ -107,23 +108,48 @@ def test_drain_takes_all_in_the_order_of_the_lanes() -> None:
 
 
 @both
-@pytest.mark.parametrize("how", ["take", "drain"])
-async def test_room_comes_with_a_take_and_with_a_drain(how: str) -> None:
-    """Everyone who waits for room wakes when a counted message goes, or all do."""
+@pytest.mark.parametrize(("how", "expected"), [("take", ["first"]), ("drain", ["first", "second"])])
+async def test_room_comes_with_a_take_and_with_a_drain(how: str, expected: list[str]) -> None:
+    """A message that goes wakes the one who has waited longest, a drain wakes all of them."""
     box, woken = filled((1, Lane.NORMAL), capacity=1), []
 
-    async def wait() -> None:
-        await box.room()
-        woken.append(box.counted)
+    async def wait(name: str) -> None:
+        await box.room(current_backend())
+        woken.append(name)
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            group.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
+            for name in ("first", "second"):
+                group.start_soon(wait, name)
+                await anyio.wait_all_tasks_blocked()
             assert woken == []
             getattr(box, how)()
-    assert woken == [0, 0]
+            await anyio.wait_all_tasks_blocked()
+            assert sorted(woken) == expected
+            box.drain()
+
+
+@both
+async def test_a_waiter_that_is_cancelled_as_it_wakes_hands_its_turn_on() -> None:
+    """Room that came to somebody who has gone meanwhile wakes the next one instead."""
+    box, woken = filled((1, Lane.NORMAL), capacity=1), []
+
+    async def wait(name: str) -> None:
+        await box.room(current_backend())
+        woken.append(name)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as inner:
+                    inner.start_soon(wait, "first")
+                    await anyio.wait_all_tasks_blocked()
+                    group.start_soon(wait, "second")
+                    await anyio.wait_all_tasks_blocked()
+                    scope.cancel()
+                    box.take()
+            await anyio.wait_all_tasks_blocked()
+    assert woken == ["second"]
 
 
 @both
@@ -133,7 +159,7 @@ async def test_taking_a_control_message_makes_no_room() -> None:
     woken = anyio.Event()
 
     async def wait() -> None:
-        await box.room()
+        await box.room(current_backend())
         woken.set()
 
     with anyio.fail_after(30):
@@ -152,7 +178,7 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.box = Mailbox("m", 40)
+        self.box = Mailbox("m", Limits(40))
         self.queues: dict[Lane, deque[int]] = {lane: deque() for lane in Lane}
         self.run = 0
         self.serial = 0

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from kernel_kit import DEADLINE_S, Echo, Script, blocked, both, note, running, virtual
 
 from actors import DEFERRED, ActorStopped, ActorSystem, Context, Lane, Ref, open_system
-from actors.nursery import BATCH, BATCH_S, FRONT_RUN_MAX, QUANTUM
+from actors.dispatch import BATCH, BATCH_S, FRONT_RUN_MAX, QUANTUM
 
 
 class Boom(Exception):
@@ -127,7 +127,7 @@ async def test_messages_told_before_leaving_become_dead_letters_or_are_read() ->
 
 
 @both
-@pytest.mark.parametrize("hook", ["on_crash", "on_dead_letter", "monitor"])
+@pytest.mark.parametrize("hook", ["on a crash", "on a dead letter", "monitor"])
 async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
     """The error comes out, the block is cancelled, tasks end, and an asker from outside is not left waiting."""
     log: list[str] = []
@@ -136,7 +136,7 @@ async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
         raise Boom(hook)
 
     def receive(ctx: Context, message: Any) -> Any:
-        if hook == "on_crash":
+        if hook == "on a crash":
             raise ValueError
         ctx.stop()
 
@@ -151,7 +151,7 @@ async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
             if hook == "monitor":
                 system.monitor("fatal", fail)
             else:
-                setattr(system, hook, fail)
+                system.on_event = fail
             populate(system, log)
             outside.start_soon(ask, system.spawn(Script(lambda ctx, message: DEFERRED), "deaf"))
             await blocked(system)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_kit import Script, both, running, virtual
 
-from actors import ActorStopped, ActorSystem, Context, DeadLetter, open_system
+from actors import ActorStopped, ActorSystem, Context, KernelEvent, open_system
 
 
 class Clocked:
@@ -139,8 +139,8 @@ async def test_timers_die_with_their_actor(autojump_clock: trio.abc.Clock) -> No
     """After a stop nothing fires, nothing becomes a dead letter, and the stopped actor can set no task or timer."""
     async with running() as system:
         clocked = Clocked()
-        letters: list[DeadLetter] = []
-        system.on_dead_letter = letters.append
+        letters: list[KernelEvent] = []
+        system.on_event = letters.append
         system.spawn(clocked, "a")
         context_of(system, "a").set_timer("k", 1, "k")
         system.stop("a")
@@ -224,7 +224,7 @@ async def test_fired_timers_do_not_pile_up(autojump_clock: trio.abc.Clock) -> No
         await trio.sleep(2)
         assert clocked.words() == list(range(300))
         assert len(system.timers) == 0
-        assert not cast(Any, context_of(system, "a")).timers
+        assert not cast(Any, context_of(system, "a")).rare.timers
 
 
 @both

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from kernel_kit import Echo, Script, both, note, running
 
 from actors import (
+    ActorCrashed,
     ActorStopped,
     ActorSystem,
     Context,
     Crashed,
     DeadLetter,
     Down,
+    KernelEvent,
     Lane,
     NameTaken,
     Shutdown,
@@ -257,8 +259,8 @@ async def test_a_monitor_of_the_dead_hears_at_once() -> None:
         await system.join("a")
         downs: list[Down] = []
         system.monitor("a", downs.append)
-        assert downs == [Down("a", None)]
-    assert downs == [Down("a", None)]
+        assert downs == [Down("a", None, 0)]
+    assert downs == [Down("a", None, 0)]
 
 
 @both
@@ -285,7 +287,7 @@ async def test_an_actor_hears_down_ahead_of_its_work(when: str) -> None:
             watcher.tell("watch")
         watcher.tell("work")
         await system.idle()
-    assert heard == [Down("a", Shutdown("bye") if when == "before" else None), "work"]
+    assert heard == [Down("a", Shutdown("bye")) if when == "before" else Down("a", None, 0), "work"]
 
 
 @both
@@ -309,10 +311,11 @@ async def test_unread_messages_are_counted_and_reported() -> None:
     async with running() as system:
         letters: list[tuple[str, Any]] = []
 
-        def hear(letter: DeadLetter) -> None:
-            letters.append((letter.actor_id, letter.message))
+        def hear(event: KernelEvent) -> None:
+            assert isinstance(event, DeadLetter)
+            letters.append((event.actor_id, event.message))
 
-        system.on_dead_letter = hear
+        system.on_event = hear
         heard: list[Any] = []
         ref = system.spawn(note(heard), "a")
         ref.tell("n1")
@@ -360,13 +363,13 @@ async def test_an_exception_ends_that_actor_only() -> None:
         ref = system.spawn(Script(fragile), "p.a", parent="p")
         downs: list[Down] = []
         system.monitor("p.a", downs.append)
-        crashes: list[tuple[str, BaseException]] = []
-        system.on_crash = lambda actor_id, error: crashes.append((actor_id, error))
+        events: list[KernelEvent] = []
+        system.on_event = events.append
         error = ValueError("boom")
         ref.tell(error)
         await system.join("p.a")
-        assert downs == [Down("p.a", Crashed(error))]
-        assert (system.crashes, crashes) == (1, [("p.a", error)])
+        assert downs == [Down("p.a", Crashed(error), 1)]
+        assert (system.crashes, events) == (1, [ActorCrashed("p.a", error), DeadLetter("p.a", error, "crashed", 1)])
         for actor_id in ("p", "p.sibling"):
             other = system.ref(actor_id)
             assert other is not None

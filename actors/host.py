@@ -1,0 +1,202 @@
+"""The tasks of an actor: the host that owns its scope, the record of each task, and the worker behind an async handler.
+
+A host is one task that enters and leaves the actor's cancel scope and task group, inside the group of its home's host,
+so that scopes nest as actors do. It exists from the actor's first task on. Tasks that outlive the end of their actor
+are abandoned: their hosts stay where they are, and nobody counts them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from types import CoroutineType, FrameType
+from typing import Any, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from actors.parking import Backend, Parker
+from actors.scopes import Scope
+
+__all__ = ["TASK", "Host", "HostOwner", "TaskRecord", "Worker", "WorkerOwner", "sole", "stack_of"]
+
+QUANTUM = 16
+"""Messages that a worker handles before it gives up the loop."""
+
+Start = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]
+
+
+class TaskRecord:
+    """One running task of an actor."""
+
+    __slots__ = ("cleaning", "coroutine", "name", "reported")
+
+    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.name = name
+        self.coroutine = coroutine
+        self.cleaning = 0
+        """How many clean-up blocks it is in."""
+        self.reported = False
+
+
+TASK: ContextVar[TaskRecord | None] = ContextVar("actors.task", default=None)
+"""The task of an actor that runs now."""
+
+
+class HostOwner(Protocol):
+    """What a host needs of its actor."""
+
+    @property
+    def scope(self) -> Scope: ...
+
+    def advance(self) -> None: ...
+
+
+class Host:
+    """The task that owns an actor's scope and task group."""
+
+    __slots__ = ("_closing", "_first", "_group", "_home", "_inner", "_waiting", "ended", "haunted", "open", "owner")
+
+    def __init__(self, owner: HostOwner, home: Host | None) -> None:
+        self.owner = owner
+        self.open = True
+        self.ended = False
+        self.haunted = False
+        """Something that was abandoned is still in here."""
+        self._home = home
+        self._inner = 0
+        self._closing = anyio.Event()
+        self._group: TaskGroup | None = None
+        self._first: Start | None = None
+        self._waiting: list[Start] = []
+        if home is not None:
+            home._inner += 1
+
+    def lead(self, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        """Run the first task of the actor in the host itself, which saves one; start any other."""
+        if self._group is None and self._first is None:
+            self._first = fn, args
+        else:
+            self.start(fn, *args)
+
+    def start(self, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        if self._group is None:
+            self._waiting.append((fn, args))
+        else:
+            self._group.start_soon(fn, *args)
+
+    @property
+    def closing(self) -> bool:
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def over(self, tasks: int) -> bool:
+        """All tasks in here have ended, or are haunting it: *tasks* are those of its own actor that have not."""
+        return self.ended or (self.haunted and tasks == 0 and self._inner == 0)
+
+    def abandon(self) -> None:
+        """Count it no more. Whoever is further out must not wait for it either."""
+        outer: Host | None = self
+        while outer is not None and not outer.haunted:
+            outer.haunted = True
+            outer = outer._home
+        self._leave_home()
+
+    def _leave_home(self) -> None:
+        home, self._home = self._home, None
+        if home is not None:
+            home._inner -= 1
+            if home.closing:
+                home.owner.advance()
+
+    async def run(self) -> None:
+        try:
+            with self.owner.scope.cancel_scope:
+                async with anyio.create_task_group() as group:
+                    self._group = group
+                    for fn, args in self._waiting:
+                        group.start_soon(fn, *args)
+                    self._waiting.clear()
+                    await self._until_closed()
+        finally:
+            self.ended = True
+            self._group = None
+            self._leave_home()
+            self.owner.advance()
+
+    async def _until_closed(self) -> None:
+        """From the end of this on, by a stop or by a cancelled scope further out, nothing more is started here."""
+        try:
+            if self._first is not None:
+                fn, args = self._first
+                await fn(*args)
+            await self._closing.wait()
+        finally:
+            self.open = False
+
+
+class WorkerOwner(Protocol):
+    """What a worker needs of its actor."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    def has_message(self) -> bool: ...
+
+    async def serve_next(self) -> None: ...
+
+
+class Worker:
+    """The task of an actor with an async handler: it handles one message after the other, in that task."""
+
+    __slots__ = ("_owner", "_parker")
+
+    def __init__(self, owner: WorkerOwner) -> None:
+        self._owner = owner
+        self._parker: Parker | None = None
+
+    def wake(self) -> None:
+        if self._parker is not None:
+            self._parker.unpark()
+
+    async def run(self) -> None:
+        owner, served = self._owner, 0
+        while True:
+            if not owner.has_message():
+                self._parker = owner.backend.parker()
+                await self._parker.wait()
+                self._parker = None
+                continue
+            await owner.serve_next()
+            served += 1
+            if served % QUANTUM == 0:
+                await anyio.lowlevel.checkpoint()
+
+
+def sole(errors: BaseExceptionGroup[Exception] | Exception) -> Exception:
+    """The error in a group of errors: the first one; the others are in its ``suppressed`` attribute, in order."""
+    found = list(_leaves(errors))
+    first = found[0]
+    if len(found) > 1:
+        first.suppressed = (*getattr(first, "suppressed", ()), *found[1:])  # type: ignore[attr-defined]
+    return first
+
+
+def _leaves(error: BaseException) -> list[Exception]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error] if isinstance(error, Exception) else []
+
+
+def stack_of(coroutine: Coroutine[Any, Any, Any]) -> tuple[str, ...]:
+    """Where a suspended coroutine is, outermost call first: ``file:line in function``."""
+    lines: list[str] = []
+    awaited: Any = coroutine
+    while isinstance(awaited, CoroutineType):
+        frame: FrameType | None = awaited.cr_frame
+        if frame is not None:
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}")
+        awaited = awaited.cr_await
+    return tuple(lines)

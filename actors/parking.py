@@ -1,0 +1,54 @@
+"""The seam to the two backends: how a task waits, how it is woken, and what time it is.
+
+A wake-up carries nothing, so a cancellation that comes with it loses nothing. Futures and reschedules of the backend
+itself cost half of a portable event, and these are the two places where a message meets a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["Backend", "Parker", "current_backend"]
+
+
+class Parker(Protocol):
+    """One wait of one task. :meth:`unpark` may come before, during, or after it, and more than once."""
+
+    def unpark(self) -> None: ...
+
+    def wait(self) -> Awaitable[Any]: ...
+
+
+class _AsyncioParker:
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def unpark(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def wait(self) -> asyncio.Future[None]:
+        return self._future
+
+
+class Backend(NamedTuple):
+    """What the kernel needs of an event loop: monotonic seconds, and a way to wait."""
+
+    name: str
+    now: Callable[[], float]
+    parker: Callable[[], Parker]
+
+
+def current_backend() -> Backend:
+    """The backend of the loop that runs now."""
+    trio = sys.modules.get("trio")  # who has not imported it does not run it, and should not have to
+    if trio is not None and trio.lowlevel.in_trio_run():
+        from actors.trio_parking import TrioParker
+
+        return Backend("trio", trio.current_time, TrioParker)
+    return Backend("asyncio", asyncio.get_running_loop().time, _AsyncioParker)

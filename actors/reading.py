@@ -1,0 +1,340 @@
+"""How an actor reads: messages in, answers out, asks that are answered in place, crashes, timers, a stash.
+
+One message at a time, whoever handles it: the dispatcher, the asker's own task where the actor is idle, or the worker
+of an async handler.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import anyio
+
+from actors.actor import DEFERRED, ActorCrashed, Crashed, DeadLetter, Poisoned
+from actors.errors import ActorRestarting, ActorStopped, MailboxFull, MessageDropped, WrongMessage
+from actors.mailbox import Envelope, Lane
+from actors.place import NOTHING, Phase, Place
+from actors.ref import Call, Ref, Reply
+from actors.scopes import Scope
+from actors.timers import Timer
+
+__all__ = ["Reader"]
+
+_CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL
+_LIVE = Phase.LIVE
+
+
+class Reader(Place):
+    """An actor that handles one message after the other."""
+
+    __slots__ = ()
+
+    def _make_ref(self) -> Ref:
+        return Ref(self)
+
+    @property
+    @abstractmethod
+    def scope(self) -> Scope: ...
+
+    @abstractmethod
+    def start_task(self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "") -> None: ...
+
+    @abstractmethod
+    def cleanup(self, budget_s: float) -> AbstractContextManager[anyio.CancelScope]: ...
+
+    @abstractmethod
+    def wake_worker(self) -> int:
+        """See that somebody reads the mailbox of an actor that the dispatcher does not read for."""
+        ...
+
+    # ------------------------------------------------------------------ messages in
+    def queue(self) -> None:
+        """Have a turn, behind those who wait for one already."""
+        self.queued = True
+        self.dispatcher.runnable.append(self)
+        if self.dispatcher.parked is not None:
+            self.dispatcher.rouse()
+
+    def deliver(self, envelope: Envelope, lane: Lane) -> None:
+        """Put a message into the mailbox.
+
+        Raises:
+            ActorStopped, MailboxFull, WrongMessage: it was not put there.
+        """
+        if self.phase is not _LIVE and not self.returning:
+            raise ActorStopped(self.id, self.reason)
+        self._check(envelope.message, lane)
+        dropped = self.mailbox.put(envelope, lane)
+        if dropped:
+            self._dropped(dropped, itself=envelope)
+        elif lane is _URGENT:
+            self.fast = None  # the capacity is no longer that of one lane
+        elif lane is _NORMAL and self.fast is None:
+            self._open_fast_lane()
+        if self.phase is _LIVE:
+            if lane is _CONTROL:
+                self.dispatcher.make_runnable(self, first=True)
+            elif not self.queued:
+                self.queue()
+
+    def _open_fast_lane(self) -> None:
+        """From now on a message that needs no envelope can go straight into the NORMAL lane."""
+        box = self.mailbox
+        if self.phase is _LIVE and self.accepts is None and box.plain and not box.urgent:
+            self.fast = box.normal
+
+    def _check(self, message: Any, lane: Lane) -> None:
+        if self.accepts is not None and lane is not _CONTROL and not isinstance(message, self.accepts):
+            raise WrongMessage(self.id, message, self.accepts)
+
+    def _dropped(self, dropped: Sequence[Envelope], itself: Envelope) -> None:
+        for one in dropped:
+            why = "dropped_newest" if one is itself else "coalesced" if itself.key is not None else "dropped_oldest"
+            if one.reply is not None:
+                one.reply.fail(MessageDropped(self.id, why))
+            self.system.report(DeadLetter(self.id, one.message, why, one.attempts))
+
+    # ------------------------------------------------------------------ messages out
+    def ready(self) -> bool:
+        """The dispatcher has something to do for it."""
+        return self.phase is _LIVE and not self.held and self.box is not None and len(self.box) > 0
+
+    def drain(self, most: int) -> int:
+        """Handle up to *most* messages; how many were taken."""
+        box = self.box
+        if self.held or box is None:
+            return self.wake_worker()
+        if self._rare is not None and self._rare.trace is not None:
+            return self._drain_closely(most)
+        receive, taken = self.actor.receive, 0
+        while taken < most and self.going:
+            normal = box.normal
+            if box.pressing or not normal:
+                item = box.take()
+                if item is None:
+                    break
+                taken += 1
+                self._handle(item)
+                continue
+            taken += 1
+            self.current = item = normal.popleft()
+            if type(item) is Envelope:
+                box.left(item, _NORMAL)
+                self._handle(item)
+                continue
+            try:
+                receive(self, item)
+            except Exception as error:
+                self.crash(error)
+        box.urgent_run = 0 if not box.urgent else box.urgent_run
+        self.current = NOTHING
+        self.handled += taken
+        return taken
+
+    def _drain_closely(self, most: int) -> int:
+        """The same, one message at a time, each of them traced."""
+        taken = 0
+        while taken < most and self.going and self.box is not None:
+            item = self.box.take()
+            if item is None:
+                break
+            taken += 1
+            self.traced("handled", item)
+            self._handle(item)
+        self.handled += taken
+        return taken
+
+    def _handle(self, item: Any) -> None:
+        """Handle one message by a handler that is not async."""
+        if type(item) is Envelope and not self.due(item):
+            return
+        self.current = item
+        try:
+            answer = self.actor.receive(self, item.message if type(item) is Envelope else item)
+        except Exception as error:
+            self.crash(error)
+        else:
+            self.answer(answer)
+        finally:
+            self.current = NOTHING
+
+    def answer(self, answer: Any) -> None:
+        """What the handler returned; ``current`` is no longer the ask where it was stashed."""
+        envelope = self.current
+        if type(envelope) is Envelope and envelope.reply is not None:
+            if answer is DEFERRED:
+                self.defer(envelope)
+            else:
+                envelope.reply.resolve(answer)
+
+    def due(self, envelope: Envelope) -> bool:
+        """Is it still to be handled? A timer is done with its message; whoever asked may have gone."""
+        reply, timer = envelope.reply, envelope.token
+        if isinstance(reply, Reply) and not reply.live:
+            return False
+        if timer is None:
+            return True
+        if not timer.live:
+            return False
+        if isinstance(timer, Timer):
+            timer.live = False
+            if self._rare is not None and self._rare.timers.get(timer.key) is timer:
+                del self._rare.timers[timer.key]
+        return True
+
+    def defer(self, envelope: Envelope) -> None:
+        """Remember an ask that will be answered later, so that it fails if it never is."""
+        asks = self.rare.asks
+        if len(asks) & (len(asks) - 1) == 0:
+            asks = self.rare.asks = [one for one in asks if one.reply is not None and not one.reply.settled]
+        asks.append(envelope)
+
+    def traced(self, what: str, item: Any) -> None:
+        rare = self._rare
+        if rare is not None and rare.trace is not None:
+            message = item.message if type(item) is Envelope else item
+            rare.trace.append((self.backend.now(), what, type(message).__name__))
+
+    # ------------------------------------------------------------------ asks that are answered in place
+    def charge(self) -> bool:
+        return self.dispatcher.charge()
+
+    async def breathe(self) -> None:
+        await self.dispatcher.breathe()
+
+    def can_answer(self) -> bool:
+        """It is idle, so that an ask can be handled at once."""
+        return (
+            self.going and self.current is NOTHING and (self.box is None or len(self.box) == 0) and self.accepts is None
+        )
+
+    def answer_now(self, message: Any, cause: Any, timeout_s: float, detach: bool) -> Any:
+        """Handle an ask in the asker's task; the answer, or the :class:`Reply` that will have it, or its error."""
+        self.handled += 1
+        self.current = message
+        self._asked = (timeout_s, detach, cause)
+        if self._rare is not None:
+            self.traced("answered", message)
+        try:
+            answer = self.actor.receive(self, message)
+            if answer is not DEFERRED and type(self._asked) is tuple:
+                return answer
+            envelope = self._asked_envelope()
+            if self.current is not NOTHING:  # it was not stashed
+                self.answer(answer)
+        except Exception as error:
+            envelope = self._asked_envelope()
+            self.crash(error)
+        finally:
+            self.current, self._asked = NOTHING, None
+        return envelope.reply
+
+    @property
+    def envelope(self) -> Envelope | None:
+        """The message being handled, as it came. A plain one gets its envelope when it is looked at."""
+        if self.current is NOTHING:
+            return None
+        if type(self.current) is not Envelope:
+            self.current = Envelope(self.current)
+        envelope: Envelope = self.current
+        if type(self._asked) is tuple:
+            timeout_s, detached, envelope.cause = self._asked
+            envelope.reply = Reply(self, self.backend.now() + timeout_s, detached=detached)
+            self._asked = envelope
+        return envelope
+
+    def _asked_envelope(self) -> Envelope:
+        """The envelope of the ask that is answered in place, also where it was stashed."""
+        envelope = self._asked if type(self._asked) is Envelope else self.envelope
+        assert type(envelope) is Envelope
+        return envelope
+
+    def set_deadline(self, timeout_s: float, expire: Callable[[], None]) -> Timer:
+        return self.system.timers.set(self.id, None, max(timeout_s, 0.0), lambda timer: expire())
+
+    def cancel_deadline(self, timer: Timer) -> None:
+        self.system.timers.cancel(timer)
+
+    def waiting(self, call: Call) -> AbstractContextManager[None]:
+        """The asker's handler waits for this actor, for as long as that block lasts."""
+        return self.system.waits.waiting(call.actor_id, self.id)
+
+    # ------------------------------------------------------------------ crashes
+    def crash(self, error: Exception) -> None:
+        """The handler raised with the message in hand: that is this actor's end, or the end of this incarnation."""
+        self.system.report(ActorCrashed(self.id, error))
+        envelope, reason = self.envelope, Crashed(error)
+        returns = self.may_return(reason)
+        if envelope is not None:
+            envelope.attempts += 1
+            if not (returns and self._redelivered(envelope)):
+                self._lost(envelope, error, returns)
+        self.current = NOTHING
+        self.begin_stop(reason)
+
+    def _redelivered(self, envelope: Envelope) -> bool:
+        """Handed to the next incarnation: where the supervisor allows it, and the message says it may be repeated."""
+        assert self.ward is not None
+        if not (self.ward.redeliver and getattr(envelope.message, "idempotent", False)):
+            return False
+        if envelope.attempts > self.ward.redeliver:
+            self.system.report(Poisoned(self.id, envelope.message, envelope.attempts))
+            return False
+        self.mailbox.put_back([envelope])
+        return True
+
+    def _lost(self, envelope: Envelope, error: Exception, returns: bool) -> None:
+        if envelope.reply is None:
+            self.system.report(DeadLetter(self.id, envelope.message, "crashed", envelope.attempts))
+        elif returns:
+            failed = ActorRestarting(self.id, Crashed(error), started=True)
+            failed.__cause__ = error
+            envelope.reply.fail(failed)
+        else:
+            envelope.reply.fail(error)
+
+    # ------------------------------------------------------------------ timers
+    def set_timer(self, key: str, delay_s: float, message: Any, *, cause: Any = None) -> None:
+        self.cancel_timer(key)
+        self.rare.timers[key] = self.system.timers.set(key, (message, cause), delay_s, self._fire)
+
+    def cancel_timer(self, key: str) -> None:
+        timer = self._rare.timers.pop(key, None) if self._rare is not None else None
+        if timer is not None:
+            self.system.timers.cancel(timer)
+
+    def _fire(self, timer: Timer) -> None:
+        if self.phase is _LIVE:
+            message, cause = timer.message
+            self.deliver(Envelope(message, token=timer, cause=cause), Lane.URGENT)
+
+    # ------------------------------------------------------------------ the stash, and oneself
+    def stash(self) -> None:
+        """Put the message in hand aside, up to the capacity of the mailbox.
+
+        Raises:
+            MailboxFull: as many are aside already.
+        """
+        envelope = self.envelope
+        if envelope is None:
+            return
+        stash = self.rare.stash
+        if len(stash) >= self.limits.capacity:
+            raise MailboxFull(self.id, self.limits.capacity, "stashed messages")
+        stash.append(envelope)
+        self.current = NOTHING
+
+    def unstash_all(self) -> None:
+        """Handle what was put aside next, in the order in which it came."""
+        rare = self._rare
+        if rare is not None and rare.stash:
+            self.mailbox.put_back(rare.stash)
+            rare.stash = []
+            if self.phase is _LIVE:
+                self.dispatcher.make_runnable(self)
+
+    def tell_self(self, message: Any, *, lane: Lane = Lane.NORMAL) -> None:
+        self.deliver(Envelope(message), lane)

@@ -1,0 +1,38 @@
+"""How a task waits on trio; imported only where trio runs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import trio
+
+__all__ = ["TrioParker"]
+
+
+class TrioParker:
+    """One wait of one task."""
+
+    __slots__ = ("_task", "_woken")
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+        self._woken = False
+
+    def unpark(self) -> None:
+        self._woken = True
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    def wait(self) -> TrioParker:
+        return self
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        if not self._woken:
+            self._task = trio.lowlevel.current_task()
+            yield from trio.lowlevel.wait_task_rescheduled(self._gone).__await__()  # noqa: ASYNC105  it is awaited
+
+    def _gone(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED

@@ -1,0 +1,189 @@
+"""How an actor works: tasks in its scope, shielded clean-up on a budget, and the worker of an async handler.
+
+Whatever awaits is a task in the actor's own cancel scope, which is made with the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+
+from actors.actor import ActorCrashed, Killed, TaskFailed
+from actors.errors import ActorStopped, InvalidOption
+from actors.host import TASK, Host, TaskRecord, Worker, sole
+from actors.mailbox import Envelope, Lane
+from actors.place import NOTHING, Phase, is_async
+from actors.reading import Reader
+from actors.ref import CALL, Call, Reply
+from actors.scopes import Scope
+
+__all__ = ["Workplace"]
+
+
+class Workplace(Reader):
+    """An actor that has tasks."""
+
+    __slots__ = ()
+
+    # ------------------------------------------------------------------ tasks
+    @property
+    def scope(self) -> Scope:
+        rare = self.rare
+        if rare.scope is None:
+            rare.scope = Scope(self.id)
+        return rare.scope
+
+    def start_task(self, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, name: str = "") -> None:
+        """Run ``fn(*args)`` in this actor's scope.
+
+        Raises:
+            ActorStopped: the actor is stopping, or its scope was cancelled.
+        """
+        if self.phase is not Phase.LIVE or self.scope.cancelled:
+            raise ActorStopped(self.id, self.reason or self.scope.cause)
+        envelope = self.envelope if type(self._asked) is tuple else self.current
+        reply = envelope.reply if type(envelope) is Envelope and isinstance(envelope.reply, Reply) else None
+        self.open_host().lead(self._run_task, fn, args, name, reply)
+
+    async def _run_task(
+        self, fn: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...], name: str, reply: Reply | None
+    ) -> None:
+        record = TaskRecord(name or getattr(fn, "__qualname__", type(fn).__name__), fn(*args))
+        tasks = self.rare.tasks
+        tasks[record] = None
+        TASK.set(record)
+        CALL.set(Call(self.id, reply.deadline if reply is not None and not reply.settled else None, blocking=False))
+        try:
+            if reply is None or reply.settled or reply.detached:
+                await record.coroutine
+            else:
+                with anyio.CancelScope() as scope:
+                    reply.on_withdrawal(scope.cancel)
+                    await record.coroutine
+        except* Exception as errors:
+            self._task_failed(record.name, sole(errors))
+        finally:
+            del tasks[record]
+
+    def _task_failed(self, name: str, error: Exception) -> None:
+        if self.phase is Phase.LIVE:
+            self.deliver(Envelope(TaskFailed(name, error)), Lane.CONTROL)
+        else:
+            self.system.report(ActorCrashed(self.id, error))
+
+    def open_host(self) -> Host:
+        if self.scope.cancelled:
+            raise ActorStopped(self.id, self.scope.cause)
+        if self.host is None:
+            home = self.home.open_host() if self.home is not None else None
+            self.host = Host(self, home)
+            if home is None:
+                self.system.start_host(self.host.run)
+            else:
+                home.start(self.host.run)
+        elif not self.host.open:
+            raise ActorStopped(self.id, "the scope it lived in was cancelled")
+        return self.host
+
+    @contextmanager
+    def cleanup(self, budget_s: float) -> Iterator[anyio.CancelScope]:
+        """A shielded block for clean-up, of at most *budget_s* seconds, out of the one budget of this actor."""
+        if not budget_s >= 0:
+            raise InvalidOption(f"cleanup in {self.id!r}", "budget_s", budget_s, "give seconds >= 0")
+        rare, task, began = self.rare, TASK.get(), self.backend.now()
+        nested = task is not None and task.cleaning > 0
+        left_s = 0.0 if isinstance(self.reason, Killed) else rare.cleanup_left_s
+        deadline = began + max(min(budget_s, left_s), 0.0)
+        if task is not None:
+            task.cleaning += 1
+        try:
+            with anyio.CancelScope(shield=not nested, deadline=deadline) as scope:
+                yield scope
+        finally:
+            if task is not None:
+                task.cleaning -= 1
+            if not nested:
+                rare.cleanup_left_s -= self.backend.now() - began
+
+    # ------------------------------------------------------------------ an async handler
+    def wake_worker(self) -> int:
+        """See that somebody reads the mailbox of an actor with an async handler."""
+        if self._rare is not None and self._rare.suspended:
+            return 0
+        if self.phase is not Phase.LIVE or not self.has_message():
+            return 0
+        rare = self.rare
+        if rare.worker is None:
+            rare.worker = Worker(self)
+            try:
+                self.start_task(self._work, rare.worker, name="receive")
+            except ActorStopped:
+                self.begin_stop(Killed(self.scope.cause))
+        else:
+            rare.worker.wake()
+        return 1
+
+    async def _work(self, worker: Worker) -> None:
+        """The worker's life. Without it nothing is read, so its end, other than by a stop, is the actor's."""
+        try:
+            await worker.run()
+        finally:
+            self.begin_stop(Killed(self.scope.cause))
+
+    def has_message(self) -> bool:
+        suspended = self._rare is not None and self._rare.suspended
+        return self.box is not None and len(self.box) > 0 and self.phase is Phase.LIVE and not suspended
+
+    async def serve_next(self) -> None:
+        """Have the async handler handle the next message, to its end."""
+        item = self.mailbox.take()
+        if item is None or (type(item) is Envelope and not self.due(item)):
+            return
+        self.handled += 1
+        self.current = item
+        self.rare.since = self.backend.now()
+        self.traced("handled", item)
+        try:
+            await self._serve(item)
+        finally:
+            self._left_unanswered()
+            self.current = NOTHING
+            for then in self.rare.between:
+                then()
+            self.rare.between.clear()
+
+    async def _serve(self, item: Any) -> None:
+        message, reply = (item.message, item.reply) if type(item) is Envelope else (item, None)
+        CALL.set(Call(self.id, reply.deadline if isinstance(reply, Reply) else None, blocking=True))
+        try:
+            if isinstance(reply, Reply) and not reply.detached:
+                with anyio.CancelScope() as scope:
+                    reply.on_withdrawal(scope.cancel)
+                    self.answer(await self.actor.receive(self, message))
+            else:
+                self.answer(await self.actor.receive(self, message))
+        except Exception as error:
+            self.crash(sole(error))
+
+    def _left_unanswered(self) -> None:
+        """The handler was cancelled: whoever asked hears of the end when it comes."""
+        envelope = self.current
+        if type(envelope) is Envelope and envelope.reply is not None and not envelope.reply.settled:
+            self.defer(envelope)
+
+    # ------------------------------------------------------------------ under observation
+    def suspend(self) -> None:
+        """Handle nothing more for now."""
+        self.rare.suspended = self.held = True
+        self.going = False
+
+    def resume(self) -> None:
+        """Go on with what has come meanwhile."""
+        self.rare.suspended = False
+        self.held = is_async(type(self.actor))
+        self.going = self.phase is Phase.LIVE and not self.held
+        if self.phase is Phase.LIVE and self.box is not None and len(self.box):
+            self.dispatcher.make_runnable(self, first=bool(self.box.control))
