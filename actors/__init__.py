@@ -44,6 +44,7 @@ from actors.machine import ANY, Effect, Event, IllegalTransition, Machine, Rule,
 from actors.mailbox import Coalesce, Lane, Limits, Mailbox, Overflow
 from actors.nursery import ActorSystem, open_system
 from actors.ref import Ref
+from actors.resource import Resource, Use
 from actors.restart import AutoShutdown, Intensity, Restart, Strategy
 from actors.scopes import Scope
 from actors.supervision import (
@@ -110,6 +111,7 @@ __all__ = [
     "Poisoned",
     "Pool",
     "Ref",
+    "Resource",
     "Restart",
     "RestartChild",
     "RestartLimitExceeded",
@@ -126,6 +128,7 @@ __all__ = [
     "Supervisor",
     "TaskFailed",
     "TaskSeen",
+    "Use",
     "WhichChildren",
     "WrongMessage",
     "open_system",
