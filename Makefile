@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test lint types docs bench mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ types: $(VENV)/ready  ## mypy --strict over the packages, pyright over the API a
 
 docs: $(VENV)/ready  ## The pages that are generated from the tables
 	$(BIN)/python -m supervisor.surfaces.machines > docs/machines.md
+
+mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten must be killed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
+	$(BIN)/python tests/mutation/mutants.py
 
 bench: $(VENV)/ready  ## Ratios against bare primitives, measured in the same run
 	$(BIN)/python benchmarks/kernel.py
