@@ -31,6 +31,7 @@ __all__ = [
     "StorePrompt",
     "SupervisorEffect",
     "Tell",
+    "TellNow",
     "Verify",
     "encoded",
 ]
@@ -47,6 +48,12 @@ class Tell(SupervisorEffect, frozen=True, kw_only=True):
 
     to: str
     event: Event
+
+
+class TellNow(Tell, frozen=True, kw_only=True):
+    """A word that interrupts: it does not wait for a disk, so that nothing else is begun before it is heard."""
+
+    exempt: ClassVar[bool] = True
 
 
 class StartTimer(SupervisorEffect, frozen=True, kw_only=True):

@@ -266,7 +266,9 @@ class Hands:
         if work.link is not None:
             work.prompted = incarnation
             current = self._tree.entity(work.session_id).data.current
-            work.text_of = current.id if current is not None else None
+            asked = current.id if current is not None else None
+            work.said = work.said if asked == work.text_of else ""
+            work.text_of = asked
             work.running.set()
             work.link.give(turn_id, incarnation, prompt)
 

@@ -144,7 +144,7 @@ class LinkBase:
         self._calls.clear()
         self._causes.clear()
         self._numbers = 0
-        self.work.text = ""
+        self.work.text = self.work.said
         if self._over or self._dying:
             self._conclude("error", "the agent is gone")
             return False
@@ -181,6 +181,7 @@ class LinkBase:
         open_calls = tuple(self._calls)
         verdict = judge(stop, error, open_calls=open_calls, status=status, intent=self._intent)
         if verdict.exit is Exit.SUCCESS:
+            self.work.said = self.work.text
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id))

@@ -45,7 +45,7 @@ from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.projection import Inspected
 from supervisor.subscriptions import Subscriptions
 from supervisor.tree import END_S, AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
-from supervisor.vocabulary import AbortPolicy, AbortScope, Kind, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, AbortScope, DeliveryPoint, Kind, LifecycleEvent
 from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["Session", "Supervisor", "TurnResult"]
@@ -96,9 +96,24 @@ class Session:
         """
         return await self._supervisor.request(self.id, prompt)
 
-    async def send(self, text: str, *, urgent: bool = False, sender: str = "host") -> str:
-        """Leave a message for the next prompt; an urgent one interrupts the turn that runs. The message's id."""
-        return await self._supervisor.send(self.id, text, urgent=urgent, sender=sender)
+    async def send(
+        self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"
+    ) -> str:
+        """Leave a message for the next prompt; an urgent one does not wait that long. The message's id.
+
+        Args:
+            text: what the agent is told.
+            urgent: it interrupts the turn that runs.
+            at: when an urgent one does: ``now`` (the default), at the ``tool_boundary`` (as soon as no tool call is
+                open), or not at all, but in a turn of its own right at the ``turn_end``; whoever waits for the turn
+                that ran is answered after that one.
+            sender: who says it.
+
+        Raises:
+            ValueError: *at* is none of these, or is given for a message that is not urgent.
+            NoSuchEntity: the session has ended.
+        """
+        return await self._supervisor.send(self.id, text, urgent=urgent, at=at, sender=sender)
 
     async def start_child(self, name: str, *, agent: str | AgentFunction | None = None) -> Session:
         """Start a child session: it ends before this one does."""
@@ -309,22 +324,29 @@ class Supervisor:
         self._answer_given.set()
         self._answer_given = anyio.Event()
 
-    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str:
-        """Leave a message for the session's next prompt; an urgent one interrupts the turn that runs.
+    async def send(
+        self, session_id: str, text: str, *, urgent: bool, sender: str, at: DeliveryPoint | str | None = None
+    ) -> str:
+        """Leave a message for the session's next prompt; an urgent one interrupts the turn that runs, when *at* says.
 
         Returns:
             The message's id; the message is durable.
 
         Raises:
+            ValueError: *at* is no delivery point, or is given for a message that is not urgent.
             NoSuchEntity: no living session has that id.
             Refused: the session has ended.
         """
+        point = _point(urgent, at)
         self._work(session_id)
         _check_text("text", text)
         self._messages += 1
         message_id = f"m{self.journal.generation}.{self._messages}"
-        kind = UrgentMessage if urgent else MessageReceived
-        event = kind(message_id=message_id, sender=sender, text=text)
+        event: UrgentMessage | MessageReceived
+        if urgent:
+            event = UrgentMessage(message_id=message_id, sender=sender, text=text, point=point)
+        else:
+            event = MessageReceived(message_id=message_id, sender=sender, text=text)
         lane = Lane.URGENT if urgent else Lane.NORMAL
         await self.tree.post(session_id, event, cause=Cause(actor=sender), lane=lane)
         return message_id
@@ -482,8 +504,13 @@ class Supervisor:
         """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
         self.stopping.set()
         with anyio.move_on_after(self.settings.drain_s):
-            while self._waiting and not self.stop_now.is_set() and self.failure is None:
+            while self._unanswered() and not self.stop_now.is_set() and self.failure is None:
                 await any_of(self._answer_given, self.stop_now)
+
+    def _unanswered(self) -> bool:
+        """True while somebody waits for an answer, or a message has a turn that nobody waits for."""
+        sessions = (self.tree.entities.get(session_id) for session_id in self.tree.works)
+        return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
 
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""
@@ -597,6 +624,18 @@ def _check_text(field: str, text: str) -> None:
     except UnicodeEncodeError as error:
         words = f"{field}: character {error.start} is half a surrogate pair; give valid Unicode text"
         raise ValueError(words) from None
+
+
+def _point(urgent: bool, at: DeliveryPoint | str | None) -> DeliveryPoint:
+    """When an urgent message is delivered; at once if nobody says otherwise."""
+    try:
+        point = DeliveryPoint.NOW if at is None else DeliveryPoint(at)
+    except ValueError:
+        known = ", ".join(DeliveryPoint)
+        raise ValueError(f"at: {at!r} is no delivery point of an urgent message; allowed: {known}") from None
+    if at is not None and not urgent:
+        raise ValueError(f"at: {point} is for urgent messages only; make it urgent, or leave it for the next prompt")
+    return point
 
 
 def _check_name(name: str) -> None:

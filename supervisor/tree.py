@@ -164,6 +164,8 @@ class Work:
         self.text = ""
         self.text_of: str | None = None
         """The request that the text answers."""
+        self.said = ""
+        """What the agent said to that request in turns that succeeded."""
         self._tasks = 0
         self._quiet = anyio.Event()
 

@@ -14,6 +14,7 @@ __all__ = [
     "AbortPolicy",
     "AbortReason",
     "AbortScope",
+    "DeliveryPoint",
     "Exit",
     "Kind",
     "Ladder",
@@ -44,6 +45,14 @@ class AbortScope(StrEnum):
     TOOL = "tool"
     SIBLING = "sibling"
     SESSION = "session"
+
+
+class DeliveryPoint(StrEnum):
+    """When an urgent message interrupts: at once, when no tool call is open, or never, but heard when the turn ends."""
+
+    NOW = "now"
+    TOOL_BOUNDARY = "tool_boundary"
+    TURN_END = "turn_end"
 
 
 class TransitionReason(StrEnum):

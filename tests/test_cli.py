@@ -239,6 +239,8 @@ def test_where_nothing_ever_ran_nothing_can_be_asked(tmp_path: Path, tell: Tell,
         (["abort", "lead"], "Missing option '--scope'. Choose from: tool, sibling, session; see `supervisor abort"),
         (["abort", "lead", "--scope", "world"], "'world' is not one of 'tool', 'sibling', 'session'"),
         (["why"], "Missing argument 'ID'"),
+        (["send", "lead", "x", "--urgent", "--at", "noon"], "'noon' is not one of 'now', 'tool_boundary', 'turn_end'"),
+        (["send", "lead", "x", "--at", "turn_end"], "--at turn_end: only an urgent message is delivered before"),
         (["events", "--after", "-1"], "-1 is not in the range x>=0"),
         (["run", "plan.yaml", "--backend", "curio"], "'curio' is not one of 'asyncio', 'trio'"),
         (["run", "plan.yaml", "--workdir", "/no/such/place"], "--workdir: no directory '/no/such/place'"),
@@ -551,6 +553,8 @@ def test_sending(tell: Tell, running: Running) -> None:
     assert (told.status, told.json["message_id"][0]) == (0, "m")
     urgent = tell("send", "lead", "look now", "--urgent", "--state-dir", running.state_dir)
     assert (urgent.status, urgent.out.endswith("for lead\n")) == (0, True)
+    later = tell("send", "lead", "look", "--urgent", "--at", "turn_end", "--state-dir", running.state_dir)
+    assert (later.status, later.out.endswith("for lead\n")) == (0, True)
     for session in ("nobody", "lead/docs"):
         told = tell("send", session, "hello", "--state-dir", running.state_dir)
         assert (told.status, told.out) == (2, "")

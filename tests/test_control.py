@@ -68,13 +68,13 @@ class Played:
         self.asked.append((target, scope, reason, actor))
         return Receipt(abort_id="abort-1", target=target, scope=scope, reason=reason, already_ended=False)
 
-    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str:
+    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str, at: str | None = None) -> str:
         match session_id:
             case "ended":
                 raise Refused("session: UrgentMessage in Stopped")
             case "bug":
                 raise KeyError("an index of ours")
-        self.asked.append((session_id, text, urgent, sender))
+        self.asked.append((session_id, text, urgent, sender, at))
         return "m1"
 
     def inspect(self, entity_id: str) -> Inspected:
@@ -173,11 +173,12 @@ async def test_messages_and_stops_arrive(path: Path) -> None:
     """What is sent, how urgently and by whom is what the supervisor hears."""
     played = Played()
     async with served(path, played):
-        sent = await answers(path, {"do": "send", "session": "lead", "text": "hi", "urgent": True, "sender": "me"})
+        message = {"do": "send", "session": "lead", "text": "hi", "urgent": True, "sender": "me", "at": "turn_end"}
+        sent = await answers(path, message)
         drained = await answers(path, {"do": "stop", "actor": "me"})
         stopped = await answers(path, {"do": "stop", "now": True, "actor": "me"})
     assert (sent, drained, stopped) == ([{"message_id": "m1"}], [{"stopping": "drain"}], [{"stopping": "now"}])
-    assert played.asked == [("lead", "hi", True, "me"), (False, "me"), (True, "me")]
+    assert played.asked == [("lead", "hi", True, "me", "turn_end"), (False, "me"), (True, "me")]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from supervisor.effects import (
     StorePrompt,
     SupervisorEffect,
     Tell,
+    TellNow,
     Verify,
     encoded,
 )
@@ -48,6 +49,10 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
             "to": "s:t1",
             "event": {"name": "task_failed", "fields": {"at": 2.5, "verdict": VERDICT, "abort_id": "x1"}},
         },
+    ),
+    (
+        TellNow(to="s", event=BackoffElapsed()),
+        {"to": "s", "event": {"name": "BackoffElapsed", "fields": {"at": 0.0}}},
     ),
     (
         StartTimer(name="backoff", delay_s=2.0, event=BackoffElapsed()),
@@ -92,9 +97,9 @@ def test_every_effect_is_tested() -> None:
 
 
 def test_only_what_ends_things_is_exempt() -> None:
-    """An abort never waits for a disk, and nothing else goes before its record."""
+    """An abort never waits for a disk, nor the word that leads to an interrupt; nothing else goes before its record."""
     exempt = {one for one in KINDS if one.exempt}
-    assert exempt == {CancelSession, CancelStep, ForceStopSession, EndScope, CancelTool}
+    assert exempt == {CancelSession, CancelStep, ForceStopSession, EndScope, CancelTool, TellNow}
 
 
 @pytest.mark.parametrize(("effect", "fields"), JOURNALLED, ids=[one.__name__ for one in KINDS])

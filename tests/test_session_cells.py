@@ -36,6 +36,8 @@ from supervisor.lifecycles.events import (
     AgentLaunched,
     AgentSpawned,
     BackoffElapsed,
+    BoundaryAwaited,
+    BoundaryReached,
     Ended,
     FatalError,
     GraceExceeded,
@@ -61,7 +63,7 @@ from supervisor.lifecycles.session import (
     backoff_ms,
     stale,
 )
-from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
 
 S = Session
 LIVE = [one for one in S if one is not S.STOPPED]
@@ -87,6 +89,7 @@ EVENTS: dict[str, Event] = {
     "SessionStable": SessionStable(incarnation=3),
     "UrgentMessage": UrgentMessage(message_id="m3", sender="cat", text="now"),
     "MessageReceived": MessageReceived(message_id="m3", sender="cat", text="now"),
+    "BoundaryReached": BoundaryReached(incarnation=3),
     "GraceExceeded": GraceExceeded(incarnation=3),
     "BackoffElapsed": BackoffElapsed(),
     "OperatorStop": OperatorStop(reason="enough"),
@@ -104,14 +107,16 @@ TAKEN = {
         "TurnRequested AgentLaunched UrgentMessage MessageReceived TurnReaped"
     ),
     S.RUNNING: (
-        "SessionExited UrgentMessage OperatorStop FatalError TurnRequested SessionStable MessageReceived TurnReaped"
+        "SessionExited UrgentMessage OperatorStop FatalError "
+        "TurnRequested SessionStable MessageReceived TurnReaped BoundaryReached"
     ),
     S.INTERRUPTING: (
-        "SessionExited GraceExceeded OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped"
+        "SessionExited GraceExceeded OperatorStop FatalError "
+        "TurnRequested UrgentMessage MessageReceived TurnReaped BoundaryReached"
     ),
     S.SESSION_COMPLETE: "WorktreeReady OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
     S.COOLING_DOWN: "BackoffElapsed OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
-    S.STOPPED: "OperatorStop FatalError SessionExited TurnReaped Ended",
+    S.STOPPED: "OperatorStop FatalError SessionExited TurnReaped Ended BoundaryReached",
 }
 
 
@@ -196,7 +201,8 @@ def seed_cases() -> Iterator[Case]:
     rows = [("", None, 2), ("one message", 1, 1), ("no message", 0, 0), ("more than there are", 9, 2)]
     for name, messages, offered in rows:
         ready = PromptReady(prompt="Q", messages=messages)
-        changes: dict[str, Any] = {"incarnation": 4, "prompt": "Q", "offered": offered}
+        # The second message is urgent: where it came too late for this prompt, it will interrupt it.
+        changes: dict[str, Any] = {"incarnation": 4, "prompt": "Q", "offered": offered, "urgent_latched": offered < 2}
         yield case(name, S.BUILDING_PROMPT, ready, S.SPAWNING, *launch, **changes)
     yield from starts()
     yield from exits_in_spawning()
@@ -333,6 +339,7 @@ def extension_cases() -> Iterator[Case]:
     yield case("", S.SPAWNING, EVENTS["AgentLaunched"], S.SPAWNING, launched)
     yield case("", S.RUNNING, EVENTS["SessionStable"], S.RUNNING, consecutive_errors=0)
     yield from reaped_cases()
+    yield from point_cases()
     yield case("", S.STOPPED, EVENTS["SessionExited"], S.STOPPED, concluded=3)
     yield from ended_cases()
 
@@ -353,6 +360,76 @@ def reaped_cases() -> Iterator[Case]:
     yield case("rejected", at, bad, at, no, data=replace(BETWEEN, queue=()), current=None)
     yield case("another turn", at, TurnReaped(turn_id="s:t3", completed=True), at)
     yield case("twice", at, done, at, data=replace(BETWEEN, current=None, queue=()))
+
+
+def urgent(point: DeliveryPoint, message_id: str = "m3") -> tuple[UrgentMessage, Message]:
+    """An urgent message for that point, and how it is kept."""
+    fields: dict[str, Any] = {"sender": "cat", "text": "now", "point": point}
+    return UrgentMessage(message_id=message_id, **fields), Message(id=message_id, urgent=True, **fields)
+
+
+BOUNDARY, BOUNDARY_KEPT = urgent(DeliveryPoint.TOOL_BOUNDARY)
+AT_END, AT_END_KEPT = urgent(DeliveryPoint.TURN_END)
+
+
+def point_cases() -> Iterator[Case]:
+    """Every (state, delivery point) but ``now``, which is the specification's own."""
+    for state in LIVE:
+        inbox = DATA[state].inbox
+        awaits: tuple[Effect, ...] = (Tell(to="s:t4", event=BoundaryAwaited()),) if state is S.RUNNING else ()
+        latch: dict[str, Any] = {"urgent_latched": True} if state is S.SPAWNING else {}
+        yield case("boundary", state, BOUNDARY, state, *awaits, inbox=(*inbox, BOUNDARY_KEPT), **latch)
+        yield case("turn end", state, AT_END, state, inbox=(*inbox, AT_END_KEPT))
+    yield from boundary_cases()
+    yield from turn_end_cases()
+
+
+def boundary_cases() -> Iterator[Case]:
+    """What waited for the tool boundary interrupts when it is reached; where nothing waits, nothing happens."""
+    reached = EVENTS["BoundaryReached"]
+    waiting = session(inbox=(OLD, replace(BOUNDARY_KEPT, sender="dan")))
+    interrupt = CancelSession(reason="urgent message from dan", abort_reason=AbortReason.USER_INTERRUPT)
+    grace = StartTimer(name="grace", delay_s=10.0, event=GraceExceeded(incarnation=3))
+    yield case("", S.RUNNING, reached, S.INTERRUPTING, interrupt, grace, data=waiting)
+    for name, inbox in (("nothing waits", (OLD,)), ("for the end", (OLD, AT_END_KEPT))):
+        yield case(name, S.RUNNING, reached, S.RUNNING, data=session(inbox=inbox))
+    for state in (S.INTERRUPTING, S.STOPPED):
+        yield case("", state, reached, state)
+
+
+def turn_end_cases() -> Iterator[Case]:
+    """A message for the end of the turn gets a turn of its own right then; it never interrupts."""
+    rest = replace(BETWEEN, current=None, queue=(), inbox=())
+    own = Request(id="m3", prompt="")
+    opened = (OpenTurn(turn_id="s:t5", request_id="m3"), PrepareWorktree())
+    fresh: dict[str, Any] = {"turn_seq": 5, "turn_id": "s:t5"}
+    at = S.SESSION_COMPLETE
+    yield case("turn end, at rest", at, AT_END, at, *opened, data=rest, current=own, inbox=(AT_END_KEPT,), **fresh)
+    yield case("boundary, at rest", at, BOUNDARY, at, data=rest, inbox=(BOUNDARY_KEPT,))
+    newborn = replace(DATA[S.INITIALIZING], current=None, queue=())
+    yield case("turn end, at rest", S.INITIALIZING, AT_END, S.INITIALIZING, data=newborn, inbox=(AT_END_KEPT,))
+    done, owed = EVENTS["TurnReaped"], replace(BETWEEN, inbox=(NEW, AT_END_KEPT))
+    further = (OpenTurn(turn_id="s:t5", request_id="r1"), PrepareWorktree())
+    yield case("owed", at, done, at, *further, data=owed, current=replace(FIRST, prompt=""), **fresh)
+    bad = TurnReaped(turn_id="s:t4", completed=False, error="rejected")
+    no = Answer(request_id="r1", outcome="failed", error="rejected")
+    following = (OpenTurn(turn_id="s:t5", request_id="r2"), PrepareWorktree())
+    yield case("rejected, owed, next", at, bad, at, no, *following, data=owed, current=SECOND, queue=(), **fresh)
+    alone = replace(owed, queue=())
+    yield case("rejected, owed", at, bad, at, no, *opened, data=alone, current=own, **fresh)
+    ready = PromptReady(prompt="Q", messages=0)
+    late = SessionExited(
+        incarnation=4,
+        verdict=Verdict(exit=Exit.TIMEOUT, error="the agent was not ready in time", abort_reason=AbortReason.TIMEOUT),
+    )
+    launch = (
+        StorePrompt(prompt="Q"),
+        LaunchAgent(incarnation=4, prompt="Q"),
+        StartTimer(name="spawn", delay_s=60.0, event=late),
+    )
+    built: dict[str, Any] = {"incarnation": 4, "prompt": "Q", "offered": 0}
+    too_late = replace(BETWEEN, inbox=(AT_END_KEPT,))
+    yield case("turn end, too late", S.BUILDING_PROMPT, ready, S.SPAWNING, *launch, data=too_late, **built)
 
 
 def ended_cases() -> Iterator[Case]:
@@ -393,10 +470,10 @@ def test_refused_cell(state: S, name: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """8 states x 15 events are 120 cells: 62 are refused, and each of the other 58 has a case."""
+    """8 states x 16 events are 128 cells: 67 are refused, and each of the other 61 has a case."""
     assert sorted(EVENTS) == sorted(SESSION.events)
     tested = {(one.state, type(one.event).name()) for one in CASES}
-    assert (len(CELLS), len(REFUSED), len(tested)) == (120, 62, 58)
+    assert (len(CELLS), len(REFUSED), len(tested)) == (128, 67, 61)
     assert tested.isdisjoint(REFUSED)
     assert len({one.name for one in CASES}) == len(CASES)
 
@@ -408,6 +485,7 @@ COLUMN: dict[tuple[S, str, S], list[str]] = {
     (S.SPAWNING, "SessionExited", S.STOPPED): ["LogFatal"],
     (S.RUNNING, "SessionExited", S.STOPPED): ["LogFatal"],
     (S.RUNNING, "UrgentMessage", S.INTERRUPTING): ["CancelSession"],
+    (S.RUNNING, "BoundaryReached", S.INTERRUPTING): ["CancelSession"],
     (S.INTERRUPTING, "GraceExceeded", S.BUILDING_PROMPT): ["ForceStopSession"],
     (S.RUNNING, "OperatorStop", S.STOPPED): ["CancelSession"],
     (S.INTERRUPTING, "OperatorStop", S.STOPPED): ["CancelSession"],
@@ -498,8 +576,26 @@ def test_limits_are_used_where_they_are_named() -> None:
     assert [backoff_ms(number, limits) for number in (1, 2, 3)] == [10, 20, 25]
 
 
+@pytest.mark.parametrize(
+    ("first", "again", "kept"),
+    [
+        ("turn_end", "now", "now"),
+        ("now", "turn_end", "now"),
+        ("tool_boundary", "turn_end", "tool_boundary"),
+        (None, "turn_end", "turn_end"),
+    ],
+)
+def test_a_message_that_comes_again_is_as_soon_as_it_ever_was(first: str | None, again: str, kept: str) -> None:
+    """The sooner of two points counts; a message that was not urgent takes the point of the urgent one."""
+    before = urgent(DeliveryPoint(first))[1] if first else replace(AT_END_KEPT, urgent=False, point=DeliveryPoint.NOW)
+    step = SESSION.step(S.COOLING_DOWN, session(inbox=(before,)), urgent(DeliveryPoint(again))[0])
+    assert step.data.inbox == (urgent(DeliveryPoint(kept))[1],)
+
+
 # ---------------------------------------------------------------------------------------------------- staleness
-@pytest.mark.parametrize("name", ["AgentLaunched", "SessionStarted", "SessionExited", "SessionStable", "GraceExceeded"])
+@pytest.mark.parametrize(
+    "name", ["AgentLaunched", "SessionStarted", "SessionExited", "SessionStable", "BoundaryReached", "GraceExceeded"]
+)
 @pytest.mark.parametrize(
     ("incarnation", "concluded", "late"),
     [(3, 2, False), (2, 2, True), (2, 1, True), (1, 2, True), (3, 3, True), (0, 2, True)],
@@ -555,7 +651,15 @@ NEXT = {
     S.STOPPED: "TurnReaped",
 }
 COMMON = ["next"] * 8 + ["failure"] * 2 + ["TurnReaped"]
-WORK = ["TurnRequested", "UrgentMessage", "MessageReceived", "AgentLaunched", "GraceExceeded", "SessionStable"]
+WORK = [
+    "TurnRequested",
+    "BoundaryReached",
+    "UrgentMessage",
+    "MessageReceived",
+    "AgentLaunched",
+    "GraceExceeded",
+    "SessionStable",
+]
 RARE = ["next"] * 15 + ["OperatorStop", "FatalError", "WorktreeReady", "PromptReady", "BackoffElapsed"]
 KINDS = st.one_of(*(st.sampled_from(kinds) for kinds in (COMMON, COMMON, WORK, RARE)))
 OPS = st.tuples(KINDS, st.integers(0, 3), st.sampled_from([OK, ERROR, TIMEOUT]))
@@ -592,7 +696,9 @@ class Run:
                 return replace(event, verdict=verdict)
             case TurnRequested():
                 return replace(event, request_id=f"r{self.numbers}")
-            case UrgentMessage() | MessageReceived():
+            case UrgentMessage():
+                return replace(event, message_id=f"m{self.numbers}", point=list(DeliveryPoint)[number % 3])
+            case MessageReceived():
                 return replace(event, message_id=f"m{self.numbers}")
             case TurnReaped():
                 return replace(event, turn_id=self.data.turn_id if number else "s:t0", completed=number > 1)
@@ -686,6 +792,7 @@ def test_any_sequence_keeps_the_account(
     run.take(OperatorStop(reason="the end"))
     run.take(Ended(rung="cancel", took_s=0.1))
     assert run.state is S.STOPPED
-    assert sorted(run.answered) == sorted(run.asked)
+    # What nobody asked for is answered too, under the name of the message that had a turn of its own.
+    assert sorted(one for one in run.answered if one not in run.messages) == sorted(run.asked)
     folds = [SESSION.replay(S.INITIALIZING, run.born, run.accepted) for _ in range(2)]
     assert folds == [(run.state, run.data)] * 2

@@ -7,6 +7,7 @@ refused, and neither a dropped nor a refused event changes anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, IllegalTransition, Step
-from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, Verify
+from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, TellNow, Verify
 from supervisor.lifecycles.events import (
     AgentReaped,
     AgentSpawned,
+    BoundaryAwaited,
+    BoundaryReached,
     CompactionCompleted,
     CompactNeeded,
     SessionExited,
@@ -60,6 +63,7 @@ EVENTS: dict[str, Event] = {
     "task_completed": TaskCompleted(),
     "task_failed": TaskFailed(verdict=BAD),
     "agent_reaped": AgentReaped(),
+    "boundary": BoundaryAwaited(),
 }
 
 NEWBORN = TurnData(id="s:t1", session_id="s")
@@ -79,17 +83,17 @@ DATA = {
 
 # What each event means in each state: - refused, ~ too late, otherwise the next state. Columns as in EVENTS.
 GRID = """
-state       claimed   launched  ready    started   result   compact     compacted  verify     completed   failed  reaped
-IDLE        CLAIMING  -         -        -         ~        -           -          -          -           -       -
-CLAIMING    -         SPAWNING  -        -         ~        -           -          -          -           FAILED  -
-SPAWNING    -         ~         RUNNING  -         ~        -           -          -          -           FAILED  -
-RUNNING     -         ~         ~        TOOL_USE  ~        COMPACTING  -          VERIFYING  -           FAILED  -
-TOOL_USE    -         ~         ~        TOOL_USE  RUNNING  -           -          -          -           FAILED  -
-COMPACTING  -         ~         ~        -         ~        -           RUNNING    RUNNING    -           FAILED  -
-VERIFYING   -         ~         ~        -         ~        RUNNING     -          -          COMPLETING  FAILED  -
-COMPLETING  -         ~         ~        -         ~        -           -          -          -           ~       REAPED
-FAILED      -         ~         ~        -         ~        -           -          -          -           ~       REAPED
-REAPED      -         ~         ~        -         ~        -           -          -          -           ~       -
+state      claimed  launched ready   started  result  compact    compacted verify    completed  failed reaped boundary
+IDLE       CLAIMING -        -       -        ~       -          -         -         -          -      -      -
+CLAIMING   -        SPAWNING -       -        ~       -          -         -         -          FAILED -      -
+SPAWNING   -        ~        RUNNING -        ~       -          -         -         -          FAILED -      -
+RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -         VERIFYING -          FAILED -      RUNNING
+TOOL_USE   -        ~        ~       TOOL_USE RUNNING -          -         -         -          FAILED -      TOOL_USE
+COMPACTING -        ~        ~       -        ~       -          RUNNING   RUNNING   -          FAILED -      COMPACTING
+VERIFYING  -        ~        ~       -        ~       RUNNING    -         -         COMPLETING FAILED -      VERIFYING
+COMPLETING -        ~        ~       -        ~       -          -         -         -          ~      REAPED COMPLETING
+FAILED     -        ~        ~       -        ~       -          -         -         -          ~      REAPED FAILED
+REAPED     -        ~        ~       -        ~       -          -         -         -          ~      -      REAPED
 """
 CELLS = [
     (Turn[state], name, word)
@@ -113,11 +117,11 @@ def test_cell(state: T, name: str, word: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """10 states x 11 events (agent_spawned counts twice): 63 are refused, 27 come too late, 20 are rules."""
+    """10 states x 12 events (agent_spawned counts twice): 66 are refused, 27 come too late, 27 are rules."""
     assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
     words = [word for _, _, word in CELLS]
     late, refused = words.count("~"), words.count("-")
-    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (110, 63, 27, 20)
+    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (120, 66, 27, 27)
 
 
 # ---------------------------------------------------------------------------------------- what each rule does
@@ -156,6 +160,24 @@ DEADLINE = StartTimer(name="turn", delay_s=300.0, event=TaskFailed(verdict=SLOW)
 BOTH = replace(READY, calls=2, open=(ONE, TWO))
 SEALED: dict[str, Any] = {"phase": "settled"}
 ABORT = TaskFailed(verdict=ABORTED, abort_id="x1")
+
+
+def boundary_cases() -> Iterator[Case]:
+    """Who awaits the boundary hears at once where no call is open, else with the last result; never after the turn."""
+    awaited, reached = EVENTS["boundary"], TellNow(to="s", event=BoundaryReached(incarnation=2))
+    yield case("", T.TOOL_USE, awaited, T.TOOL_USE, boundary_awaited=True)
+    for state in (T.RUNNING, T.COMPACTING):
+        yield case("", state, awaited, state, reached)
+    for state in (T.VERIFYING, T.COMPLETING, T.FAILED, T.REAPED):
+        yield case("", state, awaited, state)
+    waiting, both = replace(DATA[T.TOOL_USE], boundary_awaited=True), replace(BOTH, boundary_awaited=True)
+    changes: dict[str, Any] = {"open": (), "boundary_awaited": False}
+    yield case("awaited", T.TOOL_USE, EVENTS["tool_completed"], T.RUNNING, reached, data=waiting, **changes)
+    yield case("awaited, one of two", T.TOOL_USE, EVENTS["tool_completed"], T.TOOL_USE, data=both, open=(TWO,))
+    aborted = ToolCompleted(call_id="c1", outcome="aborted", reason="enough", abort_id="x1")
+    cancelled = cancel(ONE, "x1", "enough")
+    yield case("awaited, aborted", T.TOOL_USE, aborted, T.RUNNING, cancelled, reached, data=waiting, **changes)
+
 
 CASES = [
     case("", T.IDLE, EVENTS["task_claimed"], T.CLAIMING, request_id="r1"),
@@ -252,6 +274,7 @@ CASES = [
         **SEALED,
     ),
     case("abort", T.RUNNING, ABORT, T.FAILED, exited(ABORTED), CleanUp(), verdict=ABORTED, abort_id="x1", **SEALED),
+    *boundary_cases(),
     case("deadline", T.RUNNING, DEADLINE.event, T.FAILED, exited(SLOW), CleanUp(), verdict=SLOW, **SEALED),
 ]
 
@@ -443,6 +466,8 @@ def test_any_sequence_keeps_the_account(ops: list[tuple[str, int, str]]) -> None
     reports = run.told(SessionExited)
     assert bool(reports) is (ran and DEADLINE in run.effects)
     told = [type(one.event) for one in run.effects if isinstance(one, Tell) and one.to == "s"]
-    assert told == [SessionExited] * len(reports) + [TurnReaped]
+    assert [one for one in told if one is not BoundaryReached] == [SessionExited] * len(reports) + [TurnReaped]
+    asked = [one for one in run.accepted if isinstance(one, BoundaryAwaited)]
+    assert told.count(BoundaryReached) <= len(asked)
     folds = [TURN.replay(T.IDLE, NEWBORN, run.accepted) for _ in range(2)]
     assert folds == [(run.state, run.data)] * 2

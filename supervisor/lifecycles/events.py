@@ -6,7 +6,7 @@ Names are past tense or the seed's spelling. Every event carries what its guards
 from __future__ import annotations
 
 from actors.machine import Event
-from supervisor.vocabulary import Exit, Verdict
+from supervisor.vocabulary import DeliveryPoint, Exit, Verdict
 
 __all__ = [
     "AgentExited",
@@ -16,6 +16,8 @@ __all__ = [
     "AgentSpawned",
     "AgentStarted",
     "BackoffElapsed",
+    "BoundaryAwaited",
+    "BoundaryReached",
     "CompactNeeded",
     "CompactionCompleted",
     "Ended",
@@ -92,11 +94,18 @@ class SessionStable(Event, frozen=True, kw_only=True):
 
 
 class UrgentMessage(Event, frozen=True, kw_only=True):
-    """A message that cannot wait for the end of the turn."""
+    """A message that cannot wait for the next prompt; *point* says how long it can wait."""
 
     message_id: str
     sender: str
     text: str
+    point: DeliveryPoint = DeliveryPoint.NOW
+
+
+class BoundaryReached(Event, frozen=True, kw_only=True):
+    """No tool call of the turn is open: what waited for that may interrupt it."""
+
+    incarnation: int
 
 
 class MessageReceived(Event, frozen=True, kw_only=True):
@@ -213,6 +222,10 @@ class TaskFailed(Event, frozen=True, kw_only=True):
     spelled = "task_failed"
     verdict: Verdict
     abort_id: str | None = None
+
+
+class BoundaryAwaited(Event, frozen=True, kw_only=True):
+    """The session wants to be told when no call of this turn is open."""
 
 
 class AgentReaped(Event, frozen=True, kw_only=True):

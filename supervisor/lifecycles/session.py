@@ -33,6 +33,8 @@ from supervisor.lifecycles.events import (
     AgentLaunched,
     AgentSpawned,
     BackoffElapsed,
+    BoundaryAwaited,
+    BoundaryReached,
     Ended,
     FatalError,
     GraceExceeded,
@@ -48,7 +50,7 @@ from supervisor.lifecycles.events import (
     UrgentMessage,
     WorktreeReady,
 )
-from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
 
 __all__ = [
     "SESSION",
@@ -107,6 +109,17 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     sender: str
     text: str
     urgent: bool
+    point: DeliveryPoint = DeliveryPoint.NOW
+
+    @property
+    def interrupts(self) -> bool:
+        """True if a turn whose prompt does not hold it is interrupted for it."""
+        return self.urgent and self.point is not DeliveryPoint.TURN_END
+
+    @property
+    def opens_turn(self) -> bool:
+        """True if it is owed a turn of its own when the one that runs ends."""
+        return self.urgent and self.point is DeliveryPoint.TURN_END
 
 
 class SessionData(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +179,22 @@ def clean_and_threshold_reached(data: SessionData, event: SessionExited) -> bool
     return exited_clean(data, event) and threshold_reached(data, event)
 
 
+def for_turn_end(data: SessionData, event: UrgentMessage) -> bool:
+    return event.point is DeliveryPoint.TURN_END
+
+
+def for_turn_end_and_at_rest(data: SessionData, event: UrgentMessage) -> bool:
+    return for_turn_end(data, event) and at_rest(data, event)
+
+
+def for_tool_boundary(data: SessionData, event: UrgentMessage) -> bool:
+    return event.point is DeliveryPoint.TOOL_BOUNDARY
+
+
+def message_interrupts(data: SessionData, event: Event) -> bool:
+    return any(message.interrupts for message in data.inbox)
+
+
 def urgent_latched(data: SessionData, event: Event) -> bool:
     return data.urgent_latched
 
@@ -212,8 +241,13 @@ def increment_session(data: SessionData, event: Event) -> Answered:
 
 
 def new_incarnation(data: SessionData, event: PromptReady) -> Answered:
+    """An urgent message that came too late for this prompt interrupts it as soon as the agent is ready."""
     offered = len(data.inbox) if event.messages is None else min(event.messages, len(data.inbox))
-    return _change(data, incarnation=data.incarnation + 1, prompt=event.prompt, offered=offered), ()
+    latched = any(message.interrupts for message in data.inbox[offered:])
+    changed = _change(
+        data, incarnation=data.incarnation + 1, prompt=event.prompt, offered=offered, urgent_latched=latched
+    )
+    return changed, ()
 
 
 def store_prompt(data: SessionData, event: PromptReady) -> Answered:
@@ -253,27 +287,50 @@ def send_prompt(data: SessionData, event: SessionStarted) -> Answered:
 
 
 def raise_latched(data: SessionData, event: Event) -> Answered:
-    last = [message for message in data.inbox if message.urgent][-1]
+    last = [message for message in data.inbox if message.interrupts][-1]
     again = UrgentMessage(message_id=last.id, sender=last.sender, text=last.text)
     return _change(data, urgent_latched=False), (Tell(to=data.id, event=again),)
 
 
 def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> Answered:
-    """Kept once, whatever how often it comes; it is urgent if it ever was."""
+    """Kept once, whatever how often it comes; it is urgent if it ever was, and as soon as it ever was."""
     urgent = isinstance(event, UrgentMessage)
-    if any(one.id == event.message_id for one in data.inbox):
-        again = [msgspec.structs.replace(one, urgent=True) if one.id == event.message_id else one for one in data.inbox]
-        return (_change(data, inbox=tuple(again)) if urgent else data), ()
-    message = Message(id=event.message_id, sender=event.sender, text=event.text, urgent=urgent)
-    return _change(data, inbox=(*data.inbox, message)), ()
+    message = Message(
+        id=event.message_id,
+        sender=event.sender,
+        text=event.text,
+        urgent=urgent,
+        point=event.point if isinstance(event, UrgentMessage) else DeliveryPoint.NOW,
+    )
+    if all(one.id != message.id for one in data.inbox):
+        return _change(data, inbox=(*data.inbox, message)), ()
+    again = [_sooner(one, message) if one.id == message.id else one for one in data.inbox]
+    return (_change(data, inbox=tuple(again)) if urgent else data), ()
+
+
+def _sooner(kept: Message, again: Message) -> Message:
+    point = min(kept.point, again.point, key=POINTS.index) if kept.urgent else again.point
+    return msgspec.structs.replace(kept, urgent=True, point=point)
 
 
 def latch_urgent(data: SessionData, event: UrgentMessage) -> Answered:
     return _change(data, urgent_latched=True), ()
 
 
+def ask_for_boundary(data: SessionData, event: UrgentMessage) -> Answered:
+    return data, (Tell(to=data.turn_id, event=BoundaryAwaited()),)
+
+
 def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
-    cancel = CancelSession(reason=f"urgent message from {event.sender}", abort_reason=AbortReason.USER_INTERRUPT)
+    return _interrupt_for(data, event.sender)
+
+
+def interrupt_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
+    return _interrupt_for(data, [message for message in data.inbox if message.interrupts][-1].sender)
+
+
+def _interrupt_for(data: SessionData, sender: str) -> Answered:
+    cancel = CancelSession(reason=f"urgent message from {sender}", abort_reason=AbortReason.USER_INTERRUPT)
     grace = GraceExceeded(incarnation=data.incarnation)
     return data, (cancel, StartTimer(name="grace", delay_s=data.limits.grace_s, event=grace))
 
@@ -367,16 +424,37 @@ def hurry(data: SessionData, event: OperatorStop) -> Answered:
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:
-    """The request whose turn was reaped is answered; the next one is taken."""
+    """The request whose turn was reaped is answered; the next one is taken.
+
+    A message that waited for the end of this turn comes first, in a turn of its own: the request is answered after it.
+    """
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()
+    if event.completed and _owed_turn(data) is not None:
+        return _go_on(data, msgspec.structs.replace(data.current, prompt=""), event)
     outcome = "completed" if event.completed else "failed"
     answer = Answer(request_id=data.current.id, outcome=outcome, error=event.error)
-    if not data.queue:
-        return _change(data, current=None), (answer,)
-    following, *rest = data.queue
-    data, opened = open_turn(_change(data, current=following, queue=tuple(rest)), event)
-    return data, (answer, *opened, PrepareWorktree())
+    if data.queue:
+        following, *rest = data.queue
+        data, opened = _go_on(_change(data, queue=tuple(rest)), following, event)
+        return data, (answer, *opened)
+    data, opened = deliver(_change(data, current=None), event)
+    return data, (answer, *opened)
+
+
+def deliver(data: SessionData, event: Event) -> Answered:
+    """A message that is owed a turn while nobody asks for anything gets one; its answer is the transcript's."""
+    message = _owed_turn(data)
+    return (data, ()) if message is None else _go_on(data, Request(id=message.id, prompt=""), event)
+
+
+def _owed_turn(data: SessionData) -> Message | None:
+    return next((message for message in data.inbox if message.opens_turn), None)
+
+
+def _go_on(data: SessionData, request: Request, event: Event) -> Answered:
+    data, opened = open_turn(_change(data, current=request), event)
+    return data, (*opened, PrepareWorktree())
 
 
 def answer_all(data: SessionData, event: Ended) -> Answered:
@@ -392,8 +470,10 @@ ACTIVE = [S.RUNNING, S.INTERRUPTING]
 RESTING = [S.INITIALIZING, S.BUILDING_PROMPT, S.SPAWNING, S.SESSION_COMPLETE, S.COOLING_DOWN]
 LIVE = [*RESTING, *ACTIVE]
 
+POINTS = list(DeliveryPoint)
 PROMPTS = "the seed does not say where prompts come from: they are queued, one request at a time"
 KEPT = "the seed interrupts only in Running; elsewhere a message is kept for the next prompt"
+POINT = "the seed interrupts at once; a sender may ask for the tool boundary, or for the end of the turn"
 BEFORE_READY = "a clean exit before it was ready is an error"
 JOINED = "Stopped is committed at once; what was below it is joined afterwards"
 
@@ -446,7 +526,24 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[conclude, count_failure, log_fatal, end_scope],
         ),
         rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, back_off]),
+        rule(UrgentMessage, S.RUNNING, None, when=for_turn_end, do=[keep_message], extension=POINT),
+        rule(
+            UrgentMessage,
+            S.RUNNING,
+            None,
+            when=for_tool_boundary,
+            do=[keep_message, ask_for_boundary],
+            extension=POINT,
+        ),
         rule(UrgentMessage, S.RUNNING, S.INTERRUPTING, do=[keep_message, interrupt]),
+        rule(
+            BoundaryReached,
+            S.RUNNING,
+            S.INTERRUPTING,
+            when=message_interrupts,
+            do=[interrupt_at_boundary],
+            extension=POINT,
+        ),
         rule(
             SessionExited,
             S.INTERRUPTING,
@@ -485,13 +582,28 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[reset_errors],
             extension="stable_after_s > 0 lets the reset of consecutive_errors wait",
         ),
+        rule(UrgentMessage, S.SPAWNING, None, when=for_turn_end, do=[keep_message], extension=POINT),
         rule(UrgentMessage, S.SPAWNING, None, do=[keep_message, latch_urgent], extension=KEPT),
+        rule(
+            UrgentMessage,
+            S.SESSION_COMPLETE,
+            None,
+            when=for_turn_end_and_at_rest,
+            do=[keep_message, deliver],
+            extension="its turn has ended already: it gets one of its own",
+        ),
         rule(
             UrgentMessage,
             [S.INITIALIZING, S.BUILDING_PROMPT, S.INTERRUPTING, S.SESSION_COMPLETE, S.COOLING_DOWN],
             None,
             do=[keep_message],
             extension=KEPT,
+        ),
+        rule(
+            BoundaryReached,
+            [S.RUNNING, S.INTERRUPTING, S.STOPPED],
+            None,
+            extension="nothing waits for it any more, or the turn is being interrupted already",
         ),
         rule(MessageReceived, LIVE, None, do=[keep_message], extension=KEPT),
         rule(TurnReaped, S.SESSION_COMPLETE, None, do=[settle_request], extension=PROMPTS),

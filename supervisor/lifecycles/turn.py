@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, Verify
+from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, TellNow, Verify
 from supervisor.lifecycles.events import (
     AgentReaped,
     AgentSpawned,
+    BoundaryAwaited,
+    BoundaryReached,
     CompactionCompleted,
     CompactNeeded,
     SessionExited,
@@ -71,6 +73,7 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     calls: int = 0
     open: tuple[Call, ...] = ()
+    boundary_awaited: bool = False
     verdict: Verdict | None = None
     abort_id: str | None = None
 
@@ -141,6 +144,20 @@ def close_call(data: TurnData, event: ToolCompleted) -> Answered:
     return changed, (cancel,)
 
 
+def await_boundary(data: TurnData, event: BoundaryAwaited) -> Answered:
+    return _change(data, boundary_awaited=True), ()
+
+
+def reach_boundary(data: TurnData, event: Event) -> Answered:
+    """No call is open: whoever waited for that hears it before the agent can begin another."""
+    reached = TellNow(to=data.session_id, event=BoundaryReached(incarnation=data.incarnation))
+    return _change(data, boundary_awaited=False), (reached,)
+
+
+def reach_awaited_boundary(data: TurnData, event: ToolCompleted) -> Answered:
+    return reach_boundary(data, event) if data.boundary_awaited else (data, ())
+
+
 def settle(data: TurnData, event: VerifyRequested | TaskFailed) -> Answered:
     abort_id = event.abort_id if isinstance(event, TaskFailed) else None
     return _change(data, verdict=event.verdict, abort_id=abort_id), ()
@@ -197,6 +214,7 @@ def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
 
 # ------------------------------------------------------------------------------------------------------- the table
 T = Turn
+BOUNDARY = "an urgent message may wait until no tool call is open; the seed interrupts at once"
 PARALLEL = "parallel tool calls: TOOL_USE is entered at the first and left at the last"
 
 TURN: Machine[Turn, TurnData] = Machine(
@@ -214,7 +232,7 @@ TURN: Machine[Turn, TurnData] = Machine(
         rule(CompactNeeded, T.RUNNING, T.COMPACTING),
         rule(VerifyRequested, T.RUNNING, T.VERIFYING, do=[settle, report_exit, verify]),
         rule(TaskFailed, T.RUNNING, T.FAILED, do=[settle, seal, report_exit, clean_up]),
-        rule(ToolCompleted, T.TOOL_USE, T.RUNNING, when=last_call, do=[close_call]),
+        rule(ToolCompleted, T.TOOL_USE, T.RUNNING, when=last_call, do=[close_call, reach_awaited_boundary]),
         rule(ToolCompleted, T.TOOL_USE, None, do=[close_call], extension=PARALLEL),
         rule(ToolStarted, T.TOOL_USE, None, do=[open_call], extension=PARALLEL),
         rule(TaskFailed, T.TOOL_USE, T.FAILED, do=[settle, seal, close_calls, report_exit, clean_up]),
@@ -232,5 +250,14 @@ TURN: Machine[Turn, TurnData] = Machine(
         rule(TaskFailed, T.VERIFYING, T.FAILED, do=[settle, seal, clean_up]),
         rule(AgentReaped, T.COMPLETING, T.REAPED, do=[report_reaped]),
         rule(AgentReaped, T.FAILED, T.REAPED, do=[report_reaped]),
+        # extensions that change no state
+        rule(BoundaryAwaited, T.TOOL_USE, None, do=[await_boundary], extension=BOUNDARY),
+        rule(BoundaryAwaited, [T.RUNNING, T.COMPACTING], None, do=[reach_boundary], extension=BOUNDARY),
+        rule(
+            BoundaryAwaited,
+            [T.VERIFYING, T.COMPLETING, T.FAILED, T.REAPED],
+            None,
+            extension="the turn ended before its calls did: the message goes with the next one",
+        ),
     ],
 )

@@ -34,6 +34,7 @@ Demo = Callable[[bool, bool], int]
 """Runs the demonstration (as JSON?, verbose?); the exit status."""
 
 _PATH: Any = click.Path(path_type=Path)
+_POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
 _STATE_DIR = "SUPERVISOR_STATE_DIR"
 
@@ -239,14 +240,20 @@ def abort(target: str, scope: str, dry_run: bool, reason: str, state_dir: Path, 
 @click.command()
 @click.argument("session", metavar="ID")
 @click.argument("text")
-@click.option("--urgent", is_flag=True, help="Interrupt the turn instead of waiting for its end.")
+@click.option("--urgent", is_flag=True, help="Do not wait for the next prompt: interrupt the turn.")
+@click.option(
+    "--at",
+    type=click.Choice(_POINTS),
+    help="When an urgent message interrupts: now (the default), when no tool call is open, or not at all, but in a "
+    "turn of its own right after this one.",
+)
 @_state_dir
 @_json
-def send(session: str, text: str, urgent: bool, state_dir: Path, as_json: bool) -> None:
+def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
     """Give the session ID a message."""
     from supervisor.surfaces import commanding
 
-    commanding.send(state_dir, session, text, click.echo, urgent=urgent, as_json=as_json)
+    commanding.send(state_dir, session, text, click.echo, urgent=urgent, at=at, as_json=as_json)
 
 
 @click.command()

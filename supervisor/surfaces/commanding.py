@@ -20,7 +20,7 @@ from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.ports import JournalError
 from supervisor.projection import Inspected
 from supervisor.surfaces.calling import request
-from supervisor.surfaces.failure import ControlError, NotRunning, UnknownId
+from supervisor.surfaces.failure import BadInput, ControlError, NotRunning, UnknownId
 from supervisor.surfaces.reading import ended, namesakes
 from supervisor.surfaces.render import inspected_text, json_text, plan_text, receipt_text
 from supervisor.vocabulary import AbortScope
@@ -94,9 +94,16 @@ def _over(state_dir: Path, target: str, error: NotRunning | ControlError) -> boo
     return known is True
 
 
-def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, as_json: bool) -> None:
-    """Give a session a message: for its next prompt, or, if it is urgent, now."""
-    answer = ask(state_dir, {"do": "send", "session": session, "text": text, "urgent": urgent, "sender": operator()})
+def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, at: str | None, as_json: bool) -> None:
+    """Give a session a message: for its next prompt, or, if it is urgent, *at* a point of the turn that runs.
+
+    Raises:
+        BadInput: *at* is given for a message that is not urgent.
+    """
+    if at is not None and not urgent:
+        raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
+    message = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at}
+    answer = ask(state_dir, {**message, "sender": operator()})
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 

@@ -50,7 +50,7 @@ class Controlled(Protocol):
 
     async def abort(self, target: str, scope: AbortScope, *, reason: str, actor: str) -> Receipt: ...
 
-    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str) -> str: ...
+    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str, at: str | None = None) -> str: ...
 
     async def stop(self, *, now: bool, actor: str) -> None: ...
 
@@ -80,6 +80,7 @@ class Send(Asked, frozen=True, kw_only=True):
     session: str
     text: str
     urgent: bool = False
+    at: str | None = None
     sender: str = "control"
 
 
@@ -179,7 +180,7 @@ class _Door:
                 await client.say({"receipt": receipt})
             case Send():
                 message_id = await self._controlled.send(
-                    asked.session, asked.text, urgent=asked.urgent, sender=asked.sender
+                    asked.session, asked.text, urgent=asked.urgent, sender=asked.sender, at=asked.at
                 )
                 await client.say({"message_id": message_id})
             case Stop():

@@ -9,6 +9,7 @@ from supervisor import (
     AbortScope,
     AgentConfig,
     AgentTurn,
+    DeliveryPoint,
     LifecycleEvent,
     Receipt,
     Session,
@@ -33,7 +34,8 @@ async def embed() -> None:
     async with open_supervisor(".sdd", agents=agents, settings=Settings(max_sessions=2)) as sup:
         session: Session = await sup.start_session("one", agent=reviewer, policy=AbortPolicy(tool_to_sibling=True))
         result: TurnResult = await session.run("hello")
-        message: str = await session.send("look here first", urgent=True)
+        message: str = await session.send("look here first", urgent=True, at="tool_boundary")
+        message = await session.send("and then here", urgent=True, at=DeliveryPoint.TURN_END, sender="me")
         receipt: Receipt = await session.abort(AbortScope.SESSION, reason=message or result.error)
         await watch(sup)
         print(receipt.survivors, session.state, supervisor.__version__)

@@ -1,0 +1,389 @@
+"""When an urgent message interrupts: at once, at the tool boundary, or not at all but right after the turn.
+
+With agents that are functions, whose calls the test holds open, and with agents that are processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor.adapters.inprocess import AgentTurn
+from supervisor.journal.memory import MemoryStore
+from supervisor.runtime import TurnResult
+from supervisor.vocabulary import AbortScope, DeliveryPoint
+from tests.support import FrozenJournal, Run, ask, data_of, nothing_left, path_of, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+class Worker:
+    """An agent that calls one tool after the other; the test lets each of them return."""
+
+    def __init__(self, calls: int = 2) -> None:
+        self.begun = [anyio.Event() for _ in range(calls)]
+        self.let_go = [anyio.Event() for _ in range(calls)]
+        self.prompts: list[str] = []
+        self.cancelled = 0
+
+    async def __call__(self, turn: AgentTurn) -> str:
+        self.prompts.append(turn.prompt)
+        if len(self.prompts) > 1:
+            return f"heard {turn.prompt}"
+        for number in range(len(self.begun)):
+            await turn.call(f"call {number}", self._tool, number)
+        return "worked"
+
+    async def _tool(self, number: int) -> None:
+        self.begun[number].set()
+        try:
+            await self.let_go[number].wait()
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+
+
+def calls_of(run: Run, turn_id: str) -> list[str]:
+    """The result of every call of a turn, in order; one that its turn took along has none of its own."""
+    return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
+
+
+def results_of(run: Run, turn_id: str, call_id: str) -> int:
+    """How many results that call had: its own, or the failure of its turn while it was open."""
+    opened = False
+    results = 0
+    for one in run.events(turn_id):
+        if one.outcome != "transition":
+            continue
+        if one.metadata.get("call_id") == call_id:
+            opened = one.event == "tool_started"
+            results += one.event == "tool_completed"
+        elif one.event == "task_failed" and opened:
+            opened, results = False, results + 1
+    return results
+
+
+# ---------------------------------------------------------------------------------------------------- functions
+async def test_now_abandons_the_call_that_is_open(tmp_path: Path) -> None:
+    """The call gets exactly one result, before the message is delivered."""
+    worker = Worker()
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=worker.__call__)
+        asked = ask(group, session, "dig")
+        await worker.begun[0].wait()
+        await session.send("come", urgent=True, at="now", sender="ann")
+        assert (await asked.result()).text == "heard dig\n\nUrgent message from ann:\ncome"
+    assert (worker.cancelled, results_of(run, "s:t1", "call-1")) == (1, 1)
+    ends = [one.seq for one in run.events("s:t1") if one.event in ("tool_completed", "task_failed")]
+    delivered = run.transitions("PromptReady", "s")[1].seq
+    assert max(ends) < delivered
+
+
+async def test_the_tool_boundary_waits_for_the_call_that_is_open(tmp_path: Path) -> None:
+    """The call returns in peace, no further one begins, and the message is in the next turn of the same request."""
+    worker = Worker()
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=worker.__call__)
+        asked = ask(group, session, "dig")
+        await worker.begun[0].wait()
+        await session.send("come", urgent=True, at="tool_boundary", sender="ann")
+        await until(run.sup, "BoundaryAwaited", "s:t1")
+        assert session.state == "Running"
+        worker.let_go[0].set()
+        assert (await asked.result()).text == "heard dig\n\nUrgent message from ann:\ncome"
+        assert data_of(run.row("s")).total_errors == 0
+    assert worker.cancelled == 0
+    assert not worker.begun[1].is_set()
+    assert calls_of(run, "s:t1") == ["completed"]
+    assert len(run.transitions("tool_started", "s:t1")) == 1
+
+
+async def test_the_tool_boundary_waits_for_every_call_that_is_open(tmp_path: Path) -> None:
+    """Parallel calls: the first that returns is no boundary, the last one is."""
+    begun, first, second = anyio.Event(), anyio.Event(), anyio.Event()
+    prompts: list[str] = []
+
+    async def agent(turn: AgentTurn) -> str:
+        prompts.append(turn.prompt)
+        if len(prompts) > 1:
+            return "heard"
+
+        async def tool(gate: anyio.Event) -> None:
+            if gate is second:
+                begun.set()
+            await gate.wait()
+
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(turn.call, "first", tool, first)
+            calls.start_soon(turn.call, "second", tool, second)
+        await anyio.sleep_forever()
+        return "never"
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "dig")
+        await until(run.sup, "tool_started", "s:t1", number=2)
+        await begun.wait()
+        await session.send("come", urgent=True, at="tool_boundary")
+        first.set()
+        await until(run.sup, "tool_completed", "s:t1")
+        assert session.state == "Running"
+        second.set()
+        assert (await asked.result()).text == "heard"
+    assert calls_of(run, "s:t1") == ["completed", "completed"]
+
+
+async def test_the_tool_boundary_is_now_where_no_call_is_open(tmp_path: Path) -> None:
+    """An agent that thinks is interrupted at once."""
+    thinking = anyio.Event()
+
+    async def agent(turn: AgentTurn) -> str:
+        if "come" in turn.prompt:
+            return "came"
+        thinking.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "think")
+        await thinking.wait()
+        await session.send("come", urgent=True, at=DeliveryPoint.TOOL_BOUNDARY)
+        assert (await asked.result()).text == "came"
+    assert "Interrupting" in path_of(run.events(), "s")
+
+
+async def test_a_call_that_is_aborted_is_a_boundary_too(tmp_path: Path) -> None:
+    """The abort of the last open call lets the message in; the call has one result, aborted."""
+    worker = Worker()
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=worker.__call__)
+        asked = ask(group, session, "dig")
+        await worker.begun[0].wait()
+        await session.send("come", urgent=True, at="tool_boundary")
+        await run.sup.abort("s:t1:c1", AbortScope.TOOL, reason="too slow")
+        assert (await asked.result()).text.startswith("heard dig")
+    assert calls_of(run, "s:t1") == ["aborted"]
+
+
+async def test_a_turn_that_fails_before_its_boundary_hands_the_message_on(tmp_path: Path) -> None:
+    """The turn takes too long with a call open; the next try has the message in its prompt, delivered once."""
+    prompts: list[str] = []
+    begun = anyio.Event()
+
+    async def agent(turn: AgentTurn) -> str:
+        prompts.append(turn.prompt)
+        if len(prompts) > 1:
+            return "heard"
+        begun.set()
+        await turn.call("tool", anyio.sleep_forever)
+        return "never"
+
+    settings = quick(turn_timeout_s=0.2)
+    async with supervising(tmp_path, settings=settings) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "dig")
+        await begun.wait()
+        await until(run.sup, "tool_started", "s:t1")
+        await session.send("come", urgent=True, at="tool_boundary", sender="ann")
+        assert (await asked.result()).text == "heard"
+        assert (await session.run("more")).text == "heard"
+    assert prompts == ["dig", "dig\n\nUrgent message from ann:\ncome", "more"]
+    assert "Interrupting" not in path_of(run.events(), "s")
+
+
+async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) -> None:
+    """The turn ends in peace; the message has the next one, and then whoever asked is answered, with all of it."""
+    worker = Worker(calls=1)
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=worker.__call__)
+        asked = ask(group, session, "dig")
+        await worker.begun[0].wait()
+        after = ask(group, session, "then this")
+        await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
+        assert session.state == "Running"
+        assert data_of(run.row("s")).inbox[0].point == "turn_end"
+        worker.let_go[0].set()
+        first, second = await asked.result(), await after.result()
+    assert first == TurnResult("completed", "", "workedheard Urgent message from ann:\ntidy up")
+    assert second.text == "heard then this"
+    assert worker.cancelled == 0
+    assert "Interrupting" not in path_of(run.events(), "s")
+    assert [one.metadata["request_id"] for one in run.transitions("task_claimed")] == ["s:r1", "s:r1", "s:r2"]
+
+
+async def test_the_turn_end_is_kept_by_a_try_that_failed(tmp_path: Path) -> None:
+    """A turn of the message that fails is tried again, and what had been said before it is still the answer."""
+    prompts: list[str] = []
+    begun, let_go = anyio.Event(), anyio.Event()
+
+    async def agent(turn: AgentTurn) -> str:
+        prompts.append(turn.prompt)
+        if len(prompts) == 1:
+            begun.set()
+            await let_go.wait()
+            return "one."
+        if len(prompts) == 2:
+            turn.say("lost")
+            raise RuntimeError("broken")
+        return "two."
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "dig")
+        await begun.wait()
+        await session.send("tidy up", urgent=True, at="turn_end")
+        let_go.set()
+        assert (await asked.result()).text == "one.two."
+    assert prompts == ["dig", *["Urgent message from host:\ntidy up"] * 2]
+
+
+async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
+    """The turn has ended already: the message does not wait for a prompt that may never come, and a drain waits."""
+    prompts: list[str] = []
+
+    async def agent(turn: AgentTurn) -> str:
+        prompts.append(turn.prompt)
+        await anyio.lowlevel.checkpoint()
+        return "fine"
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        await session.send("first of all", urgent=True, at="turn_end", sender="ann")  # no turn has ended: it waits
+        assert session.state == "Initializing"
+        await session.run("dig")
+        await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
+    assert prompts == ["dig\n\nUrgent message from ann:\nfirst of all", "Urgent message from ann:\ntidy up"]
+    assert path_of(run.events(), "s:t2")[-1] == "REAPED"
+    assert [one.event for one in run.transitions("task_completed")] == ["task_completed"] * 2
+
+
+async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) -> None:
+    """An urgent message for now ends the turn: the other one goes with it, in the order they were sent."""
+    worker = Worker()
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=worker.__call__)
+        asked = ask(group, session, "dig")
+        await worker.begun[0].wait()
+        await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
+        await session.send("stop", urgent=True, sender="bob")
+        text = (await asked.result()).text
+    assert text == "heard dig\n\nUrgent message from ann:\ntidy up\n\nUrgent message from bob:\nstop"
+    assert len(worker.prompts) == 2
+
+
+@pytest.mark.parametrize("point", ["tool_boundary", "turn_end"])
+async def test_a_session_that_is_stopped_drops_what_waits(tmp_path: Path, point: str) -> None:
+    """An abort does not wait for a boundary; the message stays in the journal as it was sent."""
+    worker = Worker()
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=worker.__call__)
+        asked = ask(group, session, "dig")
+        await worker.begun[0].wait()
+        await session.send("come", urgent=True, at=point)
+        await session.abort(reason="enough")
+        assert (await asked.result()).outcome == "aborted"
+    assert [one.point for one in data_of(run.row("s")).inbox] == [point]
+
+
+async def test_an_urgent_message_that_misses_a_prompt_interrupts_it(tmp_path: Path) -> None:
+    """It comes while the prompt is on its way to the disk: the prompt without it is never given."""
+
+    def journal(store: MemoryStore) -> FrozenJournal:
+        return FrozenJournal(store, freeze_at="WorktreeReady")
+
+    prompts: list[str] = []
+
+    async def agent(turn: AgentTurn) -> str:
+        prompts.append(turn.prompt)
+        await anyio.lowlevel.checkpoint()
+        return "fine"
+
+    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
+        disk = run.sup.journal
+        assert isinstance(disk, FrozenJournal)
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "dig")
+        await disk.frozen.wait()
+        group.start_soon(_send_now, session)
+        while not run.sup.tree.entity("s").data.inbox:
+            await anyio.lowlevel.checkpoint()
+        disk.thaw.set()
+        assert (await asked.result()).outcome == "completed"
+    assert prompts == ["dig\n\nUrgent message from host:\ncome"]
+
+
+async def _send_now(session: Any) -> None:
+    await session.send("come", urgent=True)
+
+
+# ---------------------------------------------------------------------------------------------------- processes
+async def test_the_tool_boundary_of_a_process(tmp_path: Path) -> None:
+    """The command that runs is not cut short; what would come after it is, and the message has the next turn."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@run while [ ! -e go ]; do sleep 0.01; done; echo peace > kept\n@hang")
+        await until(run.sup, "ProcessStarted", "s:t1", outcome="fact")
+        await session.send("come", urgent=True, at="tool_boundary")
+        assert session.state == "Running"
+        (tmp_path / "go").touch()
+        assert (await asked.result()).text == "understood: from host: come\n"
+    assert (tmp_path / "kept").read_text() == "peace\n"
+    assert calls_of(run, "s:t1") == ["completed"]
+    assert path_of(run.events(), "s").count("Interrupting") == 1
+
+
+async def test_now_abandons_the_command_of_a_process(tmp_path: Path) -> None:
+    """The command is ended, with one result, before the message is delivered."""
+    async with supervising(tmp_path, settings=quick(grace_s=5.0)) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@run sleep 1000; echo late > kept")
+        await until(run.sup, "ProcessStarted", "s:t1", outcome="fact")
+        await session.send("come", urgent=True, at="now")
+        assert (await asked.result()).text == "understood: from host: come\n"
+    assert not (tmp_path / "kept").exists()
+    [started] = run.transitions("tool_started", "s:t1")
+    assert results_of(run, "s:t1", started.metadata["call_id"]) == 1
+
+
+async def test_the_turn_end_of_a_process(tmp_path: Path) -> None:
+    """The turn is finished, then the message has its own, with the same process; one answer for all of it."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@wait go\n@say first")
+        await until(run.sup, "SessionStarted", "s")
+        await session.send("@say second", urgent=True, at="turn_end")
+        (tmp_path / "go").touch()
+        assert (await asked.result()).text == "first\nsecond\n"
+    assert path_of(run.events(), "s:a1") == ["starting", "working", "idle", "working", "idle", "dead"]
+    assert path_of(run.events(), "s:t1")[-2:] == ["COMPLETING", "REAPED"]
+
+
+# ---------------------------------------------------------------------------------------------------- bad values
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"urgent": True, "at": "noon"}, "at: 'noon' is no delivery point.*allowed: now, tool_boundary, turn_end"),
+        ({"at": "turn_end"}, "at: turn_end is for urgent messages only"),
+        ({"at": DeliveryPoint.NOW}, "at: now is for urgent messages only"),
+        ({"urgent": True, "at": ""}, "at: '' is no delivery point"),
+    ],
+)
+async def test_a_point_that_makes_no_sense(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
+    """A named error that says what is allowed; nothing was sent."""
+    worker = Worker()
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=worker.__call__)
+        with pytest.raises(ValueError, match=words):
+            await session.send("come", **arguments)
+        assert data_of(run.row("s")).inbox == ()
