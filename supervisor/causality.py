@@ -1,98 +1,204 @@
-"""What the journal tells about now and about why: chains of causes, the tree of sessions, the list of what there is.
+"""Why something is as it is: the tree of causes of its last change, and the one root that all of it goes back to.
 
-Pure: records and rows come in, values for a renderer go out; *now* is an argument. A chain is never invented: where
-the journal does not hold a cause, the explanation says which one is missing.
+Pure: records come in, values for a renderer go out. The trunk is the chain of causes, from the root event to the end;
+what belongs to a step without being its cause (the abort that it names, a policy edge, a rung, a later cause) is a
+branch of it. Nothing is invented: where the journal does not hold a cause, the explanation says which one is missing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-from supervisor.projection import VisualState, visual_state
-from supervisor.vocabulary import Kind, LifecycleEvent
+from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["Explanation", "Node", "Row", "Seen", "ps", "tool_calls", "tree", "why"]
+__all__ = ["Branch", "Explanation", "Role", "Step", "roots", "why"]
 
 ABORT_RECORD: Final = "AbortRecord"
 _CALL: Final = re.compile(r"(?P<turn>.+:t\d+):c(?P<number>\d+)")
+_CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
+"""Events that end something: one that comes when it has ended already is a later cause."""
+
+Events = Mapping[int, LifecycleEvent] | Iterable[LifecycleEvent]
+BySeq = Mapping[int, LifecycleEvent]
 
 
-class Row(Protocol):
-    """An entity as the journal, or a live supervisor, knows it; ``data`` is JSON, times are Unix times."""
+class Role(StrEnum):
+    """What a record is to an explanation."""
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def parent_id(self) -> str | None: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def born_seq(self) -> int: ...
-    @property
-    def born_at(self) -> float: ...
-    @property
-    def changed_at(self) -> float: ...
+    ROOT = "root"
+    CAUSE = "cause"
+    ABORT = "abort"
+    EDGE = "policy edge"
+    END = "end"
+    RUNG = "rung"
+    LATER = "later cause"
 
 
-# ---------------------------------------------------------------------------------------------------------- why
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that belongs to a step of the chain without being its cause."""
+
+    role: Role
+    record: LifecycleEvent
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the chain of causes, with what belongs to it."""
+
+    role: Role
+    record: LifecycleEvent
+    branches: tuple[Branch, ...] = ()
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an entity is as it is: the records from the root event to the last one, oldest first.
+    """Why an entity is as it is: the steps from the root event to the last change, oldest first.
 
-    ``missing`` is the number of a cause that the journal does not hold, or ``None``: then the first record is a root.
+    ``roots`` counts the root events that anything here goes back to; with a complete journal it is 1, and ``root`` is
+    the one. ``missing`` is the number of a cause that the journal does not hold, or ``None``.
     """
 
     entity_id: str
-    records: tuple[LifecycleEvent, ...]
-    missing: int | None = None
+    root: LifecycleEvent | None
+    roots: int
+    missing: int | None
+    steps: tuple[Step, ...]
+
+    @property
+    def records(self) -> tuple[LifecycleEvent, ...]:
+        """Every record of the tree, oldest first."""
+        found = [one for step in self.steps for one in (step.record, *(branch.record for branch in step.branches))]
+        return tuple(sorted(found, key=_seq))
 
 
-def why(events: Mapping[int, LifecycleEvent] | Iterable[LifecycleEvent], entity_id: str) -> Explanation:
+def why(events: Events, entity_id: str) -> Explanation:
     """Explain the last change of *entity_id*, which may be a tool call (``lead:t1:c2``).
 
     Raises:
         LookupError: no record is about it.
     """
-    by_seq = dict(events) if isinstance(events, Mapping) else {one.seq: one for one in events}
-    chain, missing = _chain(by_seq, _last_change(by_seq, entity_id))
-    return Explanation(entity_id=entity_id, records=_with_aborts(by_seq, chain), missing=missing)
+    by_seq = _by_seq(events)
+    last = _last_change(by_seq, entity_id)
+    chain, missing = _chain(by_seq, last)
+    after = _after(by_seq, entity_id, last)
+    aborts = _aborts(by_seq)
+    told = {one.seq for one in chain}
+    steps = [Step(role=_role(one), record=one, branches=_branches(one, aborts, told)) for one in chain]
+    steps[-1] = Step(
+        role=Role.END if len(steps) > 1 or missing is not None else Role.ROOT,
+        record=last,
+        branches=(*steps[-1].branches, *(branch for branch in after if branch.record.seq not in told)),
+    )
+    found = _roots(by_seq, aborts, [last, *(branch.record for branch in after if branch.role is Role.RUNG)])
+    root = None if missing is not None else chain[0]
+    return Explanation(entity_id=entity_id, root=root, roots=len(found), missing=missing, steps=tuple(steps))
 
 
-def _chain(by_seq: Mapping[int, LifecycleEvent], last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
-    """From *last* to its root. A cause is older than what it caused, so this ends."""
+def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
+    """The records without a cause that the end of *entity_id* goes back to, over causes and over aborts it names.
+
+    Every end has exactly one. There is none where the journal lacks a cause.
+
+    Raises:
+        LookupError: no record is about it.
+    """
+    by_seq = _by_seq(events)
+    last = _last_change(by_seq, entity_id)
+    rungs = [branch.record for branch in _after(by_seq, entity_id, last) if branch.role is Role.RUNG]
+    return _roots(by_seq, _aborts(by_seq), [last, *rungs])
+
+
+# ------------------------------------------------------------------------------------------------------- the trunk
+def _seq(record: LifecycleEvent) -> int:
+    return record.seq
+
+
+def _by_seq(events: Events) -> BySeq:
+    return events if isinstance(events, Mapping) else {one.seq: one for one in events}
+
+
+def _chain(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
+    """From the root to *last*, and the cause that is missing. A cause is older than its effect, so this ends."""
     chain = [last]
     while (cause_id := chain[-1].cause_id) is not None:
         cause = by_seq.get(cause_id)
         if cause is None or cause.seq >= chain[-1].seq:
-            return chain, cause_id
+            return chain[::-1], cause_id
         chain.append(cause)
-    return chain, None
+    return chain[::-1], None
 
 
-def _with_aborts(by_seq: Mapping[int, LifecycleEvent], chain: list[LifecycleEvent]) -> tuple[LifecycleEvent, ...]:
-    """The chain and the records of the aborts on it, with those that they came over a policy edge from."""
-    aborts = {one.metadata.get("id", one.abort_id): one for one in by_seq.values() if one.event == ABORT_RECORD}
-    found = {one.seq: one for one in chain}
-    pending = [one.abort_id for one in chain if one.abort_id]
+def _role(record: LifecycleEvent) -> Role:
+    if record.event == ABORT_RECORD and record.metadata.get("policy_edge"):
+        return Role.EDGE
+    return Role.CAUSE if record.cause_id is not None else Role.ROOT
+
+
+# ------------------------------------------------------------------------------------------------------ its branches
+def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
+    """The records of aborts by their own ids: the wish, and each edge that it crossed."""
+    found = (one for one in by_seq.values() if one.event == ABORT_RECORD)
+    return {str(one.metadata.get("id", one.abort_id)): one for one in found}
+
+
+def _branches(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], told: set[int]) -> tuple[Branch, ...]:
+    """What *record* names, and, for an abort, the other edges that it crossed; what is *told* is not told again."""
+    found = list(_named(record, aborts))
+    if record.event == ABORT_RECORD:
+        found += [one for one in aborts.values() if one.metadata.get("parent_record") == record.metadata.get("id")]
+    fresh = {one.seq: one for one in found if one.seq not in told}
+    told.update(fresh)
+    return tuple(
+        Branch(role=Role.EDGE if _role(one) is Role.EDGE else Role.ABORT, record=one)
+        for one in sorted(fresh.values(), key=_seq)
+    )
+
+
+def _named(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iterator[LifecycleEvent]:
+    """The abort that a record names, and those that it was escalated from."""
+    wanted: object = record.metadata.get("parent_record") if record.event == ABORT_RECORD else record.abort_id
+    seen: set[object] = set()
+    while wanted not in seen and (found := aborts.get(str(wanted))) is not None:
+        seen.add(wanted)
+        yield found
+        wanted = found.metadata.get("parent_record")
+
+
+def _after(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Branch]:
+    """What was recorded of it after its last change: how its scope was joined, and causes that came too late."""
+    own = [one for one in _of(by_seq, entity_id) if one.seq > last.seq]
+    rungs = [Branch(role=Role.RUNG, record=one) for one in own if "rung" in one.metadata]
+    later = [
+        Branch(role=Role.LATER, record=one)
+        for one in own
+        if "rung" not in one.metadata and (one.event in _CAUSES or (one.outcome == "fact" and one.abort_id))
+    ]
+    return sorted([*rungs, *later], key=lambda branch: branch.record.seq)
+
+
+def _roots(
+    by_seq: BySeq, aborts: Mapping[str, LifecycleEvent], ends: Iterable[LifecycleEvent]
+) -> tuple[LifecycleEvent, ...]:
+    pending, seen, found = list(ends), set[int](), list[LifecycleEvent]()
     while pending:
-        record = aborts.pop(pending.pop(), None)
-        if record is not None:
-            found[record.seq] = record
-            parent = record.metadata.get("parent_record")
-            pending += [parent] if isinstance(parent, str) else []
-    return tuple(found[seq] for seq in sorted(found))
+        one = pending.pop()
+        if one.seq in seen:
+            continue
+        seen.add(one.seq)
+        pending += [named for named in _named(one, aborts) if named.seq <= one.seq]
+        cause = by_seq.get(one.cause_id) if one.cause_id is not None else None
+        if one.cause_id is None:
+            found.append(one)
+        elif cause is not None and cause.seq < one.seq:
+            pending.append(cause)
+    return tuple(sorted(found, key=_seq))
 
 
-def _last_change(by_seq: Mapping[int, LifecycleEvent], entity_id: str) -> LifecycleEvent:
+# ------------------------------------------------------------------------------------------------------------ its end
+def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
     own = _of(by_seq, entity_id)
     if own:
         return ([one for one in own if _changes_state(one)] or own)[-1]
@@ -107,8 +213,8 @@ def _changes_state(record: LifecycleEvent) -> bool:
     return record.outcome == "born" or (record.outcome == "transition" and record.from_status != record.to_status)
 
 
-def _of(by_seq: Mapping[int, LifecycleEvent], entity_id: str) -> list[LifecycleEvent]:
-    return [by_seq[seq] for seq in sorted(by_seq) if by_seq[seq].entity_id == entity_id]
+def _of(by_seq: BySeq, entity_id: str) -> list[LifecycleEvent]:
+    return sorted((one for one in by_seq.values() if one.entity_id == entity_id), key=_seq)
 
 
 def _last_of_call(turn: list[LifecycleEvent], number: int) -> LifecycleEvent | None:
@@ -129,123 +235,3 @@ def _ends(record: LifecycleEvent, call_id: object) -> bool:
 
 def _is_call(record: LifecycleEvent, event: str, field: str, value: object) -> bool:
     return record.event == event and record.outcome == "transition" and record.metadata.get(field) == value
-
-
-# --------------------------------------------------------------------------------------------------------- tree
-class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """An entity, or an open tool call, with what is below it."""
-
-    id: str
-    kind: str
-    state: str
-    note: str = ""
-    ended: bool = False
-    children: tuple[Node, ...] = ()
-
-
-def tree(rows: Iterable[Row]) -> tuple[Node, ...]:
-    """The roots in the order of birth. An entity whose parent is not among *rows* is a root."""
-    ordered = sorted(rows, key=lambda row: row.born_seq)
-    known = {row.id for row in ordered}
-    below: dict[str, list[Row]] = {}
-    for row in ordered:
-        parent = row.parent_id if row.parent_id in known and row.parent_id != row.id else ""
-        below.setdefault(parent or "", []).append(row)
-    made: dict[str, Node] = {}
-    for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
-        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())))
-    return tuple(made[row.id] for row in below.get("", ()))
-
-
-def _parents_first(below: Mapping[str, list[Row]]) -> list[Row]:
-    order = list(below.get("", ()))
-    for row in order:
-        order += below.get(row.id, ())
-    return order
-
-
-def _node(row: Row, children: tuple[Node, ...]) -> Node:
-    data = _data(row)
-    calls = () if row.ended else tuple(_call_node(row, call) for call in data.get("open") or ())
-    return Node(
-        id=row.id, kind=row.kind, state=row.state, note=_note(row, data), ended=row.ended, children=(*calls, *children)
-    )
-
-
-def _call_node(row: Row, call: dict[str, Any]) -> Node:
-    return Node(id=f"{row.id}:c{call['number']}", kind="tool", state="open", note=str(call.get("title", "")))
-
-
-def tool_calls(row: Row) -> tuple[str, ...]:
-    """The ids of the calls that a turn has made so far."""
-    return tuple(f"{row.id}:c{number}" for number in range(1, int(_data(row).get("calls") or 0) + 1))
-
-
-def _note(row: Row, data: Mapping[str, Any]) -> str:
-    """What a person wants to know beside the state."""
-    match row.kind:
-        case Kind.SESSION:
-            errors = data.get("total_errors") or 0
-            counted = f"{errors} error{'' if errors == 1 else 's'}" if errors else ""
-            parts = [data.get("outcome"), data.get("last_error"), counted]
-        case Kind.AGENT:
-            pid, status = data.get("pid"), data.get("status")
-            parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
-        case Kind.TURN:
-            verdict = data.get("verdict") or {}
-            parts = [verdict.get("error")]
-        case _:
-            parts = []
-    return ", ".join(str(part) for part in parts if part)
-
-
-def _data(row: Row) -> dict[str, Any]:
-    data = msgspec.json.decode(row.data) if row.data else {}
-    return data if isinstance(data, dict) else {}
-
-
-# ----------------------------------------------------------------------------------------------------------- ps
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``supervisor ps``. ``age_s`` counts from its birth to *now*, or to its end."""
-
-    id: str
-    kind: str
-    state: str
-    visual: str | None
-    age_s: float
-    parent: str | None
-    ended: bool
-    pid: int | None = None
-    note: str = ""
-
-
-def ps(rows: Iterable[Row], *, now: float, active_at: Mapping[str, float] | None = None) -> tuple[Seen, ...]:
-    """One line for each row, in the order of birth. *active_at* says when each session last said something."""
-    ordered = sorted(rows, key=lambda row: row.born_seq)
-    said = dict(active_at or {})
-    for row in ordered:  # whatever happens below a session is activity of it
-        session = row.id if row.kind == Kind.SESSION else row.parent_id
-        if session is not None:
-            said[session] = max(said.get(session, 0.0), row.changed_at)
-    return tuple(_seen(row, now, said) for row in ordered)
-
-
-def _seen(row: Row, now: float, said: Mapping[str, float]) -> Seen:
-    data = _data(row)
-    visual = _visual(row, data, now, said) if row.kind == Kind.AGENT else None
-    return Seen(
-        id=row.id,
-        kind=row.kind,
-        state=row.state,
-        visual=visual.value if visual else None,
-        age_s=max(0.0, (row.changed_at if row.ended else now) - row.born_at),
-        parent=row.parent_id,
-        ended=row.ended,
-        pid=data.get("pid"),
-        note=_note(row, data),
-    )
-
-
-def _visual(row: Row, data: Mapping[str, Any], now: float, said: Mapping[str, float]) -> VisualState:
-    heard = said.get(row.parent_id or "")
-    return visual_state(row.state, spawned_at=row.born_at, now=now, last_heartbeat_at=heard, pid=data.get("pid"))

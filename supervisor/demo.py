@@ -19,10 +19,11 @@ import anyio.abc
 import msgspec
 
 from supervisor.abort import Receipt
-from supervisor.causality import tree, why
+from supervisor.causality import why
 from supervisor.config import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.overview import tree
 from supervisor.processes.census import adopt_orphans, children_left
 from supervisor.runtime import Session, Supervisor, TurnResult, open_supervisor
 from supervisor.surfaces.render import event_line, receipt_text, tree_text, why_text

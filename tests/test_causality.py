@@ -1,4 +1,4 @@
-"""Chains of causes, the tree, and the list of what there is, folded from records and rows."""
+"""The tree of causes, folded from records: its trunk, its branches, and the one root of it all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.causality import Node, ps, tool_calls, tree, why
-from supervisor.ports import EntityRow
+from supervisor.causality import Explanation, Role, roots, why
 from supervisor.vocabulary import LifecycleEvent
 
 
@@ -145,74 +144,103 @@ def test_a_call_that_its_turn_took_along_is_explained_by_the_turn() -> None:
     assert explained([*CALLS, failed], "lead:t1:c2") == [5, 7]
 
 
-# ---------------------------------------------------------------------------------------------- what there is
-def row(number: int, kind: str, entity: str, parent: str | None = None, **more: Any) -> EntityRow:
-    fields: dict[str, Any] = {"state": "Running", "ended": False, "born_at": float(number), "changed_at": number + 0.5}
-    fields |= more
-    data = msgspec.json.encode(fields.pop("data", {}))
-    return EntityRow(kind=kind, id=entity, parent_id=parent, data=data, entity_seq=1, born_seq=number, **fields)
+# ------------------------------------------------------------------------------------------------------- branches
+def shape(explanation: Explanation) -> list[Any]:
+    """The tree: each step's role and number, and its branches' where it has some."""
+    return [
+        (step.role.value, step.record.seq, *((branch.role.value, branch.record.seq) for branch in step.branches))
+        for step in explanation.steps
+    ]
 
 
-ROWS = [
-    row(3, "turn", "lead:t1", "lead", data={"open": [{"number": 2, "call_id": "x", "title": "sleep 60"}], "calls": 2}),
-    row(1, "session", "lead", data={"last_error": "broken", "total_errors": 2}),
-    row(2, "agent", "lead:a1", "lead", state="working", data={"pid": 7}),
-    row(4, "session", "lead/docs", "lead", ended=True, data={"outcome": "completed"}),
-    row(5, "session", "other"),
+ESCALATED = [
+    abort_record(1, "lead/a:t1", "abort-1"),
+    abort_record(2, "lead/a:t1", "abort-1/tool_to_sibling", parent="abort-1"),
+    abort_record(3, "lead/a:t1", "abort-1/sibling_to_session", parent="abort-1"),
+    event(4, "lead/b", "OperatorStop", cause=2, abort_id="abort-1"),
+    event(5, "lead/b:t1", "task_failed", cause=4, abort_id="abort-1"),
+    event(6, "lead/b", "Ended", cause=4, from_status="S4", to_status="S4", metadata={"rung": "cancel", "took_s": 0.1}),
+    event(7, "lead/b", "OperatorStop", from_status="S4", to_status="S4", actor="ben"),
 ]
+for _at, _edge in ((1, "tool_to_sibling"), (2, "sibling_to_session")):
+    ESCALATED[_at].metadata["policy_edge"] = _edge
+    ESCALATED[_at] = msgspec.structs.replace(ESCALATED[_at], cause_id=1)
 
 
-def shape(nodes: tuple[Node, ...]) -> Any:
-    return [(node.id, shape(node.children)) if node.children else node.id for node in nodes]
+def test_an_escalated_abort_is_one_tree() -> None:
+    """The edge that it came over is on the trunk, the other one a branch of the wish, and rungs and later causes hang
+    on the end."""
+    assert shape(why(ESCALATED, "lead/b")) == [
+        ("root", 1, ("policy edge", 3)),
+        ("policy edge", 2),
+        ("end", 4, ("rung", 6), ("later cause", 7)),
+    ]
+    assert [one.seq for one in roots(ESCALATED, "lead/b")] == [1]
 
 
-def test_the_tree_has_sessions_with_what_is_below_them() -> None:
-    """Agents, turns and child sessions hang under their session in the order of birth, open calls under their turn."""
-    expected = [("lead", ["lead:a1", ("lead:t1", ["lead:t1:c2"]), "lead/docs"]), "other"]
-    assert shape(tree(ROWS)) == expected
-    call = tree(ROWS)[0].children[1].children[0]
-    assert (call.kind, call.state, call.note) == ("tool", "open", "sleep 60")
+def test_what_ended_with_it_has_the_same_root() -> None:
+    """A turn that ended with its session goes back to the same wish, and has no rungs of its own."""
+    assert shape(why(ESCALATED, "lead/b:t1"))[-2:] == [("cause", 4), ("end", 5)]
+    assert why(ESCALATED, "lead/b:t1").root == ESCALATED[0]
 
 
-def test_the_tree_says_what_one_wants_to_know() -> None:
-    """Beside the state stand errors, outcome, pid and exit status."""
-    lead = tree(ROWS)[0]
-    notes = {node.id: node.note for node in (lead, *lead.children)}
-    assert notes == {"lead": "broken, 2 errors", "lead:a1": "pid 7", "lead:t1": "", "lead/docs": "completed"}
+def test_an_abort_that_is_named_but_caused_nothing_is_a_branch() -> None:
+    """Where a record names an abort that its chain does not come from, it is told beside it, and counted as a root."""
+    events = [event(1, "lead", "Born", actor="host"), abort_record(2, "lead", "x"), event(3, "lead", "Odd", cause=1)]
+    events[2] = msgspec.structs.replace(events[2], abort_id="x")
+    explanation = why(events, "lead")
+    assert shape(explanation) == [("root", 1), ("end", 3, ("abort", 2))]
+    assert (explanation.root, explanation.roots) == (events[0], 2)
+    assert [one.seq for one in roots(events, "lead")] == [1, 2]
 
 
-def test_an_orphan_is_a_root() -> None:
-    """A row whose parent is not shown, or is itself, is still shown, once."""
-    rows = [row(1, "session", "a/b", "a"), row(2, "session", "loop", "loop")]
-    assert shape(tree(rows)) == ["a/b", "loop"]
+def test_a_late_failure_of_a_turn_is_a_later_cause() -> None:
+    """The first reason wins; what came after it is told as such, and is no root of the end."""
+    events = [
+        event(1, "lead:t1", "task_failed", reason="enough"),
+        event(2, "lead:t1", "agent_reaped", cause=1),
+        event(3, "lead:t1", "task_failed", outcome="stale", reason="too slow"),
+        event(4, "lead:t1", "tool_completed", outcome="stale"),
+    ]
+    assert shape(why(events, "lead:t1")) == [("root", 1), ("end", 2, ("later cause", 3))]
+    assert [one.seq for one in roots(events, "lead:t1")] == [1]
 
 
-def test_a_deep_tree_needs_no_recursion() -> None:
-    """Ten thousand delegations in a row are a tree like any other."""
-    rows = [row(n, "session", f"s{n}", f"s{n - 1}" if n > 1 else None) for n in range(1, 10_001)]
-    depth, nodes = 0, tree(rows)
-    while nodes:
-        depth, nodes = depth + 1, nodes[0].children
-    assert depth == 10_000
+def test_where_a_cause_is_missing_there_is_no_root() -> None:
+    """No root is invented, and the missing record is named."""
+    events = [event(7, "lead", "SessionExited", cause=5)]
+    explanation = why(events, "lead")
+    assert (explanation.root, explanation.roots, explanation.missing) == (None, 0, 5)
+    assert roots(events, "lead") == ()
 
 
-def test_calls_of_a_turn_are_counted() -> None:
-    """Every call that a turn made has an id, whether it is open or not."""
-    assert tool_calls(ROWS[0]) == ("lead:t1:c1", "lead:t1:c2")
-    assert tool_calls(ROWS[1]) == ()
+def test_a_rung_with_another_root_is_counted() -> None:
+    """The end and the joining of its scope must go back to the same root: if they do not, it shows."""
+    events = [
+        event(1, "lead", "OperatorStop", actor="ann"),
+        event(2, "other", "OperatorStop", actor="ben"),
+        event(3, "lead", "Ended", cause=2, from_status="S1", to_status="S1", metadata={"rung": "kill"}),
+    ]
+    assert len(roots(events, "lead")) == why(events, "lead").roots == 2
 
 
-def test_ps_tells_ages_up_to_the_end() -> None:
-    """What lives is as old as now, what has ended as old as it got."""
-    seen = {one.id: one for one in ps(ROWS, now=10.0)}
-    assert (seen["lead"].age_s, seen["lead/docs"].age_s) == (9.0, 0.5)
-    assert [one.id for one in ps(ROWS, now=10.0)] == ["lead", "lead:a1", "lead:t1", "lead/docs", "other"]
+def test_a_chain_may_be_very_long() -> None:
+    """Ten thousand steps are a tree like any other, also as JSON."""
+    events = [event(n, f"s{n}", "Next", cause=n - 1 if n > 1 else None) for n in range(1, 10_001)]
+    explanation = why(events, "s10000")
+    assert len(explanation.steps) == 10_000
+    assert msgspec.json.decode(msgspec.json.encode(explanation))["root"]["seq"] == 1
 
 
-@pytest.mark.parametrize(
-    ("now", "said", "visual"), [(10.0, {}, "RUNNING"), (400.0, {}, "STALLED"), (400.0, {"lead": 399.0}, "RUNNING")]
-)
-def test_ps_sees_an_agent_as_a_person_would(now: float, said: dict[str, float], visual: str) -> None:
-    """An agent's visual state is judged by the last activity of its session: records, or what it said."""
-    seen = {one.id: one.visual for one in ps(ROWS, now=now, active_at=said)}
-    assert (seen["lead:a1"], seen["lead"]) == (visual, None)
+def test_only_some_later_records_are_causes() -> None:
+    """Facts of an abort count, what merely happened does not."""
+    events = [
+        event(1, "lead", "OperatorStop"),
+        event(2, "lead", "TurnReaped", from_status="S1", to_status="S1"),
+        event(3, "lead", "Noted", outcome="fact"),
+        event(4, "lead", "CauseAppended", outcome="fact", abort_id="abort-9"),
+        abort_record(5, "lead", "abort-9"),
+        event(6, "lead", "FatalError", from_status="S1", to_status="S1"),
+    ]
+    assert shape(why(events, "lead")) == [("root", 1, ("later cause", 4), ("later cause", 5), ("later cause", 6))]
+    assert Role.LATER.value == "later cause"

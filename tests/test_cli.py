@@ -436,9 +436,15 @@ def test_following_a_supervisor_that_has_ended_ends(tell: Tell, ended: Path) -> 
 def test_why(tell: Tell, running: Running) -> None:
     """The chain of an aborted call begins with the abort's record and ends with the call's result."""
     tell("abort", "lead:t1:c1", "--scope", "tool", "--reason", "too slow", "--state-dir", running.state_dir)
-    chain = tell("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json["records"]
-    assert [one["event"] for one in chain] == ["AbortRecord", "tool_completed"]
-    assert "too slow" in tell("why", "lead:t1:c1", "--state-dir", running.state_dir).out
+    told = tell("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json
+    assert [(one["role"], one["record"]["event"]) for one in told["steps"]] == [
+        ("root", "AbortRecord"),
+        ("end", "tool_completed"),
+    ]
+    assert (told["roots"], told["root"]["reason"], told["missing"]) == (1, "too slow", None)
+    out = tell("why", "lead:t1:c1", "--state-dir", running.state_dir).out
+    assert out.startswith("why lead:t1:c1: 1 root, AbortRecord by operator")
+    assert "too slow" in out
 
 
 @pytest.mark.parametrize("command", [["why", "nobody"], ["events", "nobody"], ["logs", "nobody"]])

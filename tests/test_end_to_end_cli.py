@@ -157,7 +157,8 @@ def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
         assert one.process.wait(30) == 1
     assert "exit status 3" in one.seen[-1]["tasks"][0]["error"]
     status, explanation = tell(one.state_dir, "why", "bad")
-    assert (status, explanation["records"][-1]["to_status"]) == (0, "Stopped")
+    assert (status, explanation["steps"][-1]["record"]["to_status"]) == (0, "Stopped")
+    assert (explanation["roots"], explanation["root"]["actor"]) == (1, "plan")
 
 
 def test_a_second_run_goes_on_in_the_same_journal(tmp_path: Path) -> None:
@@ -190,8 +191,8 @@ def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, b
         assert one.process.wait(30) == 0
     assert (tmp_path / "after").read_text() == "went on"
     status, explanation = tell(one.state_dir, "why", "wait:t1:c1")
-    assert [record["event"] for record in explanation["records"]] == ["AbortRecord", "tool_completed"]
-    assert explanation["records"][0]["reason"] == "too slow"
+    assert [step["record"]["event"] for step in explanation["steps"]] == ["AbortRecord", "tool_completed"]
+    assert explanation["root"]["reason"] == "too slow"
 
 
 def test_the_last_session_is_aborted_and_the_receipt_still_arrives(tmp_path: Path, tell: Any) -> None:

@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.policy",
         "supervisor.projection",
         "supervisor.causality",
+        "supervisor.overview",
         "supervisor.validate",
         "supervisor.work_invariants",
     ),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from supervisor.abort import AbortPlan, NodeReceipt, PlannedNode, ProcessFate, Receipt
-from supervisor.causality import Explanation, Node, Seen
+from supervisor.causality import Branch, Explanation, Role, Step
+from supervisor.overview import Node, Seen
 from supervisor.surfaces.board import Board
 from supervisor.surfaces.calls import Calls
 from supervisor.surfaces.live import results_json, results_text
@@ -119,7 +121,7 @@ def test_every_record_of_a_call_says_which() -> None:
         turn("tool_completed", "RUNNING", call_id="call-7", outcome="failed"),
     ]
     assert ['c2 "make test"  ' in event_line(one, calls.label(one)) for one in records] == [True] * 3
-    told = why_text(Explanation(entity_id="lead:t1:c2", records=(records[2],)), records)
+    told = why_text(explained(records[2], entity_id="lead:t1:c2"), records)
     assert 'tool_completed  c2 "make test"' in told
 
 
@@ -150,14 +152,40 @@ def test_an_id_is_apart_from_the_event(name: str) -> None:
     assert f" {name}  " in event_line(event(entity_id=name))
 
 
+def explained(*records: LifecycleEvent, entity_id: str = "lead", **more: Any) -> Explanation:
+    steps = tuple(Step(role=Role.CAUSE, record=one) for one in records)
+    fields: dict[str, Any] = {"root": records[0], "roots": 1, "missing": None, "steps": steps, **more}
+    return Explanation(entity_id=entity_id, **fields)
+
+
 def test_why_begins_with_the_root() -> None:
-    """The chain is told from its root, one line a record, and a missing cause is said."""
-    records = (event(seq=1), event(seq=2))
-    whole = why_text(Explanation(entity_id="lead", records=records))
-    torn = why_text(Explanation(entity_id="lead", records=records, missing=9))
-    assert [line.split()[1] for line in whole.splitlines()[1:]] == ["1", "2"]
+    """It is told from the root, who asked first, one line a record, and a missing cause is said."""
+    records = (event(seq=1, actor="ann"), event(seq=2), event(seq=3))
+    whole = why_text(explained(*records))
+    torn = why_text(explained(*records, root=None, roots=0, missing=9))
+    assert whole.splitlines()[0] == "why lead: 1 root, OperatorStop by ann"
+    assert [line.split()[::2][:2] for line in whole.splitlines()[1:]] == [["┌", "1"], ["├", "2"], ["└", "3"]]
     assert "does not hold record 9" in torn
     assert "does not hold" not in whole
+
+
+def test_why_shows_branches_below_their_step() -> None:
+    """What belongs to a record without being its cause hangs below it, with its role."""
+    edge = Branch(role=Role.EDGE, record=event(seq=2, event="AbortRecord"))
+    rung = Branch(role=Role.RUNG, record=event(seq=5, event="Ended", metadata={"rung": "kill", "took_s": 0.5}))
+    later = Branch(role=Role.LATER, record=event(seq=6, event="OperatorStop"))
+    steps = (
+        Step(role=Role.ROOT, record=event(seq=1), branches=(edge,)),
+        Step(role=Role.END, record=event(seq=3), branches=(rung, later)),
+    )
+    lines = why_text(explained(event(seq=1), steps=steps)).splitlines()[1:]
+    assert [line[:14].rstrip() for line in lines if line[0] != " "] == [
+        "┌ " + lines[0][2:14],
+        "│   └─ policy",
+        "└ " + lines[2][2:14],
+    ]
+    assert [line[4:].split(":")[0] for line in lines[3:]] == ["├─ rung", "└─ later cause"]
+    assert "rung=kill  took_s=0.5" in lines[3]
 
 
 # ------------------------------------------------------------------------------------------------- what there is

@@ -288,7 +288,8 @@ def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
 def why(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """Explain how ID came to be as it is.
 
-    ID is that of a session, turn, agent, task or tool call. The chain begins with the root event.
+    ID is that of a session, turn, agent, task or tool call. Prints the tree of causes, from the one root event to the
+    end: who asked, policy edges, rungs, and what came too late to matter.
     """
     from supervisor.surfaces.reading import read_why
 

@@ -15,11 +15,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from supervisor.causality import Explanation, Seen, ps, tool_calls, tree, why
+from supervisor.causality import Explanation, why
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
+from supervisor.overview import Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow
 from supervisor.surfaces.calling import is_running
 from supervisor.surfaces.failure import BadInput, UnknownId
@@ -146,7 +147,7 @@ def namesakes(state_dir: Path, entity_id: str) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------------- why
 def read_why(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> None:
-    """Print the chain of causes.
+    """Print the tree of causes.
 
     Raises:
         BadInput: no record is about that id.

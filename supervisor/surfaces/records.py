@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from supervisor.causality import tool_calls
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.overview import tool_calls
 from supervisor.surfaces.calling import request
 from supervisor.surfaces.calls import Calls, split_call
 from supervisor.surfaces.failure import NotRunning, UnknownId

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from supervisor.abort import AbortPlan, NodeReceipt, ProcessFate, Receipt
-from supervisor.causality import Explanation, Node, Seen
+from supervisor.causality import Branch, Explanation, Step
+from supervisor.overview import Node, Seen
 from supervisor.projection import Inspected
 from supervisor.surfaces.calls import Calls
 from supervisor.validate import Report
@@ -110,20 +111,47 @@ def _change(event: LifecycleEvent) -> str:
 
 def _metadata(event: LifecycleEvent, told: str) -> list[str]:
     """The few facts that a line of an event is not understood without, but for what is *told* already."""
-    shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge")
+    shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
     found = {name: event.metadata.get(name) for name in shown if name != told}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
 
 
+# ---------------------------------------------------------------------------------------------------------- why
 def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) -> str:
-    """From the root event to the last record, one line each; *events* tell which tool calls they are about."""
+    """The tree of causes: the trunk from the root event to the end, each record with its branches below it.
+
+    *events* tell which tool calls the records are about. The trunk is not indented: it may be thousands long.
+    """
     calls = Calls()
     for one in events:
         calls.take(one)
-    lines = [f"why {printable(explanation.entity_id)}: from the root"]
-    if explanation.missing is not None:
-        lines.append(f"  (the journal does not hold record {explanation.missing}, which caused the first one)")
-    return "\n".join([*lines, *(f"  {event_line(one, calls.label(one))}" for one in explanation.records)])
+    last = len(explanation.steps) - 1
+    lines = [f"why {printable(explanation.entity_id)}: {_asked(explanation)}"]
+    for number, step in enumerate(explanation.steps):
+        lines += _step_lines(step, calls, first=number == 0, last=number == last)
+    return "\n".join(lines)
+
+
+def _asked(explanation: Explanation) -> str:
+    """Where it all comes from, and who is behind it."""
+    if explanation.root is None:
+        return f"the journal does not hold record {explanation.missing}, which caused the first one"
+    counted = _counted(explanation.roots, "root", "roots")
+    return f"{counted}, {explanation.root.event} by {printable(explanation.root.actor or 'nobody who is named')}"
+
+
+def _step_lines(step: Step, calls: Calls, *, first: bool, last: bool) -> list[str]:
+    mark = "─" if first and last else "┌" if first else "└" if last else "├"
+    below = " " if last else "│"
+    lines = [f"{mark} {event_line(step.record, calls.label(step.record))}"]
+    for branch in step.branches:
+        fork = "└─" if branch is step.branches[-1] else "├─"
+        lines.append(f"{below}   {fork} {_branch(branch, calls)}")
+    return lines
+
+
+def _branch(branch: Branch, calls: Calls) -> str:
+    return f"{branch.role}: {event_line(branch.record, calls.label(branch.record))}"
 
 
 # ----------------------------------------------------------------------------------------------- what there is

@@ -1,0 +1,83 @@
+"""The tree, and the list of what there is, folded from rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from supervisor.overview import Node, ps, tool_calls, tree
+from supervisor.ports import EntityRow
+
+
+def row(number: int, kind: str, entity: str, parent: str | None = None, **more: Any) -> EntityRow:
+    fields: dict[str, Any] = {"state": "Running", "ended": False, "born_at": float(number), "changed_at": number + 0.5}
+    fields |= more
+    data = msgspec.json.encode(fields.pop("data", {}))
+    return EntityRow(kind=kind, id=entity, parent_id=parent, data=data, entity_seq=1, born_seq=number, **fields)
+
+
+ROWS = [
+    row(3, "turn", "lead:t1", "lead", data={"open": [{"number": 2, "call_id": "x", "title": "sleep 60"}], "calls": 2}),
+    row(1, "session", "lead", data={"last_error": "broken", "total_errors": 2}),
+    row(2, "agent", "lead:a1", "lead", state="working", data={"pid": 7}),
+    row(4, "session", "lead/docs", "lead", ended=True, data={"outcome": "completed"}),
+    row(5, "session", "other"),
+]
+
+
+def shape(nodes: tuple[Node, ...]) -> Any:
+    return [(node.id, shape(node.children)) if node.children else node.id for node in nodes]
+
+
+def test_the_tree_has_sessions_with_what_is_below_them() -> None:
+    """Agents, turns and child sessions hang under their session in the order of birth, open calls under their turn."""
+    expected = [("lead", ["lead:a1", ("lead:t1", ["lead:t1:c2"]), "lead/docs"]), "other"]
+    assert shape(tree(ROWS)) == expected
+    call = tree(ROWS)[0].children[1].children[0]
+    assert (call.kind, call.state, call.note) == ("tool", "open", "sleep 60")
+
+
+def test_the_tree_says_what_one_wants_to_know() -> None:
+    """Beside the state stand errors, outcome, pid and exit status."""
+    lead = tree(ROWS)[0]
+    notes = {node.id: node.note for node in (lead, *lead.children)}
+    assert notes == {"lead": "broken, 2 errors", "lead:a1": "pid 7", "lead:t1": "", "lead/docs": "completed"}
+
+
+def test_an_orphan_is_a_root() -> None:
+    """A row whose parent is not shown, or is itself, is still shown, once."""
+    rows = [row(1, "session", "a/b", "a"), row(2, "session", "loop", "loop")]
+    assert shape(tree(rows)) == ["a/b", "loop"]
+
+
+def test_a_deep_tree_needs_no_recursion() -> None:
+    """Ten thousand delegations in a row are a tree like any other."""
+    rows = [row(n, "session", f"s{n}", f"s{n - 1}" if n > 1 else None) for n in range(1, 10_001)]
+    depth, nodes = 0, tree(rows)
+    while nodes:
+        depth, nodes = depth + 1, nodes[0].children
+    assert depth == 10_000
+
+
+def test_calls_of_a_turn_are_counted() -> None:
+    """Every call that a turn made has an id, whether it is open or not."""
+    assert tool_calls(ROWS[0]) == ("lead:t1:c1", "lead:t1:c2")
+    assert tool_calls(ROWS[1]) == ()
+
+
+def test_ps_tells_ages_up_to_the_end() -> None:
+    """What lives is as old as now, what has ended as old as it got."""
+    seen = {one.id: one for one in ps(ROWS, now=10.0)}
+    assert (seen["lead"].age_s, seen["lead/docs"].age_s) == (9.0, 0.5)
+    assert [one.id for one in ps(ROWS, now=10.0)] == ["lead", "lead:a1", "lead:t1", "lead/docs", "other"]
+
+
+@pytest.mark.parametrize(
+    ("now", "said", "visual"), [(10.0, {}, "RUNNING"), (400.0, {}, "STALLED"), (400.0, {"lead": 399.0}, "RUNNING")]
+)
+def test_ps_sees_an_agent_as_a_person_would(now: float, said: dict[str, float], visual: str) -> None:
+    """An agent's visual state is judged by the last activity of its session: records, or what it said."""
+    seen = {one.id: one.visual for one in ps(ROWS, now=now, active_at=said)}
+    assert (seen["lead:a1"], seen["lead"]) == (visual, None)
