@@ -123,6 +123,7 @@ async def test_a_tool_abort_of_a_call_that_the_agent_runs(tmp_path: Path, roll: 
         session = await run.sup.start_session("s", agent="scripted")
         asked = ask(group, session, "@local exec 9>roll; echo tool $$ >&9; exec sleep 1000\n@say never")
         await roll.here(1)
+        await until(run.sup, "tool_started", "s:t1")  # the agent began it without asking
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
         assert (await asked.result()).text.startswith("understood: ")
@@ -140,6 +141,7 @@ async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path, rol
         session = await run.sup.start_session("s", agent="scripted")
         asked = ask(group, session, "@deaf\n@local exec 9>roll; echo tool $$ >&9; sleep 1000")
         await roll.here(1)
+        await until(run.sup, "tool_started", "s:t1")  # the agent began it without asking
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
         assert (await asked.result()).text.startswith("understood: ")

@@ -88,13 +88,13 @@ def call_of(data: TurnData, call_id: str) -> Call | None:
 
 
 def stale(data: TurnData, event: Event) -> bool:
-    """A second result of a call, a repeated phase, or a failure of what is already settled."""
+    """A second result of a call, a repeated phase, or a word on the outcome of what is already settled."""
     if isinstance(event, ToolCompleted):
         return call_of(data, event.call_id) is None
     if isinstance(event, AgentSpawned):
         seen = event.phase in (data.phase, "launched") or data.phase == "settled"
         return event.incarnation == data.incarnation and seen
-    return isinstance(event, TaskFailed) and data.verdict is not None and data.phase == "settled"
+    return isinstance(event, TaskFailed | VerifyRequested) and data.verdict is not None and data.phase == "settled"
 
 
 def launched(data: TurnData, event: AgentSpawned) -> bool:
