@@ -108,7 +108,7 @@ class Hands:
         done = Cause(owed.seq, None, owed.entity_id)
         match owed.effect:
             case Tell(to=to, event=event):
-                if self._tree.tell(to, event, cause=cause):
+                if self._is_heard(to) and self._tree.tell(to, event, cause=cause):
                     return  # it is settled with the record of that event
             case Bury():
                 self._tree.bury(owed.entity_id)
@@ -122,8 +122,15 @@ class Hands:
                 self._perform_for(work, owed.entity_id, effect, done)
         self._tree.ledger.settle(owed.effect_id)
 
+    def _is_heard(self, entity_id: str) -> bool:
+        """``False`` for who has ended: it may be buried before it reads its mail, and its mail settles nothing then."""
+        entity = self._tree.entities.get(entity_id)
+        return entity is not None and not entity.ended
+
     def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
-        if isinstance(effect, DRIVING):
+        if (
+            isinstance(effect, DRIVING) and not work.ending
+        ):  # the first reason wins: who hurries an end is not its cause
             work.because = cause.seq
         match effect:
             case CancelSession(reason=reason, abort_id=abort_id, abort_reason=abort_reason):

@@ -17,6 +17,7 @@ from supervisor.entity import Refused
 from supervisor.kinds import TASK_KIND
 from supervisor.ledger import Cause
 from supervisor.lifecycles.task import (
+    TASK,
     Cancelled,
     Claimed,
     Closed,
@@ -92,8 +93,14 @@ class _Runner:
             await self._run(task)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True), suppress(NoSuchEntity, Refused, JournalError):
-                await self._post(task, Cancelled(reason="the plan was given up"))
+                await self._give_up(task)
             raise
+
+    async def _give_up(self, task: TaskConfig) -> None:
+        """Cancel the task, unless it is settled already and only its session was still ending."""
+        state = Task(self._sup.tree.entity(self._entities[task.id]).state)
+        if Cancelled in TASK.allowed(state):
+            await self._post(task, Cancelled(reason="the plan was given up"))
 
     async def _run(self, task: TaskConfig) -> None:
         began = anyio.current_time()

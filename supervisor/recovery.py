@@ -2,12 +2,12 @@
 
 Its processes are gone already: their wardens saw to that. Sessions stop with the reason, turns fail and are reaped,
 agents are dead, tasks that were in progress are orphaned and fail, those that had not begun are cancelled. Nothing is
-resumed, nothing is left looking alive, and every step is a record like any other.
+resumed, nothing is left looking alive, and every step is a record like any other: what ends with a session is caused
+by the record that stopped it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -51,11 +51,19 @@ async def close_books(tree: Tree, journal: Journal) -> list[str]:
     opened = [_revive(tree, row) for row in rows]
     sessions = [one for one in opened if one.kind is Kind.SESSION]
     # Sessions stop first, so that what their turns still report is absorbed and starts nothing.
-    await _tell(tree, sessions, lambda one: _stop_session(Session(one.state)))
-    await _tell(tree, (one for one in opened if one.kind is Kind.TURN), lambda one: _end_turn(Turn(one.state)))
-    await _tell(tree, (one for one in opened if one.kind is Kind.AGENT), lambda one: _end_agent())
-    await _tell(tree, (one for one in opened if one.kind is Kind.TASK), lambda one: _end_task(Task(one.state)))
-    await _tell(tree, sessions, lambda one: [Ended(rung=Rung.ABANDON.value, took_s=0.0)])
+    stops = {one.id: await _stop(tree, journal, one) for one in sessions}
+    for one in opened:
+        if one.kind is Kind.TURN:
+            over = Turn(one.state) in (Turn.COMPLETING, Turn.FAILED)
+            cause = await _last_change(journal, one) if over else stops.get(one.parent_id or "", CAUSE)
+            await _tell(tree, one, _end_turn(Turn(one.state)), cause)
+    for one in opened:
+        if one.kind is Kind.AGENT:
+            await _tell(tree, one, _end_agent(), stops.get(one.parent_id or "", CAUSE))
+        elif one.kind is Kind.TASK:
+            await _tell(tree, one, _end_task(Task(one.state)), CAUSE)
+    for one in sessions:
+        await _tell(tree, one, [Ended(rung=Rung.ABANDON.value, took_s=0.0)], stops[one.id])
     await tree.ledger.flush()
     for one in opened:
         tree.bury(one.id)
@@ -72,14 +80,30 @@ def _revive(tree: Tree, row: EntityRow) -> Entity:
     return entity
 
 
-async def _tell(tree: Tree, entities: Iterable[Entity], events_for: Callable[[Entity], list[Event]]) -> None:
-    for entity in entities:
-        for event in events_for(entity):
-            await tree.post(entity.id, event, cause=CAUSE)
+async def _stop(tree: Tree, journal: Journal, session: Entity) -> Cause:
+    """What stopped a session: its supervisor's death, unless something else had before."""
+    if Session(session.state) is Session.STOPPED:
+        return await _last_change(journal, session)
+    return await _tell(tree, session, [FatalError(message=WHY)], CAUSE)
 
 
-def _stop_session(state: Session) -> list[Event]:
-    return [] if state is Session.STOPPED else [FatalError(message=WHY)]
+async def _tell(tree: Tree, entity: Entity, events: list[Event], cause: Cause) -> Cause:
+    """One event after the other, each caused by the one before; the last one, as a cause."""
+    for event in events:
+        record = await tree.post(entity.id, event, cause=cause)
+        if record.outcome != "stale":
+            cause = Cause(record.seq, None, CAUSE.actor)
+    return cause
+
+
+async def _last_change(journal: Journal, entity: Entity) -> Cause:
+    """The record of the last change of its state, as a cause."""
+    found, after = None, 0
+    while page := await journal.events(entity_id=entity.id, after_seq=after):
+        after = page[-1].seq
+        changes = [one.seq for one in page if one.outcome == "born" or one.from_status not in ("", one.to_status)]
+        found = changes[-1] if changes else found
+    return CAUSE if found is None else Cause(found, None, CAUSE.actor)
 
 
 def _end_turn(state: Turn) -> list[Event]:
