@@ -19,18 +19,18 @@ import anyio.abc
 import msgspec
 
 from supervisor.abort import Receipt
-from supervisor.causality import why
+from supervisor.causality import roots, why
 from supervisor.config import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.overview import tree
+from supervisor.overview import tool_calls, tree
 from supervisor.processes.census import adopt_orphans, children_left
 from supervisor.runtime import Session, Supervisor, TurnResult, open_supervisor
 from supervisor.surfaces.render import event_line, receipt_text, tree_text, why_text
 from supervisor.validate import validate_lines
-from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.vocabulary import AbortScope, Kind, LifecycleEvent
 
-__all__ = ["run_demo"]
+__all__ = ["play", "repository", "run_demo", "summary"]
 
 DEADLINE_S = 55.0
 """The whole demo, with everything it waits for."""
@@ -83,19 +83,20 @@ def run_demo(*, as_json: bool) -> int:
     """Run the demo and print what happened; 0 if all of it went as it should and no process is left."""
     proven = adopt_orphans()
     say: Say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
-    with _repository() as repository:
-        state = StateDir(repository / ".sdd")
-        receipts, results = anyio.run(_demo, repository, state.root, say)
+    with repository() as place:
+        state = StateDir(place / ".sdd")
+        receipts, results = anyio.run(play, place, state.root, say)
         left = children_left() if proven else sum(receipt.survivors for receipt in receipts)
-        summary = _summary(state, receipts, results, left)
-        _show(state, receipts, summary, say)
+        summed = summary(state, receipts, results, left)
+        _show(state, receipts, summed, say)
     if as_json:
-        print(msgspec.json.encode(summary).decode())
-    return 0 if summary["ok"] else 1
+        print(msgspec.json.encode(summed).decode())
+    return 0 if summed["ok"] else 1
 
 
 @contextmanager
-def _repository() -> Iterator[Path]:
+def repository() -> Iterator[Path]:
+    """A scratch git repository, gone afterwards."""
     root = Path(tempfile.mkdtemp(prefix="supervisor-demo-"))
     try:
         for command in (
@@ -110,7 +111,8 @@ def _repository() -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def _demo(repository: Path, state_dir: Path, say: Say) -> tuple[list[Receipt], dict[str, TurnResult]]:
+async def play(repository: Path, state_dir: Path, say: Say) -> tuple[list[Receipt], dict[str, TurnResult]]:
+    """The run itself: the receipts of its aborts, and how each session's prompt ended."""
     settings = Settings(
         policy=PolicyConfig(ladder=LadderConfig(request_s=1.0, cancel_s=1.0, terminate_s=1.0, kill_s=1.0)),
         limits=LimitsConfig(grace_s=2.0),
@@ -207,9 +209,11 @@ def _started(turn_id: str) -> Wanted:
     return lambda event: event.entity_id == turn_id and event.event == "ProcessStarted"
 
 
-def _summary(state: StateDir, receipts: list[Receipt], results: dict[str, TurnResult], left: int) -> dict[str, Any]:
+def summary(state: StateDir, receipts: list[Receipt], results: dict[str, TurnResult], left: int) -> dict[str, Any]:
+    """What happened, as data; ``ok`` if all of it went as it should. *left* counts processes that are left."""
     with state.transitions.open("rb") as lines:
         report = validate_lines(lines)
+    unexplained = _unexplained(state)
     outcomes = {name: result.outcome for name, result in sorted(results.items())}
     expected = {
         "crashy": "completed",
@@ -221,13 +225,22 @@ def _summary(state: StateDir, receipts: list[Receipt], results: dict[str, TurnRe
     }
     survivors = sum(receipt.survivors for receipt in receipts)
     return {
-        "ok": outcomes == expected and not report.problems and left == 0 and survivors == 0,
+        "ok": outcomes == expected and not (report.problems or unexplained or left or survivors),
         "sessions": outcomes,
         "transitions": report.lines,
         "illegal": len(report.problems),
+        "unexplained": unexplained,
         "receipts": [msgspec.to_builtins(receipt) for receipt in receipts],
         "processes_left": left,
     }
+
+
+def _unexplained(state: StateDir) -> list[str]:
+    """What ended without a chain of causes to exactly one root."""
+    with JournalReader(state.journal) as reader:
+        rows, by_seq = reader.entities(), {event.seq: event for event in reader.events()}
+    ended = [one for row in rows for one in (row.id, *(tool_calls(row) if row.kind == Kind.TURN else ()))]
+    return [entity_id for entity_id in ended if len(roots(by_seq, entity_id)) != 1]
 
 
 def _show(state: StateDir, receipts: list[Receipt], summary: dict[str, Any], say: Say) -> None:
@@ -242,4 +255,5 @@ def _show(state: StateDir, receipts: list[Receipt], summary: dict[str, Any], say
     sessions = ", ".join(f"{name} {outcome}" for name, outcome in summary["sessions"].items())
     say(f"\n{sessions}")
     say(f"{summary['transitions']} transitions in the journal, {summary['illegal']} illegal")
+    say(f"{len(summary['unexplained'])} ends without exactly one root")
     say(f"{summary['processes_left']} processes left")

@@ -1,0 +1,72 @@
+"""The demonstration: it goes as it says, and everything that ended in it is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor import demo
+from supervisor.causality import roots, why
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.overview import tool_calls
+from supervisor.ports import EntityRow
+from supervisor.vocabulary import LifecycleEvent
+from tests.support import nothing_left
+
+
+class Played:
+    """What a demonstration leaves behind."""
+
+    def __init__(self, state: StateDir, receipts: Any, results: Any) -> None:
+        self.receipts, self.results = receipts, results
+        self.summary = demo.summary(state, receipts, results, 0)
+        with JournalReader(state.journal) as reader:
+            self.rows: list[EntityRow] = reader.entities()
+            self.events: list[LifecycleEvent] = list(reader.events())
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[Played]:
+    with nothing_left(), demo.repository() as repository:
+        state = StateDir(repository / ".sdd")
+        receipts, results = anyio.run(demo.play, repository, state.root, lambda text: None)
+        yield Played(state, receipts, results)
+
+
+def test_the_demonstration_goes_as_it_says(played: Played) -> None:
+    """Every session ends as it should, nothing illegal is recorded, nothing survives, and no end is unexplained."""
+    assert played.summary["ok"], played.summary
+    assert played.summary["unexplained"] == []
+
+
+def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
+    """Sessions, turns, agents and tool calls: the tree of each reaches exactly one root, where somebody is named."""
+    ids = [one for row in played.rows for one in (row.id, *(tool_calls(row) if row.kind == "turn" else ()))]
+    assert {"lead", "lead:t1", "lead:a1", "slow:t1:c1", "forest/right/deeper:t1:c1"} <= set(ids)
+    by_seq = {one.seq: one for one in played.events}
+    for entity_id in ids:
+        [root] = roots(by_seq, entity_id)
+        explanation = why(by_seq, entity_id)
+        assert (explanation.root, explanation.roots, explanation.missing) == (root, 1, None), entity_id
+        assert root.actor not in ("", "supervisor"), entity_id
+
+
+@pytest.mark.parametrize(
+    ("entity_id", "event", "actor"),
+    [
+        ("slow:t1:c1", "AbortRecord", "operator"),
+        ("hung:a1", "AbortRecord", "operator"),
+        ("forest/right/deeper", "AbortRecord", "operator"),
+        ("steered:t1", "UrgentMessage", "operator"),
+        ("crashy:a1", "TurnRequested", "host"),
+        ("lead", "OperatorStop", "host"),
+    ],
+)
+def test_the_root_is_what_a_person_would_say(played: Played, entity_id: str, event: str, actor: str) -> None:
+    """An abort, a message, a prompt, the end of the supervisor: each end goes back to what really led to it."""
+    [root] = roots(played.events, entity_id)
+    assert (root.event, root.actor) == (event, actor)
