@@ -169,7 +169,7 @@ def _named(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iter
 
 def _after(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Branch]:
     """What was recorded of it after its last change: how its scope was joined, and causes that came too late."""
-    own = [one for one in _of(by_seq, entity_id) if one.seq > last.seq]
+    own = [one for one in _of(by_seq, entity_id) or _aborts_of_call(by_seq, entity_id) if one.seq > last.seq]
     rungs = [Branch(role=Role.RUNG, record=one) for one in own if "rung" in one.metadata]
     later = [
         Branch(role=Role.LATER, record=one)
@@ -177,6 +177,11 @@ def _after(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Branch]:
         if "rung" not in one.metadata and (one.event in _CAUSES or (one.outcome == "fact" and one.abort_id))
     ]
     return sorted([*rungs, *later], key=lambda branch: branch.record.seq)
+
+
+def _aborts_of_call(by_seq: BySeq, call_id: str) -> list[LifecycleEvent]:
+    """A tool call has no log: aborts of it stand in its turn's."""
+    return [one for one in by_seq.values() if one.event == ABORT_RECORD and one.metadata.get("target") == call_id]
 
 
 def _roots(

@@ -244,3 +244,10 @@ def test_only_some_later_records_are_causes() -> None:
     ]
     assert shape(why(events, "lead")) == [("root", 1, ("later cause", 4), ("later cause", 5), ("later cause", 6))]
     assert Role.LATER.value == "later cause"
+
+
+def test_a_second_abort_of_a_call_is_a_later_cause() -> None:
+    """A call has no log of its own: the abort that came too late stands in its turn's."""
+    late, other = abort_record(7, "lead:t1", "abort-7"), abort_record(8, "lead:t1", "abort-8")
+    late.metadata["target"], other.metadata["target"] = "lead:t1:c1", "lead:t1:c3"
+    assert shape(why([*CALLS, late, other], "lead:t1:c1")) == [("root", 3, ("later cause", 7))]
