@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: demo test lint types docs bench mutants clean
+.PHONY: demo test lint types docs bench bench-peers bench-growth mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,10 +32,21 @@ mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten mus
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python tests/mutation/mutants.py
 
-bench: $(VENV)/ready  ## Ratios against bare primitives, measured in the same run
-	$(BIN)/python benchmarks/kernel.py
-	$(BIN)/python benchmarks/journal.py
-	$(BIN)/python benchmarks/abort.py
+bench: $(VENV)/ready  ## One table for both backends, with aims; ratios against what is measured in the same run
+	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.abort
+	$(BIN)/python -m benchmarks.journal
+
+$(VENV)/peers: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
+bench-peers: $(VENV)/peers  ## The same with other actor frameworks installed, and a table of them all
+	$(BIN)/python -m benchmarks.peers
+	$(MAKE) bench
+
+bench-growth: $(VENV)/peers  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
+	$(BIN)/python -m benchmarks.growth
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

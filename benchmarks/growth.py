@@ -1,0 +1,234 @@
+"""How costs grow from a hundred actors to a hundred thousand: a curve that bends upwards is a bug.
+
+Each quantity is measured at each size, for the kernel on both backends and for bare tasks with a queue each, in turns.
+``python -m benchmarks.growth`` writes one CSV, and one PNG if matplotlib is there, to ``benchmarks/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.lowlevel
+
+from actors import ActorSystem, Ref, open_system
+from benchmarks.harness import (
+    BACKENDS,
+    FULL,
+    Missing,
+    Sizes,
+    Stopwatch,
+    per_us,
+    percentile,
+    round_trips_us,
+    run,
+)
+from benchmarks.lives import actor_bytes, actor_lives, task_bytes, task_lives
+from benchmarks.messages import TIMEOUT_S, Echo
+from benchmarks.primitives import native, parked, settle
+
+__all__ = ["QUANTITIES", "Point", "main", "measure_growth", "write_csv"]
+
+RESULTS = Path(__file__).parent / "results"
+FAN = 100
+"""Children of each node, at most, in the tree that is stopped."""
+TASKS_MAX = 30_000
+"""Bare tasks are not measured beyond this: each costs a hundred times an actor's time."""
+
+
+class Point(NamedTuple):
+    """One point of one curve."""
+
+    quantity: str
+    unit: str
+    who: str
+    actors: int
+    value: float
+
+
+# ---------------------------------------------------------------------- actors
+def grow(system: ActorSystem, count: int) -> list[Ref]:
+    """A tree with at most a hundred children for each node."""
+    return [_spawn(system, n) for n in range(count)]
+
+
+def _spawn(system: ActorSystem, number: int) -> Ref:
+    if number < FAN:
+        return system.spawn(Echo(), str(number))
+    return system.spawn(Echo(), str(number), parent=str(number // FAN - 1))
+
+
+async def actor_tells(backend: str, sizes: Sizes) -> float:
+    """One message to each in turn, until all are handled; per message."""
+    async with open_system() as system:
+        refs, times = grow(system, sizes.actors), max(1, sizes.burst * sizes.bursts // sizes.actors)
+        with Stopwatch() as watch:
+            for n in range(times):
+                for ref in refs:
+                    ref.tell(n)
+                await system.idle()
+    return per_us(watch.spent_s, sizes.actors * times)
+
+
+async def actor_asks(backend: str, sizes: Sizes) -> float:
+    """p50 of asking idle actors, each another."""
+    async with open_system() as system:
+        refs = grow(system, sizes.actors)
+        step = max(1, sizes.actors // sizes.asks)
+
+        async def ask(n: int) -> None:
+            await refs[n * step % len(refs)].ask(n, timeout_s=TIMEOUT_S)
+
+        return percentile(await round_trips_us(ask, sizes.asks), 50)
+
+
+async def actor_stop(backend: str, sizes: Sizes) -> float:
+    """The tree, from the top, in order; per actor."""
+    async with open_system() as system:
+        grow(system, sizes.actors)
+        await system.idle()
+        with Stopwatch() as watch:
+            await system.shut_down()
+    return per_us(watch.spent_s, sizes.actors)
+
+
+# ---------------------------------------------------------------------- bare tasks
+async def task_tells(backend: str, sizes: Sizes) -> float:
+    """The same to tasks with a queue each."""
+    pipes = [native(backend)(16) for _ in range(sizes.actors)]
+    times = min(max(1, sizes.burst * sizes.bursts // sizes.actors), 10)
+    left, done = sizes.actors * times, anyio.Event()
+
+    async def consume(pipe: Any) -> None:
+        nonlocal left
+        while True:
+            await pipe.get()
+            left -= 1
+            if not left:
+                done.set()
+
+    async with anyio.create_task_group() as group:
+        for pipe in pipes:
+            group.start_soon(consume, pipe)
+        await settle()
+        with Stopwatch() as watch:
+            for n in range(times):
+                for pipe in pipes:
+                    pipe.put(n)
+                await anyio.lowlevel.checkpoint()
+            await done.wait()
+        group.cancel_scope.cancel()
+    return per_us(watch.spent_s, sizes.actors * times)
+
+
+async def task_asks(backend: str, sizes: Sizes) -> float:
+    """A pair of queues each."""
+    pipes = [(native(backend)(1), native(backend)(1)) for _ in range(sizes.actors)]
+    step = max(1, sizes.actors // sizes.asks)
+
+    async def answer(questions: Any, answers: Any) -> None:
+        while True:
+            answers.put(await questions.get())
+
+    async def ask(n: int) -> None:
+        questions, answers = pipes[n * step % len(pipes)]
+        questions.put(n)
+        await answers.get()
+
+    async with anyio.create_task_group() as group:
+        for pair in pipes:
+            group.start_soon(answer, *pair)
+        await settle()
+        p50 = percentile(await round_trips_us(ask, sizes.asks), 50)
+        group.cancel_scope.cancel()
+    return p50
+
+
+async def task_stop(backend: str, sizes: Sizes) -> float:
+    """Tasks in one task group for every hundred, cancelled from the top; per task."""
+
+    async def some(count: int) -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(count):
+                group.start_soon(parked)
+
+    async with anyio.create_task_group() as top:
+        for first in range(0, sizes.actors, FAN):
+            top.start_soon(some, min(FAN, sizes.actors - first))
+        await settle()
+        gc.collect()
+        since = time.process_time()
+        top.cancel_scope.cancel()
+    return per_us(time.process_time() - since, sizes.actors)
+
+
+# ---------------------------------------------------------------------- curves
+Curve = Callable[[str, Sizes], Awaitable[float]]
+QUANTITIES: dict[str, tuple[str, Curve, Curve]] = {
+    "start + stop": ("us per actor", actor_lives, task_lives),
+    "idle": ("bytes per actor", actor_bytes, task_bytes),
+    "tell, one each": ("us per message", actor_tells, task_tells),
+    "ask, idle actor, p50": ("us", actor_asks, task_asks),
+    "stop of the tree": ("us per actor", actor_stop, task_stop),
+}
+"""What is measured: its unit, of actors, of bare tasks."""
+
+
+def measure_growth(sizes: Sizes) -> Iterator[Point]:
+    """Every point of every curve, smallest first."""
+    for count in sizes.growth:
+        now = sizes._replace(actors=count)
+        for quantity, (unit, of_actors, of_tasks) in QUANTITIES.items():
+            curves = {f"actors, {backend}": (of_actors, backend) for backend in BACKENDS}
+            if count <= TASKS_MAX:
+                curves |= {f"bare tasks, {backend}": (of_tasks, backend) for backend in BACKENDS}
+            found: dict[str, list[float]] = {who: [] for who in curves}
+            for _ in range(_rounds(quantity, now)):
+                for who, (curve, backend) in curves.items():
+                    found[who].append(run(curve, backend, now, backend=backend))
+            for who, values in found.items():
+                yield Point(quantity, unit, who, count, statistics.median(values))
+
+
+def _rounds(quantity: str, sizes: Sizes) -> int:
+    """Bytes do not vary; what is large is steady."""
+    return 1 if quantity == "idle" or sizes.actors > 10_000 else sizes.rounds
+
+
+def write_csv(points: Sequence[Point], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(Point._fields)
+        writer.writerows(points)
+
+
+def main() -> None:
+    """Measure, print as it goes, write the files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--most", type=int, default=FULL.growth[-1], help="the largest number of actors")
+    parser.add_argument("--into", type=Path, default=RESULTS, help="the folder to write to")
+    args = parser.parse_args()
+    points = []
+    for point in measure_growth(FULL._replace(asks=500, growth=tuple(n for n in FULL.growth if n <= args.most))):
+        points.append(point)
+        print(f"{point.actors:>8,}  {point.quantity:<22}{point.who:<22}{point.value:>10.2f} {point.unit}", flush=True)
+    args.into.mkdir(parents=True, exist_ok=True)
+    write_csv(points, args.into / "growth.csv")
+    try:
+        from benchmarks.plots import draw
+
+        draw(points, args.into / "growth.png")
+    except Missing as why:
+        print(f"no plot: {why}")
+    print(f"written to {args.into}")
+
+
+if __name__ == "__main__":
+    main()

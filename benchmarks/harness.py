@@ -1,0 +1,260 @@
+"""How things are measured here.
+
+Both sides of a ratio take turns, round by round, so that a busy machine shifts both; a figure is the median of its
+rounds, and a ratio the median of the rounds' ratios. What happens in this process alone is measured in processor time;
+single round trips, and what happens in other processes, by the wall clock. Every measurement is a function without
+state between calls, that returns its figures in the units its lines name.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import anyio
+
+__all__ = [
+    "BACKENDS",
+    "FULL",
+    "TINY",
+    "Aim",
+    "Case",
+    "Figures",
+    "Found",
+    "Line",
+    "Measure",
+    "Missing",
+    "Sizes",
+    "Stopwatch",
+    "asynchronous",
+    "at_most",
+    "at_most_times",
+    "faster_by",
+    "measure",
+    "on_both",
+    "per_us",
+    "percentile",
+    "round_trips_us",
+    "run",
+    "traced_bytes",
+]
+
+BACKENDS = ("asyncio", "trio")
+
+Figures: TypeAlias = tuple[float, ...]
+"""What one measurement found, one figure for each line of its case."""
+
+Measure: TypeAlias = "Callable[[str, Sizes], Figures]"
+"""Measures once, on the backend of that name, at those sizes."""
+
+
+class Sizes(NamedTuple):
+    """How much of everything; more is steadier and slower."""
+
+    rounds: int = 3
+    burst: int = 200
+    """Messages sent before the actor is let go on; its mailbox holds that many."""
+    bursts: int = 250
+    asks: int = 4_000
+    control_asks: int = 1_000
+    actors: int = 10_000
+    wide: int = 100
+    """Children of each node of the wide tree, which is two levels deep."""
+    chain: int = 2_000
+    steps: int = 100_000
+    tool_aborts: int = 500
+    sessions: int = 8
+    session_probes: int = 40
+    growth: tuple[int, ...] = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+
+
+FULL = Sizes()
+TINY = Sizes(
+    rounds=1,
+    burst=4,
+    bursts=2,
+    asks=10,
+    control_asks=5,
+    actors=20,
+    wide=3,
+    chain=20,
+    steps=20,
+    tool_aborts=5,
+    sessions=2,
+    session_probes=2,
+    growth=(3, 10),
+)
+"""For a test that everything still runs."""
+
+
+class Missing(Exception):
+    """Something to compare with is not installed; the message says how to get it."""
+
+
+# ---------------------------------------------------------------------- aims
+class Aim(NamedTuple):
+    """What a figure should reach: ``kind`` says what of it, *source* who says so."""
+
+    kind: str
+    limit: float
+    source: str = ""
+
+    def excess(self, value: float, ratio: float | None) -> float | None:
+        """How far off, as a factor: 1.0 and less is met. ``None``: cannot be told without the other side."""
+        if self.kind == "value":
+            return value / self.limit
+        if ratio is None:
+            return None
+        return ratio / self.limit if self.kind == "times" else ratio * self.limit
+
+
+def at_most(limit: float, source: str = "") -> Aim:
+    """The figure itself, in the unit of its line."""
+    return Aim("value", limit, source)
+
+
+def at_most_times(limit: float, source: str = "") -> Aim:
+    """That many times the cost of the other side."""
+    return Aim("times", limit, source)
+
+
+def faster_by(limit: float, source: str = "") -> Aim:
+    """The other side costs at least that many times as much."""
+    return Aim("faster", limit, source)
+
+
+# ---------------------------------------------------------------------- cases
+class Line(NamedTuple):
+    """One line of the table: a name, a unit, and what should be reached."""
+
+    what: str
+    unit: str
+    aim: Aim | None = None
+
+
+class Case(NamedTuple):
+    """Two measurements that belong together; less is better in every figure.
+
+    ``theirs`` may give one figure for all lines of ``ours``, or none at all.
+    """
+
+    lines: tuple[Line, ...]
+    ours: Measure
+    against: str = ""
+    theirs: Measure | None = None
+    backends: tuple[str, ...] = BACKENDS
+    rounds: int | None = None
+
+
+class Found(NamedTuple):
+    """What one line came to on one backend."""
+
+    value: float
+    other: float | None
+    ratio: float | None
+
+
+def measure(case: Case, sizes: Sizes) -> tuple[dict[str, list[Found]], str]:
+    """Run a case, its sides in turns, now one first and now the other.
+
+    Returns:
+        What was found, by backend and line; and what is missing to compare with, or nothing.
+    """
+    rounds: dict[str, list[tuple[Figures, Figures]]] = {backend: [] for backend in case.backends}
+    missing = ""
+    for number in range(min(case.rounds or sizes.rounds, sizes.rounds)):
+        for backend in case.backends:
+            ours = case.ours(backend, sizes) if number % 2 else ()
+            theirs: Figures = ()
+            if case.theirs is not None and not missing:
+                try:
+                    theirs = case.theirs(backend, sizes)
+                except Missing as why:
+                    missing = str(why)
+            rounds[backend].append((ours or case.ours(backend, sizes), theirs))
+    found = {backend: [_found(rounds[backend], n) for n in range(len(case.lines))] for backend in case.backends}
+    return found, missing
+
+
+def _found(rounds: Sequence[tuple[Figures, Figures]], line: int) -> Found:
+    value = statistics.median(ours[line] for ours, _ in rounds)
+    pairs = [(ours[line], theirs[min(line, len(theirs) - 1)]) for ours, theirs in rounds if theirs]
+    if not pairs:
+        return Found(value, None, None)
+    ratio = statistics.median(ours / theirs if theirs else float("inf") for ours, theirs in pairs)
+    return Found(value, statistics.median(theirs for _, theirs in pairs), ratio)
+
+
+# ---------------------------------------------------------------------- ways to measure
+def run(fn: Callable[..., Awaitable[Any]], *args: Any, backend: str) -> Any:
+    """``anyio.run``, at its plainest."""
+    return anyio.run(fn, *args, backend=backend)
+
+
+def asynchronous(fn: Callable[[str, Sizes], Awaitable[float | Figures]]) -> Measure:
+    """A measurement that runs in an event loop of its own."""
+
+    def once(backend: str, sizes: Sizes) -> Figures:
+        found = run(fn, backend, sizes, backend=backend)
+        return found if isinstance(found, tuple) else (found,)
+
+    return once
+
+
+def on_both(fn: Callable[[Sizes], float]) -> Measure:
+    """A measurement that needs no event loop."""
+    return lambda backend, sizes: (fn(sizes),)
+
+
+class Stopwatch:
+    """Processor time of a ``with`` block, in seconds, with the garbage of earlier rounds gone."""
+
+    spent_s = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        gc.collect()
+        self._since = time.process_time()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.spent_s = time.process_time() - self._since
+
+
+def per_us(spent_s: float, count: int) -> float:
+    """Microseconds for each of *count*."""
+    return spent_s / count * 1e6
+
+
+def percentile(samples: Sequence[float], percent: int) -> float:
+    """The sample that *percent* of them do not exceed."""
+    return sorted(samples)[min(len(samples) * percent // 100, len(samples) - 1)]
+
+
+async def round_trips_us(ask: Callable[[int], Awaitable[Any]], count: int) -> list[float]:
+    """The time of each of *count* round trips, in microseconds, by the wall clock."""
+    times = []
+    for n in range(count):
+        since = time.perf_counter()
+        await ask(n)
+        times.append(time.perf_counter() - since)
+    return [one * 1e6 for one in times]
+
+
+class traced_bytes:
+    """Bytes that a ``with`` block allocated and still holds at its end."""
+
+    held = 0.0
+
+    def __enter__(self) -> traced_bytes:
+        gc.collect()
+        tracemalloc.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        gc.collect()
+        self.held = float(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()

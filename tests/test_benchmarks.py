@@ -1,0 +1,100 @@
+"""The benchmarks run: each measurement once, at a tiny size. What they find is not looked at; time is not a fact."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import growth, hostile, kernel, report
+from benchmarks.harness import BACKENDS, TINY, Case, Found, Missing, at_most, at_most_times, faster_by, measure
+from benchmarks.peers import DOES, PEERS, USUAL, ask_peer, missing
+from benchmarks.peers.__main__ import OURS
+from benchmarks.plots import draw
+
+CASES = {f"{case.lines[0].what} / {case.against}": case for case in (*kernel.CASES, *hostile.CASES)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_garbage() -> Iterator[None]:
+    """A stopwatch collects garbage first: of the measurement, and not of the whole suite."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def without_peers(case: Case) -> Case:
+    """What asks another program is tried once for each program, below."""
+    is_peer = case.theirs is not None and case.theirs.__module__ == "benchmarks.peers"
+    return case._replace(theirs=None) if is_peer else case
+
+
+def test_the_cases_have_names_of_their_own() -> None:
+    """No row is shown twice."""
+    assert len(CASES) == len(kernel.CASES) + len(hostile.CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_runs(name: str) -> None:
+    """Both of its sides, on every backend it is for; and its rows can be shown."""
+    case = CASES[name]
+    found, lacks = measure(without_peers(case), TINY)
+    assert set(found) == set(case.backends)
+    assert all(len(lines) == len(case.lines) for lines in found.values())
+    assert all(math.isfinite(one.value) and one.value >= 0 for lines in found.values() for one in lines)
+    assert lacks == "" or "make bench-peers" in lacks
+    assert len(list(report.rows(case, found, lacks))) == len(case.lines)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_runs_or_says_how_to_get_it(name: str) -> None:
+    """One that is installed measures everything it is asked; one that is not is no error but a sentence."""
+    if why := missing(name):
+        with pytest.raises(Missing, match=re.escape(why)):
+            ask_peer(name, "all", 4)
+    else:
+        assert len(ask_peer(name, "all", 4)) == len(DOES.get(name, USUAL))
+
+
+@pytest.mark.parametrize("who", OURS)
+def test_a_row_of_the_peers_table_runs(who: str) -> None:
+    """What stands beside the peers."""
+    for one in OURS[who].values():
+        assert all(one(backend, TINY)[0] >= 0 for backend in BACKENDS)
+
+
+def test_growth_is_written(tmp_path: Path) -> None:
+    """A point for each quantity, size and side; in a table, and in a picture where that can be drawn."""
+    points = list(growth.measure_growth(TINY))
+    assert len(points) == len(growth.QUANTITIES) * len(TINY.growth) * 2 * len(BACKENDS)
+    growth.write_csv(points, tmp_path / "growth.csv")
+    assert len((tmp_path / "growth.csv").read_text().splitlines()) == 1 + len(points)
+    if missing("matplotlib"):
+        with pytest.raises(Missing, match="make bench-peers"):
+            draw(points, tmp_path / "growth.png")
+    else:
+        draw(points, tmp_path / "growth.png")
+        assert (tmp_path / "growth.png").stat().st_size > 0
+
+
+VERDICTS = {
+    "within a limit": (at_most(600), Found(600, None, None), "met"),
+    "over a limit": (at_most(600), Found(660, None, None), "missed by 10 %"),
+    "cheap enough": (at_most_times(1.5), Found(3, 2, 1.5), "met"),
+    "too dear": (at_most_times(1.0), Found(3, 2, 1.5), "missed by 50 %"),
+    "fast enough": (faster_by(8), Found(1, 8, 0.125), "met"),
+    "too slow": (faster_by(8), Found(1, 4, 0.25), "missed by 100 %"),
+    "nothing to compare with": (faster_by(8), Found(1, None, None), "not measured"),
+    "no aim": (None, Found(1, 2, 0.5), ""),
+}
+
+
+@pytest.mark.parametrize("how", VERDICTS)
+def test_a_verdict(how: str) -> None:
+    """Met, or by how much it was missed; never a guess."""
+    aim, found, said = VERDICTS[how]
+    assert report.verdict(aim, found) == said
