@@ -499,7 +499,7 @@ class Supervisor:
         if now or self._drains:
             self.stopping.set()
             self.stop_now.set()
-            self._stop_roots("stopped at once", actor, now=True)
+            self._stop_all("stopped at once", actor, now=True)
         else:
             self._drains = True
             self.stopping.set()
@@ -513,13 +513,13 @@ class Supervisor:
         with anyio.move_on_after(self.settings.drain_s):
             await self.stop_now.wait()
             return
-        self._stop_roots(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
+        self._stop_all(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
 
-    def _stop_roots(self, reason: str, actor: str, *, now: bool) -> None:
-        for work in list(self.tree.works.values()):
-            if work.root_id == work.session_id:
-                stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-                self.tree.end(work.session_id, stop, cause=Cause(actor=actor))
+    def _stop_all(self, reason: str, actor: str, *, now: bool) -> None:
+        """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
+        for work in reversed(list(self.tree.works.values())):
+            stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
+            self.tree.end(work.session_id, stop, cause=Cause(actor=actor))
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""
@@ -545,7 +545,7 @@ class Supervisor:
     async def abort_all(self, reason: str) -> None:
         """End every session by the ladder, with that cause; bounded."""
         self.stopping.set()
-        self._stop_roots(reason, "host", now=False)
+        self._stop_all(reason, "host", now=False)
         await self._all_ended()
 
     async def _all_ended(self) -> None:
@@ -593,7 +593,7 @@ class Supervisor:
         _log.critical("the journal cannot be written; every session is ended", error=str(error))
         self.stopping.set()
         self.stop_now.set()
-        self._stop_roots(f"the journal cannot be written: {error}", "supervisor", now=True)
+        self._stop_all(f"the journal cannot be written: {error}", "supervisor", now=True)
         for answer in list(self._waiting.values()):
             answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
         self._waiting.clear()

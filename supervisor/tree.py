@@ -436,7 +436,7 @@ class Tree:
             if work.parent_id in children:
                 children[work.parent_id].append(work.session_id)
         turns = [entity for entity in self.entities.values() if entity.kind is Kind.TURN and entity.data.open]
-        tools = [node for turn in turns for node in self._calls(turn)]
+        tools = [node for turn in turns for node in self._calls(turn, hurry)]
         for tool in tools:
             if tool.parent in children:
                 children[tool.parent].append(tool.id)
@@ -456,17 +456,19 @@ class Tree:
             processes=work.link.processes() if work.link is not None else (),
         )
 
-    def _calls(self, turn: Entity) -> list[TreeNode]:
-        """A turn's open calls. One whose work is over has ended, though its record may still be on its way."""
+    def _calls(self, turn: Entity, hurry: bool) -> list[TreeNode]:
+        """A turn's open calls. One whose work is over has ended, though its record may still be on its way; one whose
+        session is ending ends with it."""
         work = self.works.get(turn.data.session_id)
         link = work.link if work is not None else None
+        ending = work is None or ((work.told or work.ending) and not hurry)
         owned = link.processes() if link is not None else ()
         return [
             TreeNode(
                 id=(tool_id := f"{turn.id}:c{call.number}"),
                 kind="tool",
                 parent=turn.data.session_id,
-                ended=link is None or link.has_returned(turn.id, call.call_id),
+                ended=ending or link is None or link.has_returned(turn.id, call.call_id),
                 processes=tuple(one for one in owned if one.owner == tool_id),
             )
             for call in turn.data.open

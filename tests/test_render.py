@@ -229,7 +229,7 @@ RECEIPT = Receipt(
 
 
 def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
-    """A dry run says whom it would end, in which order, by when, with which pids, which levels it crosses, and its id."""
+    """A dry run says whom it would end, in which order, by when, with which pids, over which edges, and its id."""
     text = plan_text(PLAN)
     lines = [line.split() for line in text.splitlines()]
     assert "would end 2 within 18 s; nothing was done; plan 0" in text

@@ -177,9 +177,8 @@ class _Door:
             case Ping():
                 await client.say({"pid": os.getpid()})
             case Abort(dry_run=True):
-                await client.say(
-                    {"plan": self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)}
-                )
+                plan = self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
+                await client.say({"plan": plan})
             case Abort():
                 receipt = await self._controlled.abort(
                     asked.target,
