@@ -89,10 +89,12 @@ class Aborter:
             spared=plan.spared,
         )
 
-    def join(self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False) -> str | None:
+    def join(
+        self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
+    ) -> str | None:
         """The plan ends nothing, for its target is ending: append this cause. The abort that it is ending by."""
         wish = _Wish(plan, self._new_id(), reason, actor)
-        self._join(wish, Cause(actor=actor), now, None)
+        self._join(wish, Cause(actor=actor), now, within_s)
         work = self._tree.works.get(plan.ending[0]) if plan.ending else None
         return work.asked.abort_id if work is not None and work.asked is not None else None
 

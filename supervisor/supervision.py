@@ -432,9 +432,9 @@ class Supervisor:
         """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""
         return [self.plan_abort(plan.target, plan.scope, now=one).id for one in dict.fromkeys((now, False))]
 
-    async def _join(self, plan: AbortPlan, reason: str, actor: str, now: bool) -> Receipt:
+    async def _join(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
-        joined = self._aborter.join(plan, reason=reason, actor=actor, now=now)
+        joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
         survivors = 0
         for work in [self.tree.works[one] for one in plan.ending if one in self.tree.works]:
             await self._ended(work)
@@ -465,7 +465,7 @@ class Supervisor:
         """
         now = now or plan.now
         if plan.already_ended:
-            return await self._join(plan, reason, actor, now)
+            return await self._join(plan, reason, actor, now, within_s)
         if plan.id not in self._plan_ids(plan, now):
             raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
         return await self._aborter.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
