@@ -2,36 +2,53 @@
 
 Reach: TOOL is one call and the child sessions that it started. SIBLING, triggered by X, is the full subtrees of X's
 siblings; neither X nor the parent. SESSION is the target and all its descendants. The parent's policy rules its
-children, a session's own policy its calls; an abort crosses a level only over a policy edge, one level, once.
+children, a session's own policy its calls; an abort crosses a level only over a policy edge, one level, once. A child
+session that its parent's end is to spare (its cancel mode is ``abandon``) is spared with everything below it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from supervisor.vocabulary import AbortPolicy, AbortScope
+from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Ladder, UnknownWord
 
 __all__ = [
     "AbortPlan",
     "AbortRecord",
+    "Crossing",
+    "NoSiblings",
     "NodeReceipt",
     "PlannedNode",
+    "PlannedProcess",
     "ProcessFate",
     "Receipt",
+    "RungsDue",
+    "SparedNode",
     "TreeNode",
     "UnknownTarget",
     "plan_abort",
+    "rungs_due",
+    "scope_of",
 ]
+
+
+class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process known to be alive, and the agent or the tool call that it is."""
+
+    owner: str
+    pid: int
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the tree that aborts reason about.
 
     ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``started_by`` the
-    tool that asked for a child session.
+    tool that asked for a child session; ``mode`` what the end of its parent means to it. ``ended``: it has ended, or
+    is ending.
     """
 
     id: str
@@ -40,11 +57,16 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
     started_by: str | None = None
     policy: AbortPolicy = AbortPolicy()
+    mode: CancelMode = CancelMode.WAIT_COMPLETED
     ended: bool = False
+    processes: tuple[PlannedProcess, ...] = ()
 
 
 class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What precedes every cancellation: which abort, of what, why, and over which policy edge it came."""
+    """What precedes every cancellation: which abort, of what, why, and over which policy edge it came.
+
+    ``ruled_by`` is the session whose policy let it cross; ``deadline_s`` is counted from the record.
+    """
 
     id: str
     scope: AbortScope
@@ -53,23 +75,59 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     parent_record: str | None = None
     policy_edge: str | None = None
+    ruled_by: str | None = None
     deadline_s: float = 0.0
 
 
+class RungsDue(msgspec.Struct, frozen=True, kw_only=True):
+    """When each rung of a node's ladder is over, in seconds from the abort."""
+
+    request_s: float
+    cancel_s: float
+    terminate_s: float
+    kill_s: float
+
+
 class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node that the abort ends; ``edge`` names the policy edge it was reached over (``None``: asked for)."""
+    """One node that the abort ends; ``edge`` names the policy edge it was reached over (``None``: asked for).
+
+    ``mode``: the loosest cancel mode on the way to it; only for ``wait_completed`` does the abort wait for its end.
+    """
 
     id: str
     kind: str
     scope: AbortScope
     edge: str | None
+    reason: AbortReason = AbortReason.USER_INTERRUPT
+    mode: CancelMode = CancelMode.WAIT_COMPLETED
+    due: RungsDue | None = None
+    processes: tuple[PlannedProcess, ...] = ()
+
+
+class Crossing(msgspec.Struct, frozen=True, kw_only=True):
+    """A level that the abort crosses: the policy edge, whose policy has it, the scope it becomes, and the edge that
+    it came over before (``None``: it is the first)."""
+
+    edge: str
+    ruled_by: str
+    scope: AbortScope
+    after: str | None = None
+
+
+class SparedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A child session that lives on though its parent, or the call that started it, ends; and who is its parent then
+    (``None``: it is a root)."""
+
+    id: str
+    parent: str | None
 
 
 class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What an abort would do: leaves before their parents. ``tree`` is a digest of the nodes it was planned on.
+    """What an abort would do: leaves before their parents. ``id`` is a digest of all that the plan depends on.
 
-    ``already_ended``: the target has ended, and with it everything below. ``deadline_s`` bounds the ladders that are
-    climbed, each node its own, all at once.
+    ``already_ended``: the target has ended, and with it everything below. ``ending`` names the sessions in its reach
+    that are ending already: they are joined. ``deadline_s`` bounds the ladders that are climbed, each node its own,
+    all at once. ``now``: they are climbed from the kill rung on.
     """
 
     target: str
@@ -77,11 +135,19 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[PlannedNode, ...]
     already_ended: bool
     deadline_s: float
-    tree: str
+    id: str
+    now: bool = False
+    crossings: tuple[Crossing, ...] = ()
+    ending: tuple[str, ...] = ()
+    spared: tuple[SparedNode, ...] = ()
 
 
 class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """How one node ended: on which rung of the ladder, and how long after the abort (seconds)."""
+    """How one node ended: on which rung of the ladder, and how long after the abort (seconds).
+
+    ``outcome`` is ``ended``, ``abandoned`` (the ladder was climbed in vain), or ``requested`` (its cancel mode does not
+    let the abort wait for it). ``how`` says what else there is to know. ``ended_at`` is Unix time.
+    """
 
     id: str
     kind: str
@@ -89,6 +155,7 @@ class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True):
     rung: str = ""
     took_s: float = 0.0
     how: str = ""
+    ended_at: float | None = None
 
 
 class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +171,11 @@ class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an abort. ``killed_at`` and ``recorded_at`` are Unix times; the second may be ``None``: the
-    disk had not answered by the deadline. ``survivors`` is 0 unless a process could not be accounted for."""
+    disk had not answered by the deadline. ``survivors`` is 0 unless a process could not be accounted for.
+
+    ``already_ended``: it came too late, the target had ended or was ending; ``joined`` is the id of the abort that it
+    was ending by. ``spared`` lives on.
+    """
 
     abort_id: str
     target: str
@@ -116,6 +187,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     survivors: int = 0
     killed_at: float | None = None
     recorded_at: float | None = None
+    joined: str | None = None
+    spared: tuple[SparedNode, ...] = ()
 
 
 class UnknownTarget(LookupError):
@@ -126,19 +199,44 @@ class UnknownTarget(LookupError):
         super().__init__(f"no session or tool call has the id {target!r}; `supervisor tree` shows the ids")
 
 
+class NoSiblings(ValueError):
+    """A root session has no siblings that an abort could reach."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"{session_id} is a root session and has no siblings: abort it with --scope session")
+
+
+def scope_of(word: AbortScope | str) -> AbortScope:
+    """The scope of that name.
+
+    Raises:
+        UnknownWord: there is none.
+    """
+    try:
+        return AbortScope(word)
+    except ValueError:
+        raise UnknownWord("scope", word, AbortScope) from None
+
+
+# ------------------------------------------------------------------------------------------------------ the plan
 Tree = Mapping[str, TreeNode]
 
 
-def plan_abort(tree: Tree, target: str, scope: AbortScope, policy: AbortPolicy | None = None) -> AbortPlan:
+def plan_abort(
+    tree: Tree, target: str, scope: AbortScope | str, policy: AbortPolicy | None = None, *, now: bool = False
+) -> AbortPlan:
     """Say what an abort of *target* at *scope* ends.
 
     A TOOL abort of a session means all its open calls. A SESSION or SIBLING abort of a call is one of its session.
-    *policy* stands in for the policy in force where it is given.
+    *policy* stands in for the policy in force where it is given; *now* plans an abort that starts at the kill rung.
 
     Raises:
         UnknownTarget: no node has that id.
-        ValueError: SIBLING of a living root session, which has no siblings.
+        UnknownWord: no scope has that name.
+        NoSiblings: SIBLING of a living root session.
     """
+    scope = scope_of(scope)
     node = tree.get(target)
     if node is None:
         raise UnknownTarget(target)
@@ -146,83 +244,204 @@ def plan_abort(tree: Tree, target: str, scope: AbortScope, policy: AbortPolicy |
         assert node.parent is not None, "a tool call has a session"
         node = tree[node.parent]
     if scope is AbortScope.SIBLING and node.parent is None and not node.ended:
-        raise ValueError(f"{node.id} is a root session and has no siblings: abort it with --scope session")
-    reached: dict[str, PlannedNode] = {}
-    for one in _reach(tree, node, scope, None, policy):
-        reached.setdefault(one.id, one)
+        raise NoSiblings(node.id)
+    walk = _Walk(tree, policy, now)
+    walk.go(node, scope)
     return AbortPlan(
         target=target,
         scope=scope,
-        nodes=tuple(reached.values()),
-        already_ended=node.ended and not reached,
-        deadline_s=max((_policy_of(tree, tree[one], policy).ladder.total_s for one in reached), default=0.0),
-        tree=_digest(tree, reached),
+        nodes=tuple(walk.reached.values()),
+        already_ended=node.ended and not walk.reached,
+        deadline_s=max((one.due.kill_s for one in walk.reached.values() if one.due is not None), default=0.0),
+        id=_digest(walk, target, scope),
+        now=now,
+        crossings=tuple(walk.crossings_used()),
+        ending=tuple(walk.ending),
+        spared=tuple(walk.spared_nodes()),
     )
 
 
-def _policy_of(tree: Tree, node: TreeNode, policy: AbortPolicy | None) -> AbortPolicy:
-    """A session's own policy rules its calls."""
-    if policy is not None:
-        return policy
-    return tree[node.parent].policy if node.kind == "tool" and node.parent is not None else node.policy
+def rungs_due(ladder: Ladder, within_s: float | None = None, *, now: bool = False) -> RungsDue:
+    """When each rung is over, in seconds from now. Within less time than the ladder takes, the gentlest rungs give
+    way first."""
+    request_s = 0.0 if now else ladder.request_s
+    cancel_s = request_s + (0.0 if now else ladder.cancel_s)
+    terminate_s = cancel_s + (0.0 if now else ladder.terminate_s)
+    kill_s = terminate_s + ladder.kill_s
+    if within_s is not None and within_s < kill_s:
+        kill_s = max(within_s, 0.0)
+        terminate_s = min(terminate_s, max(kill_s - ladder.kill_s, 0.0))
+        cancel_s = min(cancel_s, max(terminate_s - ladder.terminate_s, 0.0))
+        request_s = min(request_s, max(cancel_s - ladder.cancel_s, 0.0))
+    return RungsDue(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
 
 
-def _reach(
-    tree: Tree, node: TreeNode, scope: AbortScope, edge: str | None, policy: AbortPolicy | None
-) -> Iterator[PlannedNode]:
-    match scope:
-        case AbortScope.TOOL:
-            calls = _calls(tree, node)
-            yield from _tools(tree, calls, edge)
-            session = tree[node.parent] if node.kind == "tool" and node.parent else node
-            crosses = _policy_of(tree, session, policy).tool_to_sibling and session.parent is not None
-            if crosses and not all(call.ended for call in calls):  # where no call is aborted, nothing triggers
-                yield from _siblings(tree, session, "tool_to_sibling", policy)
-        case AbortScope.SIBLING:
-            if node.parent is not None:
-                yield from _siblings(tree, node, edge, policy)
-        case AbortScope.SESSION:
-            yield from _subtree(tree, node, scope, edge)
+_LOOSER = {mode: rank for rank, mode in enumerate(CancelMode)}
 
 
-def _calls(tree: Tree, node: TreeNode) -> list[TreeNode]:
-    return [node] if node.kind == "tool" else [tree[one] for one in node.children if tree[one].kind == "tool"]
+class _Step(NamedTuple):
+    """A session on the way down: the loosest mode above it, why it is ended, and by when (seconds from the abort)."""
+
+    node: TreeNode
+    mode: CancelMode
+    reason: AbortReason
+    due: RungsDue
 
 
-def _tools(tree: Tree, calls: list[TreeNode], edge: str | None) -> Iterator[PlannedNode]:
-    started = {call.id for call in calls}
-    for other in tree.values():
-        if other.started_by in started:
-            yield from _subtree(tree, other, AbortScope.TOOL, edge)
-    for call in calls:
-        if not call.ended:
-            yield PlannedNode(id=call.id, kind=call.kind, scope=AbortScope.TOOL, edge=edge)
+class _Walk:
+    """One walk over the tree; what it has found so far. Each node is found once: the first way to it counts."""
+
+    def __init__(self, tree: Tree, policy: AbortPolicy | None, now: bool) -> None:
+        self.tree = tree
+        self.reached: dict[str, PlannedNode] = {}
+        self.ending: dict[str, None] = {}
+        self.rulers: dict[str, None] = {}
+        self._policy, self._now = policy, now
+        self._crossings: list[Crossing] = []
+        self._spared: dict[str, None] = {}
+
+    # -------------------------------------------------------------------------------------------- the three scopes
+    def go(self, node: TreeNode, scope: AbortScope) -> None:
+        match scope:
+            case AbortScope.TOOL:
+                self._tools(node)
+            case AbortScope.SIBLING:
+                if node.parent is not None:
+                    self._siblings(node, AbortReason.SIBLING_ABORTED, None)
+            case AbortScope.SESSION:
+                self._subtree(node, AbortScope.SESSION, AbortReason.USER_INTERRUPT, None)
+
+    def _tools(self, node: TreeNode) -> None:
+        session = self.tree[node.parent] if node.kind == "tool" and node.parent is not None else node
+        calls = [one for one in self._calls(node) if not one.ended]
+        started = {call.id for call in self._calls(node)}
+        for child in self._sessions_of(session):
+            if child.started_by in started:
+                self._child(child, AbortScope.TOOL, None)
+        policy = self._ruling(session)
+        for call in calls:
+            self._call(call, policy)
+        if (
+            policy.tool_to_sibling and session.parent is not None and calls
+        ):  # where no call is aborted, nothing triggers
+            self._cross("tool_to_sibling", session, AbortScope.SIBLING, None)
+            self._siblings(session, AbortReason.SIBLING_ABORTED, "tool_to_sibling")
+
+    def _siblings(self, node: TreeNode, reason: AbortReason, edge: str | None) -> None:
+        assert node.parent is not None, "a root session has no siblings"
+        parent = self.tree[node.parent]
+        for one in self._sessions_of(parent):
+            if one.id != node.id:
+                self._subtree(one, AbortScope.SIBLING, reason, edge)
+        if self._ruling(parent).sibling_to_session:
+            self._cross("sibling_to_session", parent, AbortScope.SESSION, edge)
+            self._subtree(parent, AbortScope.SESSION, reason, "sibling_to_session")
+
+    # -------------------------------------------------------------------------------------------------- one by one
+    def _call(self, call: TreeNode, policy: AbortPolicy) -> None:
+        self.reached[call.id] = PlannedNode(
+            id=call.id,
+            kind=call.kind,
+            scope=AbortScope.TOOL,
+            edge=None,
+            due=rungs_due(policy.ladder, now=self._now),
+            processes=call.processes,
+        )
+
+    def _child(self, child: TreeNode, scope: AbortScope, edge: str | None) -> None:
+        """A child session whose starting call is aborted."""
+        if child.mode is CancelMode.ABANDON:
+            self._spared.setdefault(child.id)
+        else:
+            self._subtree(child, scope, AbortReason.PARENT_ABORTED, edge, child.mode)
+
+    def _subtree(
+        self,
+        head: TreeNode,
+        scope: AbortScope,
+        reason: AbortReason,
+        edge: str | None,
+        mode: CancelMode = CancelMode.WAIT_COMPLETED,
+    ) -> None:
+        """Leaves first. Iterative: a chain of delegations may be thousands deep."""
+        order: list[_Step] = []
+        pending = [_Step(head, mode, reason, self._due(head, None))]
+        while pending:
+            step = pending.pop()
+            order.append(step)
+            for child in self._sessions_of(step.node):
+                if child.mode is CancelMode.ABANDON:
+                    self._spared.setdefault(child.id)
+                    continue
+                looser = max(step.mode, child.mode, key=_LOOSER.__getitem__)
+                bound_s = step.due.kill_s if child.mode is CancelMode.WAIT_COMPLETED else None
+                pending.append(_Step(child, looser, AbortReason.PARENT_ABORTED, self._due(child, bound_s)))
+        for step in reversed(order):
+            self._reach(step, scope, edge)
+
+    def _reach(self, step: _Step, scope: AbortScope, edge: str | None) -> None:
+        node = step.node
+        if node.ended:
+            self.ending.setdefault(node.id)
+        elif node.id not in self.reached:
+            self.reached[node.id] = PlannedNode(
+                id=node.id,
+                kind=node.kind,
+                scope=scope,
+                edge=edge,
+                reason=step.reason,
+                mode=step.mode,
+                due=step.due,
+                processes=node.processes,
+            )
+
+    # ----------------------------------------------------------------------------------------------------- looking
+    def _calls(self, node: TreeNode) -> list[TreeNode]:
+        if node.kind == "tool":
+            return [node]
+        return [self.tree[one] for one in node.children if self.tree[one].kind == "tool"]
+
+    def _sessions_of(self, node: TreeNode) -> Iterator[TreeNode]:
+        return (child for one in node.children if (child := self.tree[one]).kind == "session")
+
+    def _ruling(self, session: TreeNode) -> AbortPolicy:
+        self.rulers.setdefault(session.id)
+        return session.policy if self._policy is None else self._policy
+
+    def _due(self, node: TreeNode, within_s: float | None) -> RungsDue:
+        policy = node.policy if self._policy is None else self._policy
+        return rungs_due(policy.ladder, within_s, now=self._now)
+
+    # --------------------------------------------------------------------------------------------------- afterwards
+    def _cross(self, edge: str, ruled_by: TreeNode, scope: AbortScope, after: str | None) -> None:
+        self._crossings.append(Crossing(edge=edge, ruled_by=ruled_by.id, scope=scope, after=after))
+
+    def crossings_used(self) -> list[Crossing]:
+        """Those that reached somebody, or that another one came after."""
+        used = {one.edge for one in self.reached.values()}
+        used |= {one.after for one in self._crossings if one.edge in used}
+        return [one for one in self._crossings if one.edge in used]
+
+    def spared_nodes(self) -> Iterator[SparedNode]:
+        """Whom no way has reached, with the nearest ancestor that lives on."""
+        for one in self._spared:
+            if one not in self.reached and not self.tree[one].ended:
+                yield SparedNode(id=one, parent=self._surviving(self.tree[one].parent))
+
+    def _surviving(self, session: str | None) -> str | None:
+        while session is not None and (session in self.reached or self.tree[session].ended):
+            session = self.tree[session].parent
+        return session
 
 
-def _siblings(tree: Tree, node: TreeNode, edge: str | None, policy: AbortPolicy | None) -> Iterator[PlannedNode]:
-    assert node.parent is not None, "a root session has no siblings"
-    parent = tree[node.parent]
-    for one in parent.children:
-        if one != node.id and tree[one].kind == "session":
-            yield from _subtree(tree, tree[one], AbortScope.SIBLING, edge)
-    if _policy_of(tree, parent, policy).sibling_to_session:
-        yield from _subtree(tree, parent, AbortScope.SESSION, "sibling_to_session")
+def _digest(walk: _Walk, target: str, scope: AbortScope) -> str:
+    """A digest of all that the plan depends on: nodes that came, went, moved, or are ruled otherwise give another."""
+    seen = [_essence(walk.tree[one], walk.reached.get(one)) for one in (*walk.reached, *walk.ending)]
+    ruled = [(one, walk.tree[one].policy) for one in walk.rulers]
+    spared = [(one.id, one.parent) for one in walk.spared_nodes()]
+    return hashlib.blake2b(msgspec.json.encode((target, scope, seen, ruled, spared)), digest_size=8).hexdigest()
 
 
-def _subtree(tree: Tree, node: TreeNode, scope: AbortScope, edge: str | None) -> Iterator[PlannedNode]:
-    """Leaves first. Iterative: a chain of delegations may be thousands deep."""
-    order: list[TreeNode] = []
-    pending = [node]
-    while pending:
-        one = pending.pop()
-        order.append(one)
-        pending += [tree[child] for child in one.children if tree[child].kind == "session"]
-    for one in reversed(order):
-        if not one.ended:
-            yield PlannedNode(id=one.id, kind=one.kind, scope=scope, edge=edge)
-
-
-def _digest(tree: Tree, reached: Mapping[str, PlannedNode]) -> str:
-    """A digest of what the plan depends on: a tree that grew or shrank below it gives another one."""
-    lines = [f"{one.id} {tree[one.id].parent} {one.scope} {one.edge}" for one in reached.values()]
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+def _essence(node: TreeNode, planned: PlannedNode | None) -> Iterable[object]:
+    how = (planned.scope, planned.edge, planned.mode) if planned is not None else ()
+    return (node.id, node.parent, node.children, node.started_by, node.policy, node.mode, node.ended, how)

@@ -6,20 +6,31 @@ disk has not answered by then is left open in it and said so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import anyio
 import msgspec
 
 from actors import Lane
-from supervisor.abort import AbortPlan, AbortRecord, NodeReceipt, PlannedNode, ProcessFate, Receipt
+from supervisor.abort import AbortPlan, AbortRecord, Crossing, NodeReceipt, PlannedNode, ProcessFate, Receipt
 from supervisor.ladder import SLACK_S, highest
 from supervisor.ledger import Cause
-from supervisor.lifecycles.events import OperatorStop, ToolCompleted
-from supervisor.tree import Tree, Work
-from supervisor.vocabulary import AbortReason, AbortScope, Rung, TransitionReason
+from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
+from supervisor.lifecycles.turn import Turn
+from supervisor.tree import Link, Tree, Work
+from supervisor.vocabulary import AbortReason, AbortScope, CancelMode, Rung, ToolOutcome, TransitionReason
 
 __all__ = ["Aborter"]
+
+
+class _Wish(NamedTuple):
+    """One abort: what was planned, who wants it, and why."""
+
+    plan: AbortPlan
+    abort_id: str
+    reason: str
+    actor: str
 
 
 class _Sent(NamedTuple):
@@ -28,10 +39,17 @@ class _Sent(NamedTuple):
     node: PlannedNode
     work: Work
     fates_before: int
+    how: str = ""
+    link: Link | None = None
+    """Of a call: whose it is."""
 
     def fates(self, owner: str | None = None) -> list[ProcessFate]:
         """What became of its processes since; of those of *owner*, where it is given."""
         return [fate for fate in self.work.fates[self.fates_before :] if owner in (None, fate.owner)]
+
+    @property
+    def waited_for(self) -> bool:
+        return self.node.mode is CancelMode.WAIT_COMPLETED
 
 
 class Aborter:
@@ -40,11 +58,13 @@ class Aborter:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    async def execute(self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False) -> Receipt:
+    async def execute(
+        self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
+    ) -> Receipt:
         """End everything the plan names; the receipt says how each node and process ended."""
-        abort_id = f"abort-{self._tree.ledger.last_seq + 1}"
+        wish = _Wish(plan, self._new_id(), reason, actor)
         began = anyio.current_time()
-        sent = self._send(plan, abort_id, reason, actor, now)
+        sent = self._send(wish, now, within_s)
         receipts: list[NodeReceipt] = []
         recorded_at: float | None = None
         with anyio.move_on_after(plan.deadline_s + 2 * SLACK_S):
@@ -56,7 +76,7 @@ class Aborter:
         missed = [NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned") for one in sent[len(receipts) :]]
         fates = _fates(sent)
         return Receipt(
-            abort_id=abort_id,
+            abort_id=wish.abort_id,
             target=plan.target,
             scope=plan.scope,
             reason=reason,
@@ -66,127 +86,199 @@ class Aborter:
             survivors=sum(abs(fate.survivors) for fate in fates),
             killed_at=None if missed else killed_at,
             recorded_at=recorded_at,
+            spared=plan.spared,
         )
+
+    def join(
+        self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
+    ) -> str | None:
+        """The plan ends nothing, for its target is ending: append this cause. The abort that it is ending by."""
+        wish = _Wish(plan, self._new_id(), reason, actor)
+        self._join(wish, Cause(actor=actor), now, within_s)
+        work = self._tree.works.get(plan.ending[0]) if plan.ending else None
+        return work.asked.abort_id if work is not None and work.asked is not None else None
+
+    def _new_id(self) -> str:
+        return f"abort-{self._tree.ledger.last_seq + 1}"
 
     def _wall(self) -> float:
         return self._tree.ledger.clock.wall.time()
 
     # ------------------------------------------------------------------ telling
-    def _send(self, plan: AbortPlan, abort_id: str, reason: str, actor: str, now: bool) -> list[_Sent]:
+    def _send(self, wish: _Wish, now: bool, within_s: float | None) -> list[_Sent]:
         """Await-free: records, then cancellations; nothing can be born or end in between."""
-        causes = self._record(plan, abort_id, reason, actor)
-        return [self._end(node, plan, abort_id, reason, causes[node.edge], now) for node in plan.nodes]
+        causes = self._record(wish, within_s)
+        sent = [self._end(node, wish, causes[node.edge], now, within_s) for node in wish.plan.nodes]
+        self._join(wish, causes[None], now, within_s)
+        return sent
 
-    def _record(self, plan: AbortPlan, abort_id: str, reason: str, actor: str) -> dict[str | None, Cause]:
-        """One record for the wish, and one for each policy edge that it crosses."""
-        causes: dict[str | None, Cause] = {}
-        crossed = {node.edge: node.scope for node in plan.nodes if node.edge is not None}
-        for edge, scope in [(None, plan.scope), *crossed.items()]:
-            record = AbortRecord(
-                id=abort_id if edge is None else f"{abort_id}/{edge}",
-                scope=scope,
-                target=plan.target,
-                reason=reason,
-                actor=actor,
-                parent_record=None if edge is None else abort_id,
-                policy_edge=edge,
-                deadline_s=plan.deadline_s,
-            )
-            before = causes[None].seq if edge is not None else None
-            cause = Cause(before, None, actor)
-            self._tree.note(
-                self._log_of(plan.target),
-                "AbortRecord",
-                cause,
-                msgspec.to_builtins(record),
-                abort_id=abort_id,
-                reason=reason,
-                severity="warning",
-            )
-            causes[edge] = Cause(self._tree.ledger.last_seq, None, actor)
+    def _record(self, wish: _Wish, within_s: float | None) -> dict[str | None, Cause]:
+        """One record for the wish, and one for each policy edge that it crosses, in the order of the crossings."""
+        plan = wish.plan
+        bound_s = plan.deadline_s if within_s is None else min(within_s, plan.deadline_s)
+        root = AbortRecord(
+            id=wish.abort_id,
+            scope=plan.scope,
+            target=plan.target,
+            reason=wish.reason,
+            actor=wish.actor,
+            deadline_s=bound_s,
+        )
+        records: dict[str | None, AbortRecord] = {None: root}
+        causes: dict[str | None, Cause] = {None: self._note(root, wish, None)}
+        for crossing in plan.crossings:
+            record = records[crossing.edge] = _crossed(root, crossing, records[crossing.after])
+            causes[crossing.edge] = self._note(record, wish, causes[crossing.after].seq)
         return causes
+
+    def _note(self, record: AbortRecord, wish: _Wish, because: int | None) -> Cause:
+        self._tree.note(
+            self._log_of(wish.plan.target),
+            "AbortRecord",
+            Cause(because, None, wish.actor),
+            msgspec.to_builtins(record),
+            abort_id=wish.abort_id,
+            reason=wish.reason,
+            severity="warning",
+        )
+        return Cause(self._tree.ledger.last_seq, None, wish.actor)
 
     def _log_of(self, target: str) -> str:
         """The entity whose log tells of the abort: a tool call has none, so its turn's."""
         return target if target in self._tree.entities else target.rpartition(":")[0]
 
-    def _end(self, node: PlannedNode, plan: AbortPlan, abort_id: str, reason: str, cause: Cause, now: bool) -> _Sent:
+    def _end(self, node: PlannedNode, wish: _Wish, cause: Cause, now: bool, within_s: float | None) -> _Sent:
         if node.kind == "tool":
-            return self._end_tool(node, abort_id, reason, cause)
+            return self._end_tool(node, wish, cause)
         work = self._tree.works[node.id]
-        sent = _Sent(node, work, len(work.fates))
-        stop = OperatorStop(
-            reason=reason,
-            abort_id=abort_id,
-            abort_reason=_abort_reason(node, plan),
-            transition_reason=(
-                TransitionReason.SIBLING_ABORTED if node.scope is AbortScope.SIBLING else TransitionReason.ABORTED
-            ),
-            now=now,
-        )
-        self._tree.end(node.id, stop, cause=cause)
+        sent = _Sent(node, work, len(work.fates), self._how(work))
+        bound_s = node.due.kill_s if node.due is not None else None
+        if within_s is not None:
+            bound_s = within_s if bound_s is None else min(bound_s, within_s)
+        self._tree.end(node.id, _stop(node.reason, node.scope, wish, now), cause=cause, within_s=bound_s)
         return sent
 
-    def _end_tool(self, node: PlannedNode, abort_id: str, reason: str, cause: Cause) -> _Sent:
+    def _how(self, work: Work) -> str:
+        """An abort of a session ends it, but not what its turn has achieved before."""
+        turn_id = self._tree.entity(work.session_id).data.turn_id
+        turn = self._tree.entities.get(turn_id)
+        return f"its turn {turn_id} had succeeded" if turn is not None and turn.state is Turn.COMPLETING else ""
+
+    def _join(self, wish: _Wish, cause: Cause, now: bool, within_s: float | None) -> None:
+        """Sessions in the reach that are ending already get one more cause; those below them have it from them."""
+        for one in _heads(self._tree, wish.plan.ending):
+            stop = _stop(AbortReason.USER_INTERRUPT, wish.plan.scope, wish, now)
+            self._tree.end(one.session_id, stop, cause=cause, within_s=within_s)
+
+    def _end_tool(self, node: PlannedNode, wish: _Wish, cause: Cause) -> _Sent:
         turn_id, _, number = node.id.rpartition(":c")
         turn = self._tree.entity(turn_id)
         work = self._tree.works[turn.data.session_id]
         call = next(call for call in turn.data.open if call.number == int(number))
-        aborted = ToolCompleted(call_id=call.call_id, outcome="aborted", reason=reason, abort_id=abort_id)
-        self._tree.tell(turn_id, aborted, cause=cause, lane=Lane.CONTROL)
-        return _Sent(node, work, len(work.fates))
+        sent = _Sent(node, work, len(work.fates), link=work.link)
+        started = any(child.started_by == node.id for child in self._tree.children_of(work.session_id))
+        assert work.link is not None, "a call that is open has a link"
+        if started or work.link.runs(call.call_id):
+            result = ToolCompleted(
+                call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=wish.reason, abort_id=wish.abort_id
+            )
+            work.link.abandon_call(call.call_id)
+            self._tree.tell(turn_id, result, cause=cause, lane=Lane.CONTROL)
+            return sent
+        work.link.abort_own_call(call.call_id, wish.reason, wish.abort_id)
+        text = f"The tool call {call.call_id} was aborted ({wish.reason}). Go on without its result."
+        message = UrgentMessage(message_id=f"abort of {node.id}", sender="supervisor", text=text)
+        self._tree.tell(work.session_id, message, cause=cause)
+        return sent._replace(how=INTERRUPTED)
 
     # ------------------------------------------------------------------ joining
     async def _joined(self, sent: _Sent, began: float) -> NodeReceipt:
         node, work = sent.node, sent.work
         if node.kind == "tool":
             return await self._tool_joined(sent, began)
+        if node.mode is CancelMode.WAIT_REQUESTED:
+            await work.heard.wait()
+        if not sent.waited_for and work.report is None:
+            return NodeReceipt(id=node.id, kind=node.kind, outcome="requested", how=f"its cancel mode is {node.mode}")
         await work.over.wait()
         report = work.report
-        assert report is not None, "a session that is over has a report"
-        outcome = "abandoned" if report.survivors or report.rung is Rung.ABANDON else "ended"
+        if report is None:
+            return NodeReceipt(id=node.id, kind=node.kind, outcome="ended", how="its actor crashed")
         return NodeReceipt(
-            id=node.id, kind=node.kind, outcome=outcome, rung=report.rung.value, took_s=round(report.took_s, 6)
+            id=node.id,
+            kind=node.kind,
+            outcome="abandoned" if report.survivors or report.rung is Rung.ABANDON else "ended",
+            rung=report.rung.value,
+            took_s=round(report.took_s, 6),
+            how=sent.how,
+            ended_at=report.killed_at,
         )
 
     async def _recorded(self, sent: list[_Sent]) -> None:
-        """Wait until the journal has the end of every node."""
+        """Wait until the journal has the end of every node that is waited for."""
         for one in sent:
-            if one.node.kind == "session":
+            if one.node.kind == "session" and one.waited_for:
                 await one.work.ended.wait()
         await self._tree.ledger.flush()
 
     async def _tool_joined(self, sent: _Sent, began: float) -> NodeReceipt:
-        tool_id, work = sent.node.id, sent.work
+        tool_id = sent.node.id
         await self._tree.system.join(tool_id)
-        rung, how = highest(sent.fates(tool_id)), "scope"
-        if tool_id in work.interrupted_for:
-            how = "the turn was interrupted, since the agent runs this call by itself"
-            rung = await self._interrupted(sent)
+        rung = await self._interrupted(sent) if sent.how == INTERRUPTED else highest(sent.fates(tool_id))
         took_s = round(anyio.current_time() - began, 6)
-        return NodeReceipt(id=tool_id, kind="tool", outcome="ended", rung=rung.value, took_s=took_s, how=how)
+        return NodeReceipt(
+            id=tool_id,
+            kind="tool",
+            outcome="ended",
+            rung=rung.value,
+            took_s=took_s,
+            how=sent.how or "scope",
+            ended_at=self._wall(),
+        )
 
     async def _interrupted(self, sent: _Sent) -> Rung:
         """Wait until the agent has let go of the call's turn; it is killed if it does not within its grace."""
-        link, turn_id = sent.work.link, sent.node.id.rpartition(":c")[0]
-        if link is None or link.turn_id != turn_id:
-            return Rung.REQUEST
-        await link.free()
-        if not link.reusable:
+        link, turn_id = sent.link, sent.node.id.rpartition(":c")[0]
+        assert link is not None, "a call that is open has a link"
+        if link.turn_id == turn_id:
+            await link.free()
+        if link.turn_id is None and not link.reusable:
             await link.ended.wait()
         return Rung.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Rung.REQUEST
+
+
+INTERRUPTED = "the turn was interrupted, since the agent runs this call by itself"
+
+
+def _crossed(root: AbortRecord, crossing: Crossing, before: AbortRecord) -> AbortRecord:
+    return msgspec.structs.replace(
+        root,
+        id=f"{before.id}/{crossing.edge}",
+        scope=crossing.scope,
+        parent_record=before.id,
+        policy_edge=crossing.edge,
+        ruled_by=crossing.ruled_by,
+    )
+
+
+def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _Wish, now: bool) -> OperatorStop:
+    over = TransitionReason.SIBLING_ABORTED if scope is AbortScope.SIBLING else TransitionReason.ABORTED
+    return OperatorStop(
+        reason=wish.reason, abort_id=wish.abort_id, abort_reason=abort_reason, transition_reason=over, now=now
+    )
+
+
+def _heads(tree: Tree, ending: tuple[str, ...]) -> Iterator[Work]:
+    for one in ending:
+        work = tree.works.get(one)
+        if work is not None and work.parent_id not in ending:
+            yield work
 
 
 def _fates(sent: list[_Sent]) -> tuple[ProcessFate, ...]:
     found: dict[tuple[str, int], ProcessFate] = {}
     for one in sent:
-        scoped = one.node.kind == "tool" and one.node.id not in one.work.interrupted_for
+        scoped = one.node.kind == "tool" and one.how != INTERRUPTED
         for fate in one.fates(one.node.id if scoped else None):
             found[(fate.owner, fate.pid)] = fate
     return tuple(found.values())
-
-
-def _abort_reason(node: PlannedNode, plan: AbortPlan) -> AbortReason:
-    if node.id == plan.target:
-        return AbortReason.USER_INTERRUPT
-    return AbortReason.SIBLING_ABORTED if node.scope is AbortScope.SIBLING else AbortReason.PARENT_ABORTED

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import anyio
 
 from actors import ActorStopped
+from supervisor.abort_state import AbortState
 from supervisor.effects import (
     Answer,
     BuildPrompt,
@@ -46,7 +47,6 @@ from supervisor.lifecycles.events import (
     TaskClaimed,
     TaskCompleted,
     TaskFailed,
-    UrgentMessage,
     WorktreeReady,
 )
 from supervisor.lifecycles.session import Session
@@ -55,7 +55,7 @@ from supervisor.logs import get_logger
 from supervisor.policy import build_prompt, too_often
 from supervisor.ports import Workspace
 from supervisor.tree import Link, Outcome, Tree, Work
-from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
 
 __all__ = ["CLEANUP_S", "Hands", "MakeLink"]
 
@@ -281,9 +281,16 @@ class Hands:
 
     # ------------------------------------------------------------------ the end of a turn
     def _verify(self, work: Work, turn_id: str, cause: Cause) -> None:
-        """All completion signals: the agent's word was judged by the link; no call may have opened since."""
+        """All completion signals: the agent's word was judged by the link; no call may have opened since.
+
+        Whether an abort came in time is decided here, without an await: a session that was told to end by now loses
+        its turn; who comes later finds the success in the turn's mailbox, before anything of its own.
+        """
         turn = self._tree.entity(turn_id)
-        if turn.data.open:
+        if work.told and work.asked is not None:
+            verdict = _aborted(work.asked.reason, work.asked.abort_reason)
+            self._tree.tell(turn_id, TaskFailed(verdict=verdict, abort_id=work.asked.abort_id), cause=cause)
+        elif turn.data.open:
             verdict = Verdict(exit=Exit.ERROR, error="a tool call was opened after the turn had ended")
             self._tree.tell(turn_id, TaskFailed(verdict=verdict), cause=cause)
         else:
@@ -315,12 +322,7 @@ class Hands:
 
     # ------------------------------------------------------------------ ends
     def _cancel_session(self, work: Work, reason: str, abort_id: str | None, abort_reason: str | None) -> None:
-        intent = Verdict(
-            exit=Exit.ERROR,
-            error=reason,
-            transition_reason=TransitionReason.ABORTED,
-            abort_reason=AbortReason(abort_reason) if abort_reason else None,
-        )
+        intent = _aborted(reason, abort_reason)
         turn_id = self._tree.entity(work.session_id).data.turn_id
         if work.link is not None:
             work.link.interrupt(turn_id, intent, abort_id)
@@ -340,37 +342,54 @@ class Hands:
         if work.ending:
             return
         work.ending = work.told = True
+        work.asked = work.asked or self._unasked(work)
+        work.heard.set()
         ctx = self._tree.system.context(self._janitor)
         assert ctx is not None, "the janitor outlives every session"
         ctx.start_task(climb, self._tree, work, cause, abort_id, name=f"end of {work.session_id}")
+
+    def _unasked(self, work: Work) -> AbortState:
+        """It ends by itself: its own last error is the first reason."""
+        reason = self._tree.entity(work.session_id).data.last_error
+        deadline = anyio.current_time() + work.policy.ladder.total_s
+        return AbortState(abort_id=None, reason=reason, severity=Rung.REQUEST, deadline=deadline)
 
     def _hurry(self, work: Work) -> None:
         pending = [work]
         while pending:
             one = pending.pop()
-            one.hurried.set()
-            pending += self._tree.children_of(one.session_id)
+            one.hurry()
+            below = self._tree.children_of(one.session_id)
+            pending += [child for child in below if child.mode is CancelMode.WAIT_COMPLETED]
 
     def _cancel_tool(self, work: Work, turn_id: str, effect: CancelTool, cause: Cause) -> None:
         tool_id = f"{turn_id}:c{effect.number}"
-        ours = work.link is not None and work.link.abandon_call(effect.call_id)
+        for child in self._tree.children_of(work.session_id):
+            if child.started_by == tool_id:
+                self._end_started(work, child, effect, cause)
+        if work.link is not None:
+            work.link.abandon_call(effect.call_id)
         self._tree.system.stop(tool_id, effect.abort_id or effect.reason)
-        children = [child for child in self._tree.children_of(work.session_id) if child.started_by == tool_id]
-        for child in children:
+
+    def _end_started(self, work: Work, child: Work, effect: CancelTool, cause: Cause) -> None:
+        """A child session whose starting call is over: its cancel mode says whether it ends, and who waits for that."""
+        if child.mode is not CancelMode.ABANDON:
             stop = OperatorStop(
-                reason=f"the call {tool_id} that started it was aborted",
+                reason=f"the call {child.started_by} that started it was aborted",
                 abort_id=effect.abort_id,
                 abort_reason=AbortReason.PARENT_ABORTED,
                 transition_reason=TransitionReason.ABORTED,
             )
             self._tree.end(child.session_id, stop, cause=cause)
-        turn = self._tree.entity(turn_id)
-        if not ours and not children and turn.state is not Turn.FAILED:
-            self._interrupt_for(work, effect, tool_id, cause)
+        if child.mode is not CancelMode.WAIT_COMPLETED and work.link is not None:
+            lives = "lives on" if child.mode is CancelMode.ABANDON else "was told to end"
+            work.link.let_go(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
 
-    def _interrupt_for(self, work: Work, effect: CancelTool, tool_id: str, cause: Cause) -> None:
-        """The agent runs this call by itself: only the whole turn can be interrupted, and is prompted again."""
-        work.interrupted_for.append(tool_id)
-        text = f"The tool call {effect.call_id} was aborted ({effect.reason}). Go on without its result."
-        message = UrgentMessage(message_id=f"abort of {tool_id}", sender="supervisor", text=text)
-        self._tree.tell(work.session_id, message, cause=cause)
+
+def _aborted(reason: str, abort_reason: str | None) -> Verdict:
+    return Verdict(
+        exit=Exit.ERROR,
+        error=reason,
+        transition_reason=TransitionReason.ABORTED,
+        abort_reason=AbortReason(abort_reason) if abort_reason else None,
+    )

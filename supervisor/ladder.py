@@ -7,15 +7,15 @@ Nothing here waits for a disk.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 
-from supervisor.abort import ProcessFate
+from supervisor.abort import ProcessFate, RungsDue, rungs_due
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.tree import EndReport, Tree, Work
-from supervisor.vocabulary import AbortReason, Exit, Rung, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
 
 __all__ = ["climb", "highest"]
 
@@ -28,13 +28,11 @@ RECORDED_S = 60.0
 
 async def climb(tree: Tree, work: Work, cause: Cause, abort_id: str | None) -> None:
     """Join everything below a session, then write its last record."""
-    began, before = anyio.current_time(), len(work.fates)
-    _end_children(tree, work, cause, abort_id)
-    rung = await _ascend(tree, work, abort_id)
-    if rung is Rung.CANCEL:
-        rung = highest(work.fates[before:])
+    rungs = _Rungs(tree, work, cause, abort_id)
+    rungs.end_children()
+    rung = await rungs.climb()
     survivors = sum(abs(fate.survivors) for fate in work.fates)
-    took_s = anyio.current_time() - began
+    took_s = anyio.current_time() - rungs.began
     work.report = EndReport(rung, took_s, tree.ledger.clock.wall.time(), survivors)
     work.over.set()
     with anyio.move_on_after(RECORDED_S):
@@ -44,59 +42,100 @@ async def climb(tree: Tree, work: Work, cause: Cause, abort_id: str | None) -> N
     tree.tell(work.session_id, ended, cause=cause)
 
 
-def _end_children(tree: Tree, work: Work, cause: Cause, abort_id: str | None) -> None:
-    for child in tree.children_of(work.session_id):
+class _Rungs:
+    """One session's way up the ladder. How long each rung may take is looked up again whenever its end is pressed."""
+
+    def __init__(self, tree: Tree, work: Work, cause: Cause, abort_id: str | None) -> None:
+        self.began = anyio.current_time()
+        self._tree, self._work = tree, work
+        self._cause, self._abort_id = cause, abort_id
+        self._fates_before = len(work.fates)
+        self._requested: list[Work] = []
+
+    # ------------------------------------------------------------------ what is below
+    def end_children(self) -> None:
+        """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
+        for child in self._tree.children_of(self._work.session_id):
+            if child.mode is not CancelMode.ABANDON:
+                self._tell(child)
+            if child.mode is not CancelMode.WAIT_COMPLETED:
+                self._tree.rehome(child, self._cause, self._abort_id)
+            if child.mode is CancelMode.WAIT_REQUESTED:
+                self._requested.append(child)
+
+    def _tell(self, child: Work) -> None:
         stop = OperatorStop(
-            reason=f"its parent {work.session_id} ended",
-            abort_id=abort_id,
+            reason=f"its parent {self._work.session_id} ended",
+            abort_id=self._abort_id,
             abort_reason=AbortReason.PARENT_ABORTED,
             transition_reason=TransitionReason.ABORTED,
         )
-        tree.end(child.session_id, stop, cause=cause)
+        waits = child.mode is CancelMode.WAIT_COMPLETED
+        within_s = self.began + self._due.kill_s - anyio.current_time() if waits else None
+        self._tree.end(child.session_id, stop, cause=self._cause, within_s=within_s)
 
+    # ------------------------------------------------------------------ rung by rung
+    @property
+    def _due(self) -> RungsDue:
+        asked = self._work.asked
+        within_s = asked.deadline - self.began if asked is not None else None
+        return rungs_due(self._work.policy.ladder, within_s)
 
-async def _ascend(tree: Tree, work: Work, abort_id: str | None) -> Rung:
-    ladder = work.policy.ladder
-    if not work.hurried.is_set():
-        if work.link is not None:
-            work.link.finish()
-        if await _joined(tree, work, ladder.request_s, work.hurried.wait):
-            return Rung.REQUEST
+    async def climb(self) -> Rung:
+        """Up to the rung that ends it."""
+        work = self._work
         if not work.hurried.is_set():
-            tree.cancel_scope(work.session_id, abort_id or Rung.CANCEL)
-            bound_s = ladder.cancel_s + ladder.terminate_s + ladder.kill_s + SLACK_S
-            if await _joined(tree, work, bound_s, work.hurried.wait):
-                return Rung.CANCEL
-    if work.link is not None:
-        work.link.kill(Verdict(exit=Exit.ERROR, error="it was ended at once", abort_reason=AbortReason.SHUTDOWN_SIGNAL))
-    tree.cancel_scope(work.session_id, abort_id or Rung.KILL)
-    if await _joined(tree, work, ladder.kill_s + SLACK_S, None):
-        return Rung.KILL
-    return Rung.ABANDON
+            if work.link is not None:
+                work.link.finish()
+            if await self._joined(lambda: self._due.request_s):
+                return Rung.REQUEST
+        if not work.hurried.is_set():
+            self._tree.cancel_scope(work.session_id, self._abort_id or Rung.CANCEL)
+            if await self._joined(self._give_way_s):
+                return highest(work.fates[self._fates_before :])
+        if work.link is not None:
+            intent = Verdict(exit=Exit.ERROR, error="it was ended at once", abort_reason=AbortReason.SHUTDOWN_SIGNAL)
+            work.link.kill(intent)
+        self._tree.cancel_scope(work.session_id, self._abort_id or Rung.KILL)
+        bound_s = anyio.current_time() - self.began + work.policy.ladder.kill_s + SLACK_S
+        return Rung.KILL if await self._joined(lambda: bound_s, at_once=True) else Rung.ABANDON
 
+    def _give_way_s(self) -> float:
+        """Process contexts climb terminate and kill by themselves; where there is no time for that, they are told."""
+        due = self._due
+        return due.terminate_s if due.kill_s < self._work.policy.ladder.total_s else due.kill_s + SLACK_S
 
-async def _joined(tree: Tree, work: Work, within_s: float, unless: Callable[[], Awaitable[None]] | None) -> bool:
-    """Wait until the session's tasks and its children have ended; ``False`` if time or patience ran out first."""
-    done = False
+    async def _joined(self, bound_s: Callable[[], float], *, at_once: bool = False) -> bool:
+        """Wait until the session's tasks and its children have ended; ``False`` if time or patience ran out first.
 
-    async def join(scope: anyio.CancelScope) -> None:
-        nonlocal done
-        for child in tree.children_of(work.session_id):
-            await child.over.wait()
-        await work.quiet()
-        done = True
-        scope.cancel()
+        *bound_s* counts from the beginning of the climb; *at_once*: it cannot be hurried any more.
+        """
+        done = False
+        work = self._work
 
-    async def watch(scope: anyio.CancelScope, until: Callable[[], Awaitable[None]]) -> None:
-        await until()
-        scope.cancel()
+        async def join(scope: anyio.CancelScope) -> None:
+            nonlocal done
+            for child in self._requested:
+                await child.heard.wait()
+            for child in self._tree.children_of(work.session_id):
+                await child.over.wait()
+            await work.quiet()
+            done = True
+            scope.cancel()
 
-    with anyio.move_on_after(within_s):
-        async with anyio.create_task_group() as group:
-            group.start_soon(join, group.cancel_scope)
-            if unless is not None:
-                group.start_soon(watch, group.cancel_scope, unless)
-    return done
+        async def heed(bound: anyio.CancelScope) -> None:
+            while at_once or not work.hurried.is_set():
+                await work.pressed.wait()
+                bound.deadline = self.began + bound_s()
+                for child in self._tree.children_of(work.session_id):
+                    self._tell(child)
+            bound.cancel()
+
+        with anyio.CancelScope(deadline=self.began + bound_s()) as bound:
+            async with anyio.create_task_group() as group:
+                group.start_soon(join, group.cancel_scope)
+                group.start_soon(heed, bound)
+        return done
 
 
 def highest(fates: Sequence[ProcessFate]) -> Rung:

@@ -7,13 +7,13 @@ exactly once, whatever the agent does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import anyio
 
 from actors import ActorStopped, Context, Lane
 from actors.machine import Event
-from supervisor.abort import ProcessFate
+from supervisor.abort import PlannedProcess, ProcessFate
 from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
@@ -32,7 +32,7 @@ from supervisor.ports import (
     ProcessReport,
 )
 from supervisor.tree import END_S, NoSuchEntity, Outcome, Tree, Work
-from supervisor.vocabulary import Exit, Verdict
+from supervisor.vocabulary import CancelMode, Exit, ToolOutcome, Verdict
 
 __all__ = ["Delegate", "LinkBase", "ToolCell"]
 
@@ -49,6 +49,7 @@ class Delegate(Protocol):
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,
+        mode: CancelMode,
     ) -> None: ...
 
 
@@ -57,6 +58,18 @@ class ToolCell:
 
     def receive(self, ctx: Context, message: object) -> None:
         return None
+
+
+class _OwnCall(NamedTuple):
+    """Why a call that the agent runs by itself was aborted."""
+
+    reason: str
+    abort_id: str | None
+
+    def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
+        """``aborted`` where the agent says that it failed; whatever else it says, its effect may have happened."""
+        outcome = ToolOutcome.ABORTED if said is ToolOutcome.FAILED else ToolOutcome.UNKNOWN
+        return ToolCompleted(call_id=call_id, outcome=outcome, reason=self.reason, abort_id=self.abort_id, over=True)
 
 
 class LinkBase:
@@ -81,6 +94,10 @@ class LinkBase:
         self._refused: list[str] = []
         self._freed = anyio.Event()
         self._calls: dict[str, str] = {}
+        self._named: dict[str, str] = {}
+        """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
+        self._aborting: dict[str, _OwnCall] = {}
+        self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
         self._causes: dict[str, int | None] = {}
         self._numbers = 0
 
@@ -142,6 +159,9 @@ class LinkBase:
         self._intent = self._intent if self._dying else None
         self._abort_id = None
         self._calls.clear()
+        self._named.clear()
+        self._aborting.clear()
+        self._delegations.clear()
         self._causes.clear()
         self._numbers = 0
         self.work.text = self.work.said
@@ -179,12 +199,16 @@ class LinkBase:
         self._concluded = turn_id
         self._freed.set()
         open_calls = tuple(self._calls)
+        for call_id in [one for one in open_calls if one in self._aborting]:
+            self._tell(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
+            self._drop_call(call_id)
+        stopped = tuple(one for one in self._calls if self.runs(one) or self._delegates(one))
         verdict = judge(stop, error, open_calls=open_calls, status=status, intent=self._intent)
         if verdict.exit is Exit.SUCCESS:
             self.work.said = self.work.text
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
-            self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id))
+            self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
         self._release()
 
     # ------------------------------------------------------------------ tool calls
@@ -200,28 +224,70 @@ class LinkBase:
             self.tree.system.spawn(ToolCell(), tool_id, parent=turn_id, shutdown_s=END_S)
         except ActorStopped:
             return None
-        self._calls[call_id] = tool_id
+        self._calls[call_id] = self._named[call_id] = tool_id
         started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind)
         self._causes[tool_id] = await self._post(turn_id, started)
         if self._causes[tool_id] is None:
             self._drop_call(call_id)
+            self._named.pop(call_id, None)
             return None
-        return tool_id
+        return tool_id if call_id in self._calls else None  # it may have been aborted meanwhile
 
-    async def _close_call(self, call_id: str, outcome: str, reason: str = "") -> None:
+    async def _close_call(self, call_id: str, outcome: ToolOutcome, reason: str = "") -> None:
         turn_id, intent = self.turn_id, self._intent
         because = self._causes.get(self._calls.get(call_id, ""))
         self._drop_call(call_id)
         if turn_id is None:
             return
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
-        if intent is not None and outcome == "failed":
+        if call_id in self._aborting:
+            because, completed = None, self._aborting[call_id].result(call_id, outcome)
+        elif intent is not None and outcome is ToolOutcome.FAILED:
             # We asked the agent to stop: that is why the call failed.
-            because = None
-            completed = ToolCompleted(
-                call_id=call_id, outcome="aborted", reason=intent.error, abort_id=self._abort_id, over=True
-            )
+            because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
         await self._post(turn_id, completed, because)
+
+    # ------------------------------------------------------------------ aborts of calls
+    def runs(self, call_id: str) -> bool:
+        """True if we run that call's work, and can end it by its scope."""
+        return False
+
+    def has_returned(self, turn_id: str, call_id: str) -> bool:
+        """True if that call's work is over, so that an abort of it comes too late."""
+        return self.turn_id != turn_id or call_id not in self._calls
+
+    def abandon_call(self, call_id: str) -> None:
+        """Expect no result of that call any more."""
+        self._calls.pop(call_id, None)
+
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
+        """The agent runs that call by itself and is about to be interrupted: its result will be that of this abort."""
+        self._aborting.setdefault(call_id, _OwnCall(reason, abort_id))
+
+    def _delegates(self, call_id: str) -> bool:
+        tool_id = self._calls.get(call_id)
+        return any(child.started_by == tool_id for child in self.tree.children_of(self.work.session_id))
+
+    def _delegated(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        """*answer*, of which only the first call counts: the child's end, or that nobody waits for it any more."""
+        answered: list[Outcome] = []
+
+        def once(outcome: Outcome) -> None:
+            if not answered:
+                answered.append(outcome)
+                answer(outcome)
+
+        self._delegations.setdefault(call_id, []).append(once)
+        return once
+
+    def let_go(self, call_id: str, outcome: Outcome) -> None:
+        """Answer the delegation that this call is, without waiting for the child session."""
+        for answer in self._delegations.pop(call_id, ()):
+            answer(outcome)
+
+    def processes(self) -> tuple[PlannedProcess, ...]:
+        """The processes that are known to be alive: none, where the agent is none."""
+        return ()
 
     def _drop_call(self, call_id: str) -> None:
         tool_id = self._calls.pop(call_id, None)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.vocabulary import CancelMode, LifecycleEvent
 
 __all__ = [
     "Append",
@@ -213,6 +213,7 @@ class ChildAsked(msgspec.Struct, frozen=True):
     prompt: str
     agent: str | None
     call_id: str | None
+    mode: CancelMode = CancelMode.WAIT_COMPLETED
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 
 from actors import ActorStopped
+from supervisor.abort import PlannedProcess
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -47,7 +48,7 @@ from supervisor.ports import (
     Usage,
 )
 from supervisor.tree import Outcome, Tree, Work
-from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 __all__ = ["MUTE_S", "ProcessLink"]
 
@@ -119,9 +120,13 @@ class ProcessLink(LinkBase):
             if process is not None:
                 process.kill()
 
-    def abandon_call(self, call_id: str) -> bool:
-        tool_id = self._calls.pop(call_id, None)
-        return tool_id is not None and tool_id in self._serving.values()
+    def runs(self, call_id: str) -> bool:
+        return self._calls.get(call_id) in self._serving.values()
+
+    def processes(self) -> tuple[PlannedProcess, ...]:
+        alive: list[tuple[str, Process | None]] = [(self.agent_id, self._process if not self._gone else None)]
+        alive += [(self._serving[terminal], process) for terminal, process in self._terminals.items()]
+        return tuple(PlannedProcess(owner=owner, pid=one.pid) for owner, one in alive if one is not None)
 
     def _put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the writer, what the agent said to the listener."""
@@ -256,7 +261,7 @@ class ProcessLink(LinkBase):
             case ToolOpened(call_id, title, tool_kind):
                 await self._open_call(call_id, title, tool_kind)
             case ToolClosed(call_id, outcome):
-                await self._close_call(call_id, outcome)
+                await self._close_call(call_id, ToolOutcome(outcome))
             case TerminalOpened():
                 self._open_terminal(out)
             case TerminalKilled(terminal_id):
@@ -326,7 +331,8 @@ class ProcessLink(LinkBase):
         self._put(self._codec.permission(asked.request_id, chosen))
 
     def _start_child(self, asked: ChildAsked) -> None:
-        started_by = self._calls.get(asked.call_id or "")
+        call_id = asked.call_id or ""
+        started_by = self._named.get(call_id)
 
         def answer(outcome: Outcome) -> None:
             if started_by is not None:
@@ -334,7 +340,8 @@ class ProcessLink(LinkBase):
             self._put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
 
         cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
-        self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, answer, cause)
+        once = self._delegated(call_id, answer)
+        self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
 
     # ------------------------------------------------------------------ terminals: tools that we run
     def _open_terminal(self, asked: TerminalOpened) -> None:

@@ -26,7 +26,7 @@ from actors import (
     Poisoned,
 )
 from actors.waiting import any_of
-from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort
+from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of
 from supervisor.aborter import Aborter
 from supervisor.config import Settings
 from supervisor.entity import Refused
@@ -45,7 +45,7 @@ from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.projection import Inspected
 from supervisor.subscriptions import Subscriptions
 from supervisor.tree import END_S, AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
-from supervisor.vocabulary import AbortPolicy, AbortScope, DeliveryPoint, Kind, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Kind, LifecycleEvent
 from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["Session", "Supervisor", "TurnResult"]
@@ -115,11 +115,17 @@ class Session:
         """
         return await self._supervisor.send(self.id, text, urgent=urgent, at=at, sender=sender)
 
-    async def start_child(self, name: str, *, agent: str | AgentFunction | None = None) -> Session:
-        """Start a child session: it ends before this one does."""
-        return await self._supervisor.start_session(name, agent=agent, parent=self.id)
+    async def start_child(
+        self,
+        name: str,
+        *,
+        agent: str | AgentFunction | None = None,
+        cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
+    ) -> Session:
+        """Start a child session. It ends before this one does, unless its cancel mode says otherwise."""
+        return await self._supervisor.start_session(name, agent=agent, parent=self.id, cancel_mode=cancel_mode)
 
-    async def abort(self, scope: AbortScope = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
+    async def abort(self, scope: AbortScope | str = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
         """End it, and what the scope reaches."""
         return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
 
@@ -179,6 +185,7 @@ class Supervisor:
         agent: str | AgentFunction | None = None,
         parent: str | None = None,
         policy: AbortPolicy | None = None,
+        cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
 
@@ -187,13 +194,19 @@ class Supervisor:
             agent: the name of a configured agent, or an async function; by default the parent's.
             parent: the id of the session that it is delegated by.
             policy: which levels aborts may cross here; by default the parent's, or the settings'.
+            cancel_mode: what the parent's end means to it (``CancelMode``); a session without a parent has none.
 
         Raises:
-            ValueError: the name has characters that ids may not have, or there is no such agent.
+            ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
             NoSuchEntity: the parent does not live.
             Refused: the parent, or the supervisor, is ending: nothing is born under it.
         """
-        session_id = self._start(name, self._profile(agent, parent), parent, policy, None, Cause(actor="host"))
+        mode = CancelMode.named(cancel_mode)
+        if parent is None and mode is not CancelMode.WAIT_COMPLETED:
+            raise ValueError(
+                f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
+            )
+        session_id = self._start(name, self._profile(agent, parent), parent, policy, None, Cause(actor="host"), mode)
         await self.ledger.flush()
         return Session(self, session_id)
 
@@ -228,23 +241,28 @@ class Supervisor:
         policy: AbortPolicy | None,
         started_by: str | None,
         cause: Cause,
+        mode: CancelMode = CancelMode.WAIT_COMPLETED,
     ) -> str:
         _check_name(name)
         above = self._work(parent) if parent is not None else None
         if above is not None and (above.ending or above.told):
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
+        if started_by is not None and not self.tree.is_open(started_by):
+            raise Refused(f"session {name!r} is not started: the call {started_by} that asks for it is over")
         if self.stop_now.is_set() or (self.stopping.is_set() and above is None):
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
         session_id = self._new_id(f"{parent}/{name}" if parent is not None else name)
+        contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
         self.tree.works[session_id] = Work(
             session_id=session_id,
-            root_id=above.root_id if above is not None else session_id,
+            root_id=above.root_id if above is not None and contained else session_id,
             parent_id=parent,
             profile=profile,
             policy=policy or inherited,
             started_by=started_by,
             transcript=transcript_of(session_id, self._state_dir),
+            mode=mode,
         )
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
@@ -256,6 +274,7 @@ class Supervisor:
                 data=data,
                 cause=cause,
                 home=above.root_id if above is not None else None,
+                contained=contained,
             )
         except ActorError as error:
             del self.tree.works[session_id]
@@ -360,13 +379,14 @@ class Supervisor:
         started_by: str | None,
         answer: Callable[[Outcome], None],
         cause: Cause,
+        mode: CancelMode,
     ) -> None:
         """An agent asks for a sub-agent: a child session, closed when its prompt is answered."""
         ctx = self._system.context(JANITOR)
         assert ctx is not None, "the janitor outlives every session"
         try:
             profile = self._profile(agent, work.session_id)
-            child_id = self._start(name, profile, work.session_id, None, started_by, cause)
+            child_id = self._start(name, profile, work.session_id, None, started_by, cause, mode)
         except (ValueError, Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
             return
@@ -384,14 +404,15 @@ class Supervisor:
         await self.close_session(child_id, reason="its work is done", cause=Cause(outcome.seq, None, child_id))
 
     # ------------------------------------------------------------------ ends
-    def plan_abort(self, target: str, scope: AbortScope, *, hurry: bool = False) -> AbortPlan:
-        """What an abort would end, without ending anything; with *hurry*, also what is ending already.
+    def plan_abort(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
+        """What an abort would end, without ending anything; with *now*, at once, and also what is ending already.
 
         Raises:
             UnknownTarget: nothing alive has that id.
-            ValueError: SIBLING of a root session.
+            UnknownWord: no scope has that name.
+            NoSiblings: SIBLING of a root session.
         """
-        return plan_abort(self.tree.nodes(hurry=hurry), target, scope)
+        return plan_abort(self.tree.nodes(hurry=now), target, scope, now=now)
 
     async def _has_ended(self, target: str) -> bool:
         """True if the journal knows *target*: a session, or a tool call of one of its turns."""
@@ -404,45 +425,85 @@ class Supervisor:
         return any(event.event == "tool_started" and event.metadata.get("number") == int(call) for event in events)
 
     async def abort(
-        self, target: str, scope: AbortScope, *, reason: str = "", actor: str = "operator", now: bool = False
+        self,
+        target: str,
+        scope: AbortScope | str,
+        *,
+        reason: str = "",
+        actor: str = "operator",
+        now: bool = False,
+        within_s: float | None = None,
+        plan_id: str | None = None,
     ) -> Receipt:
         """End what the scope reaches from *target*; the receipt says how. What has ended is no error.
 
-        *now* starts at the kill rung, also where an earlier abort is still climbing towards it.
+        Args:
+            now: start at the kill rung, also where an earlier abort is still climbing towards it.
+            within_s: have less patience than the ladders; the gentlest rungs give way first.
+            plan_id: only if it would do exactly what the plan of that id said.
 
         Raises:
             UnknownTarget: nothing alive has that id, and nothing that has ended had.
-            ValueError: SIBLING of a root session.
+            UnknownWord: no scope has that name.
+            NoSiblings: SIBLING of a root session.
+            Refused: the plan of that id would not be carried out; nothing was ended.
         """
+        scope = scope_of(scope)
+        if within_s is not None and not within_s >= 0:
+            raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
+        reason = reason or f"aborted by {actor}"
         try:
-            plan = self.plan_abort(target, scope, hurry=now)
+            plan = self.plan_abort(target, scope, now=now)
         except UnknownTarget:
             if not await self._has_ended(target):
                 raise
-            return await self._already_ended(target, scope)
-        return await self.execute(plan, reason=reason or f"aborted by {actor}", actor=actor, now=now)
+            return Receipt(abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True)
+        if plan_id is not None and plan_id not in self._plan_ids(plan, now):
+            words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
+            raise Refused(f"{words}; look at it with --dry-run")
+        return await self.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
-    async def _already_ended(self, target: str, scope: AbortScope) -> Receipt:
+    def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
+        """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""
+        return [self.plan_abort(plan.target, plan.scope, now=one).id for one in dict.fromkeys((now, False))]
+
+    async def _join(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
-        work, survivors = self.tree.works.get(target), 0
-        if work is not None and work.told:
+        joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
+        survivors = 0
+        for work in [self.tree.works[one] for one in plan.ending if one in self.tree.works]:
             await self._ended(work)
-            survivors = work.report.survivors if work.report is not None else 0
+            survivors += work.report.survivors if work.report is not None else 0
         return Receipt(
-            abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True, survivors=survivors
+            abort_id="",
+            target=plan.target,
+            scope=plan.scope,
+            reason="already_ended",
+            already_ended=True,
+            survivors=survivors,
+            joined=joined,
         )
 
-    async def execute(self, plan: AbortPlan, *, reason: str, actor: str = "operator", now: bool = False) -> Receipt:
-        """Carry out a plan.
+    async def execute(
+        self,
+        plan: AbortPlan,
+        *,
+        reason: str,
+        actor: str = "operator",
+        now: bool = False,
+        within_s: float | None = None,
+    ) -> Receipt:
+        """Carry out a plan. Whether it came in time is decided before this first waits.
 
         Raises:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
         """
-        if not plan.nodes:
-            return await self._already_ended(plan.target, plan.scope)
-        if plan.tree not in [self.plan_abort(plan.target, plan.scope, hurry=one).tree for one in (now, False)]:
+        now = now or plan.now
+        if plan.already_ended:
+            return await self._join(plan, reason, actor, now, within_s)
+        if plan.id not in self._plan_ids(plan, now):
             raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
-        return await self._aborter.execute(plan, reason=reason, actor=actor, now=now)
+        return await self._aborter.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
         """End a session in order and wait until everything below it has ended; no error if it already has.
@@ -473,7 +534,7 @@ class Supervisor:
         if now or self._drains:
             self.stopping.set()
             self.stop_now.set()
-            self._stop_roots("stopped at once", actor, now=True)
+            self._stop_all("stopped at once", actor, now=True)
         else:
             self._drains = True
             self.stopping.set()
@@ -487,13 +548,13 @@ class Supervisor:
         with anyio.move_on_after(self.settings.drain_s):
             await self.stop_now.wait()
             return
-        self._stop_roots(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
+        self._stop_all(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
 
-    def _stop_roots(self, reason: str, actor: str, *, now: bool) -> None:
-        for work in list(self.tree.works.values()):
-            if work.parent_id is None:
-                stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-                self.tree.end(work.session_id, stop, cause=Cause(actor=actor))
+    def _stop_all(self, reason: str, actor: str, *, now: bool) -> None:
+        """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
+        for work in reversed(list(self.tree.works.values())):
+            stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
+            self.tree.end(work.session_id, stop, cause=Cause(actor=actor))
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""
@@ -516,7 +577,7 @@ class Supervisor:
         """End every session in order; bounded by the ladder."""
         self.stopping.set()
         for work in list(self.tree.works.values()):
-            if work.parent_id is None:
+            if work.root_id == work.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
                 self.tree.end(work.session_id, stop, cause=Cause(actor="host"))
         await self._all_ended()
@@ -524,7 +585,7 @@ class Supervisor:
     async def abort_all(self, reason: str) -> None:
         """End every session by the ladder, with that cause; bounded."""
         self.stopping.set()
-        self._stop_roots(reason, "host", now=False)
+        self._stop_all(reason, "host", now=False)
         await self._all_ended()
 
     async def _all_ended(self) -> None:
@@ -580,7 +641,7 @@ class Supervisor:
         _log.critical("the journal cannot be written; every session is ended", error=str(error))
         self.stopping.set()
         self.stop_now.set()
-        self._stop_roots(f"the journal cannot be written: {error}", "supervisor", now=True)
+        self._stop_all(f"the journal cannot be written: {error}", "supervisor", now=True)
         for answer in list(self._waiting.values()):
             answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
         self._waiting.clear()

@@ -15,13 +15,14 @@ import msgspec
 
 from actors import ActorStopped, ActorSystem, Context, Lane
 from actors.machine import Event
-from supervisor.abort import ProcessFate, TreeNode
+from supervisor.abort import PlannedProcess, ProcessFate, TreeNode
+from supervisor.abort_state import AbortState, Joined, merged, same_abort
 from supervisor.entity import Entity, Lifecycle
 from supervisor.ledger import Cause, Ledger
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.ports import EntityRow, TranscriptSink
-from supervisor.vocabulary import AbortPolicy, Kind, LifecycleEvent, Rung, Verdict
+from supervisor.vocabulary import AbortPolicy, CancelMode, Kind, LifecycleEvent, Rung, Verdict
 
 __all__ = ["END_S", "AgentFunction", "AgentProfile", "EndReport", "Link", "NoSuchEntity", "Outcome", "Tree", "Work"]
 
@@ -105,8 +106,28 @@ class Link(Protocol):
         """Ask it, within its protocol, to stop that turn; *intent* is why."""
         ...
 
-    def abandon_call(self, call_id: str) -> bool:
-        """Expect no result of that call any more; ``True`` if we run its work and can end it by its scope."""
+    def runs(self, call_id: str) -> bool:
+        """True if we run that call's work, and can end it by its scope."""
+        ...
+
+    def has_returned(self, turn_id: str, call_id: str) -> bool:
+        """True if that call's work is over, so that an abort of it comes too late."""
+        ...
+
+    def abandon_call(self, call_id: str) -> None:
+        """Expect no result of that call any more."""
+        ...
+
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
+        """The agent runs that call by itself and is about to be interrupted: its result will be that of this abort."""
+        ...
+
+    def let_go(self, call_id: str, outcome: Outcome) -> None:
+        """Answer the delegation that this call is, without waiting for the child session."""
+        ...
+
+    def processes(self) -> tuple[PlannedProcess, ...]:
+        """The processes that are known to be alive."""
         ...
 
     def report_started(self, incarnation: int) -> None:
@@ -135,6 +156,7 @@ class Work:
         policy: AbortPolicy,
         started_by: str | None,
         transcript: TranscriptSink,
+        mode: CancelMode = CancelMode.WAIT_COMPLETED,
     ) -> None:
         self.session_id = session_id
         self.root_id = root_id
@@ -142,6 +164,8 @@ class Work:
         self.profile = profile
         self.policy = policy
         self.started_by = started_by
+        self.mode = mode
+        """What the end of its parent means to it."""
         self.transcript = transcript
         self.directory = profile.directory
         self.link: Link | None = None
@@ -150,13 +174,19 @@ class Work:
         self.because: int | None = None
         """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
         self.told = False
+        self.asked: AbortState | None = None
+        """What it was told, all who said so merged."""
         self.prompted = 0
         """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
         self.crashes: list[float] = []
         self.ending = False
         self.interrupted_for: list[str] = []
         self.running = anyio.Event()
+        self.heard = anyio.Event()
+        """It knows that it is to end."""
         self.hurried = anyio.Event()
+        self.pressed = anyio.Event()
+        """Its end has become more urgent since; a new event each time."""
         self.over = anyio.Event()
         self.ended = anyio.Event()
         self.report: EndReport | None = None
@@ -168,6 +198,16 @@ class Work:
         """What the agent said to that request in turns that succeeded."""
         self._tasks = 0
         self._quiet = anyio.Event()
+
+    def press(self) -> None:
+        """Whoever climbs its ladder looks again at how urgent that is."""
+        self.pressed.set()
+        self.pressed = anyio.Event()
+
+    def hurry(self) -> None:
+        """Its ladder goes on at the kill rung."""
+        self.hurried.set()
+        self.press()
 
     def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run ``fn(*args)`` in that actor's scope, counted as work of this session.
@@ -226,14 +266,16 @@ class Tree:
         data: Any,
         cause: Cause,
         home: str | None = None,
+        contained: bool = True,
     ) -> Entity:
-        """Bring an entity to life under *parent_id*, with the first record of its log.
+        """Bring an entity to life under *parent_id*, with the first record of its log. One that is not *contained*
+        belongs to its parent, but its scope does not: it may outlive it.
 
         Raises:
             ActorStopped: the parent is ending; nothing is born under it.
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.ledger)
-        if parent_id is None:
+        if parent_id is None or not contained:
             self.system.spawn(entity, entity_id, shutdown_s=END_S)
         else:
             self.system.spawn(entity, entity_id, parent=parent_id, home=home, shutdown_s=END_S)
@@ -281,12 +323,65 @@ class Tree:
         ending = work is not None and (work.told or work.ending)
         return not ending or type(event) in SESSION.allowed(Session.STOPPED)
 
-    def end(self, session_id: str, stop: OperatorStop, *, cause: Cause) -> None:
-        """Tell a session to end. The first one who says so is heard; after that only who wants it at once."""
+    def end(self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> Joined:
+        """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
+
+        The first one who says so is heard; after that only who wants it at once. Every further abort is recorded.
+        """
         work = self.works.get(session_id)
-        if work is not None and (stop.now or not work.told):
+        if work is None:
+            return Joined.JOINED
+        wish, before = self._wish(work, stop, within_s), work.asked
+        work.asked, joined = merged(before, wish)
+        if joined is Joined.BEGAN and not work.told:
             work.told = True
             self.tell(session_id, stop, cause=cause)
+            return joined
+        if stop.now and not work.hurried.is_set():
+            self.tell(session_id, stop, cause=cause)
+        elif before is not None and not same_abort(before, stop.abort_id):
+            self._note_joined(work, before, stop, cause)
+        if joined is Joined.RAISED:
+            work.press()
+        return joined
+
+    def _wish(self, work: Work, stop: OperatorStop, within_s: float | None) -> AbortState:
+        ladder = work.policy.ladder
+        bound_s = ladder.kill_s if stop.now else ladder.total_s
+        return AbortState(
+            abort_id=stop.abort_id,
+            reason=stop.reason,
+            abort_reason=stop.abort_reason,
+            severity=Rung.KILL if stop.now else Rung.REQUEST,
+            deadline=anyio.current_time() + (bound_s if within_s is None else min(bound_s, within_s)),
+        )
+
+    def _note_joined(self, work: Work, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
+        entity = self.entities.get(work.session_id)
+        if entity is None or entity.ended:
+            return
+        told = {"joined": first.abort_id, "first_reason": first.reason}
+        entity.note("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
+
+    def rehome(self, child: Work, cause: Cause, abort_id: str | None) -> None:
+        """Its parent ends and it may live on: it belongs to the nearest ancestor that does not end, or to nobody."""
+        left, heir = child.parent_id, self._surviving(child.parent_id)
+        child.parent_id = heir
+        entity = self.entities.get(child.session_id)
+        if entity is not None and not entity.ended:
+            entity.parent_id = heir
+            told = {"left": left, "parent": heir, "mode": child.mode.value}
+            entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
+
+    def _surviving(self, session_id: str | None) -> str | None:
+        while session_id is not None:
+            work = self.works.get(session_id)
+            if work is None:
+                return None
+            if not (work.told or work.ending):
+                return session_id
+            session_id = work.parent_id
+        return None
 
     async def post(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL) -> LifecycleEvent:
         """Send *event*, wait until its record is durable, and return that.
@@ -318,6 +413,12 @@ class Tree:
             ctx.scope.cancel(cause)
 
     # ------------------------------------------------------------------ looking
+    def is_open(self, tool_id: str) -> bool:
+        """True if that tool call has no result yet."""
+        turn_id, _, number = tool_id.rpartition(":c")
+        turn = self.entities.get(turn_id)
+        return turn is not None and any(str(call.number) == number for call in turn.data.open)
+
     def entity(self, entity_id: str) -> Entity:
         """The living entity of that id.
 
@@ -339,7 +440,8 @@ class Tree:
         for work in self.works.values():
             if work.parent_id in children:
                 children[work.parent_id].append(work.session_id)
-        tools = [node for entity in self.entities.values() if entity.kind is Kind.TURN for node in _calls(entity)]
+        turns = [entity for entity in self.entities.values() if entity.kind is Kind.TURN and entity.data.open]
+        tools = [node for turn in turns for node in self._calls(turn, hurry)]
         for tool in tools:
             if tool.parent in children:
                 children[tool.parent].append(tool.id)
@@ -354,8 +456,28 @@ class Tree:
             children=children,
             started_by=work.started_by,
             policy=work.policy,
+            mode=work.mode,
             ended=(work.told or work.ending) and not hurry,
+            processes=work.link.processes() if work.link is not None else (),
         )
+
+    def _calls(self, turn: Entity, hurry: bool) -> list[TreeNode]:
+        """A turn's open calls. One whose work is over has ended, though its record may still be on its way; one whose
+        session is ending ends with it."""
+        work = self.works.get(turn.data.session_id)
+        link = work.link if work is not None else None
+        ending = work is None or ((work.told or work.ending) and not hurry)
+        owned = link.processes() if link is not None else ()
+        return [
+            TreeNode(
+                id=(tool_id := f"{turn.id}:c{call.number}"),
+                kind="tool",
+                parent=turn.data.session_id,
+                ended=ending or link is None or link.has_returned(turn.id, call.call_id),
+                processes=tuple(one for one in owned if one.owner == tool_id),
+            )
+            for call in turn.data.open
+        ]
 
     def rows(self) -> list[EntityRow]:
         """The living entities in the journal's form."""
@@ -374,9 +496,3 @@ class Tree:
             )
             for one in self.entities.values()
         ]
-
-
-def _calls(turn: Entity) -> list[TreeNode]:
-    return [
-        TreeNode(id=f"{turn.id}:c{call.number}", kind="tool", parent=turn.data.session_id) for call in turn.data.open
-    ]

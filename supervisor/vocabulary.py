@@ -14,6 +14,7 @@ __all__ = [
     "AbortPolicy",
     "AbortReason",
     "AbortScope",
+    "CancelMode",
     "DeliveryPoint",
     "Exit",
     "Kind",
@@ -21,7 +22,9 @@ __all__ = [
     "LifecycleEvent",
     "Rung",
     "Severity",
+    "ToolOutcome",
     "TransitionReason",
+    "UnknownWord",
     "Verdict",
 ]
 
@@ -45,6 +48,51 @@ class AbortScope(StrEnum):
     TOOL = "tool"
     SIBLING = "sibling"
     SESSION = "session"
+
+
+class CancelMode(StrEnum):
+    """What the end of a parent means to a child session, from the strictest to the loosest (Temporal's four).
+
+    ``wait_completed``: it is told to end, and the parent ends after it. ``wait_requested``: it is told, and the parent
+    waits until it has heard. ``try``: it is told, and nobody waits. ``abandon``: it is not told, and lives on.
+    """
+
+    WAIT_COMPLETED = "wait_completed"
+    WAIT_REQUESTED = "wait_requested"
+    TRY = "try"
+    ABANDON = "abandon"
+
+    @classmethod
+    def named(cls, word: CancelMode | str) -> CancelMode:
+        """The mode of that name.
+
+        Raises:
+            UnknownWord: there is none.
+        """
+        try:
+            return cls(word)
+        except ValueError:
+            raise UnknownWord("cancel_mode", word, cls) from None
+
+
+class ToolOutcome(StrEnum):
+    """The one result of a tool call. An abandoned call is ``aborted``, or, where nobody can tell whether its effect
+    happened, ``unknown``."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+class UnknownWord(ValueError):
+    """A word that is none of those that can stand there."""
+
+    def __init__(self, field: str, given: object, expected: type[StrEnum]) -> None:
+        self.field = field
+        self.given = given
+        words = [one.value for one in expected]
+        super().__init__(f"{field}: {given!r} is unknown; expected {', '.join(words[:-1])} or {words[-1]}")
 
 
 class DeliveryPoint(StrEnum):

@@ -122,6 +122,7 @@ async def test_a_tool_abort_of_a_call_that_the_agent_runs(tmp_path: Path, roll: 
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = ask(group, session, "@local exec 9>roll; echo tool $$ >&9; exec sleep 1000\n@say never")
+        await until(run.sup, "tool_started", "s:t1")
         await roll.here(1)
         await until(run.sup, "tool_started", "s:t1")  # the agent began it without asking
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
@@ -136,15 +137,17 @@ async def test_a_tool_abort_of_a_call_that_the_agent_runs(tmp_path: Path, roll: 
 
 
 async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path, roll: Roll) -> None:
-    """If the agent does not stop either, it is killed after its grace, and the receipt names the rung and its fate."""
+    """If the agent does not stop either, it is killed after its grace: nobody can tell what became of the call."""
     async with supervising(tmp_path, settings=quick(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
         asked = ask(group, session, "@deaf\n@local exec 9>roll; echo tool $$ >&9; sleep 1000")
+        await until(run.sup, "tool_started", "s:t1")
         await roll.here(1)
         await until(run.sup, "tool_started", "s:t1")  # the agent began it without asking
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
         assert (await asked.result()).text.startswith("understood: ")
+    assert results_of(run, "s:t1") == ["unknown"]
     assert rungs(receipt) == {"s:t1:c1": "kill"}
     assert [(fate.owner, fate.ended_by, fate.survivors) for fate in receipt.processes] == [("s:a1", "kill", 0)]
 

@@ -54,14 +54,24 @@ class Played:
         self.subscribed = 0
         self.stop_now = anyio.Event()
 
-    def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan:
+    def plan_abort(self, target: str, scope: AbortScope, *, now: bool = False) -> AbortPlan:
         if target == "nobody":
             raise UnknownTarget(target)
         if scope is AbortScope.SIBLING:
             raise ValueError(f"{target} is a root session and has no siblings")
-        return AbortPlan(target=target, scope=scope, nodes=(), already_ended=False, deadline_s=18, tree="0")
+        return AbortPlan(target=target, scope=scope, nodes=(), already_ended=False, deadline_s=18, id="0")
 
-    async def abort(self, target: str, scope: AbortScope, *, reason: str, actor: str) -> Receipt:
+    async def abort(
+        self,
+        target: str,
+        scope: AbortScope,
+        *,
+        reason: str,
+        actor: str,
+        now: bool,
+        within_s: float | None,
+        plan_id: str | None,
+    ) -> Receipt:
         self.plan_abort(target, scope)
         self.aborting.set()
         await self.may_abort.wait()
@@ -191,7 +201,11 @@ async def test_messages_and_stops_arrive(path: Path) -> None:
         ),
         ({"do": "abort", "target": "lead", "scope": "sibling"}, "bad", "lead is a root session"),
         ({"do": "send", "session": "ended", "text": ""}, "refused", "UrgentMessage in Stopped"),
-        ({"do": "abort", "target": "lead", "scope": "world"}, "bad", "Invalid enum value 'world' - at `$.scope`"),
+        (
+            {"do": "abort", "target": "lead", "scope": "world"},
+            "bad",
+            "scope: 'world' is unknown; expected tool, sibling",
+        ),
         ({"do": "abort", "scope": "tool"}, "bad", "missing required field `target`"),
         ({"do": "dance"}, "bad", "Invalid value 'dance' - at `$.do`"),
         ({"do": "ping", "loudly": True}, "bad", "unknown field `loudly`"),

@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("supervisor.lifecycles",),
     (
         "supervisor.abort",
+        "supervisor.abort_state",
         "supervisor.policy",
         "supervisor.projection",
         "supervisor.causality",

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from supervisor.abort import AbortPlan, NodeReceipt, PlannedNode, ProcessFate, Receipt
+from supervisor.abort import (
+    AbortPlan,
+    Crossing,
+    NodeReceipt,
+    PlannedNode,
+    PlannedProcess,
+    ProcessFate,
+    Receipt,
+    SparedNode,
+    rungs_due,
+)
 from supervisor.causality import Branch, Explanation, Role, Step
 from supervisor.overview import Node, Seen
 from supervisor.surfaces.board import Board
@@ -29,7 +39,7 @@ from supervisor.surfaces.render import (
     why_text,
 )
 from supervisor.validate import Problem, Report
-from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.vocabulary import AbortScope, Ladder, LifecycleEvent
 
 EVIL = "a\x1b[31mred\x07\nb\u202e"
 
@@ -217,12 +227,22 @@ PLAN = AbortPlan(
     target="lead",
     scope=AbortScope.SESSION,
     nodes=(
-        PlannedNode(id="lead/docs", kind="session", scope=AbortScope.SESSION, edge=None),
+        PlannedNode(
+            id="lead/docs",
+            kind="session",
+            scope=AbortScope.SESSION,
+            edge=None,
+            due=rungs_due(Ladder()),
+            processes=(PlannedProcess(owner="lead/docs:a1", pid=7), PlannedProcess(owner="lead/docs:t1:c1", pid=8)),
+        ),
         PlannedNode(id="lead", kind="session", scope=AbortScope.SIBLING, edge="tool_to_sibling"),
     ),
     already_ended=False,
     deadline_s=18.0,
-    tree="0",
+    id="0",
+    crossings=(Crossing(edge="tool_to_sibling", ruled_by="lead/x", scope=AbortScope.SIBLING),),
+    ending=("lead/old",),
+    spared=(SparedNode(id="lead/free", parent=None),),
 )
 RECEIPT = Receipt(
     abort_id="abort-1",
@@ -237,11 +257,16 @@ RECEIPT = Receipt(
 
 
 def test_a_plan_names_every_node_and_the_edge_it_is_reached_over() -> None:
-    """A dry run says what would end, in which order, within which bound, and that nothing was done."""
+    """A dry run says whom it would end, in which order, by when, with which pids, over which edges, and its id."""
     text = plan_text(PLAN)
-    assert "would end 2 within 18 s; nothing was done" in text
-    assert text.splitlines()[2].split() == ["session", "lead/docs", "scope", "session", "asked", "for"]
-    assert text.splitlines()[3].split()[-1] == "tool_to_sibling"
+    lines = [line.split() for line in text.splitlines()]
+    assert "would end 2 within 18 s; nothing was done; plan 0" in text
+    assert lines[2][:6] == ["session", "lead/docs", "scope", "session", "asked", "for"]
+    assert lines[2][6:] == ["wait_completed", "10/15/17/18", "s", "7", "8"]
+    assert lines[3][4:6] == ["tool_to_sibling", "wait_completed"]
+    assert "crosses to scope sibling over tool_to_sibling, the policy of lead/x" in text
+    assert "joins lead/old, which is ending already" in text
+    assert "spares lead/free, whose cancel mode is abandon: it lives on as a root" in text
 
 
 def test_a_receipt_accounts_for_everything() -> None:
@@ -249,12 +274,13 @@ def test_a_receipt_accounts_for_everything() -> None:
     text = receipt_text(RECEIPT)
     assert "session lead: ended on the rung terminate after 0.25 s" in text
     assert "process 7 of lead:a1: ended by terminate, status -15, 2 below it killed" in text
-    assert "survivors: 0; not recorded yet" in text
+    assert "survivors: 0; killed at" in text
+    assert "not recorded yet" in text
 
 
 def test_what_had_ended_is_no_error() -> None:
     """A plan and a receipt of what has ended say so in the same words, and who has the name now."""
-    plan = AbortPlan(target="t", scope=AbortScope.TOOL, nodes=(), already_ended=True, deadline_s=1, tree="0")
+    plan = AbortPlan(target="t", scope=AbortScope.TOOL, nodes=(), already_ended=True, deadline_s=1, id="0")
     gone = Receipt(abort_id="", target="t", scope=AbortScope.TOOL, reason="", already_ended=True)
     words = "abort of t, scope tool: it had already ended, nothing was done"
     assert plan_text(plan) == receipt_text(gone) == words

@@ -347,8 +347,11 @@ def extension_cases() -> Iterator[Case]:
 def reaped_cases() -> Iterator[Case]:
     done = EVENTS["TurnReaped"]
     for state in S:
-        if state is not S.SESSION_COMPLETE:
+        if state not in (S.SESSION_COMPLETE, S.STOPPED):
             yield case("", state, done, state)
+    late = Answer(request_id="r1", outcome="completed")
+    yield case("succeeded", S.STOPPED, done, S.STOPPED, late, current=None)
+    yield case("failed", S.STOPPED, TurnReaped(turn_id="s:t4", completed=False), S.STOPPED)
     at = S.SESSION_COMPLETE
     answer = Answer(request_id="r1", outcome="completed")
     opened = (OpenTurn(turn_id="s:t5", request_id="r2"), PrepareWorktree())

@@ -34,7 +34,7 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.turn import TURN, Call, Turn, TurnData, call_of, stale
-from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 T = Turn
 OK = Verdict(exit=Exit.SUCCESS)
@@ -56,7 +56,7 @@ EVENTS: dict[str, Event] = {
     "launched": AgentSpawned(incarnation=2, phase="launched"),
     "ready": AgentSpawned(incarnation=2, phase="ready"),
     "tool_started": ToolStarted(number=2, call_id="c2", title="cat", tool_kind="read"),
-    "tool_completed": ToolCompleted(call_id="c1", outcome="completed"),
+    "tool_completed": ToolCompleted(call_id="c1", outcome=ToolOutcome.COMPLETED),
     "compact_needed": CompactNeeded(),
     "compaction_completed": CompactionCompleted(),
     "verify_requested": VerifyRequested(verdict=OK),
@@ -77,7 +77,7 @@ DATA = {
     T.COMPACTING: READY,
     T.VERIFYING: replace(READY, verdict=OK),
     T.COMPLETING: replace(READY, verdict=OK, phase="settled"),
-    T.FAILED: replace(READY, verdict=BAD, phase="settled"),
+    T.FAILED: replace(READY, calls=1, open=(ONE,), verdict=BAD, phase="settled"),
     T.REAPED: replace(READY, verdict=BAD, phase="settled"),
 }
 
@@ -92,7 +92,7 @@ TOOL_USE   -        ~        ~       TOOL_USE RUNNING -          -         -    
 COMPACTING -        ~        ~       -        ~       -          RUNNING   RUNNING   -          FAILED -      COMPACTING
 VERIFYING  -        ~        ~       -        ~       RUNNING    -         -         COMPLETING FAILED -      VERIFYING
 COMPLETING -        ~        ~       -        ~       -          -         ~         -          ~      REAPED COMPLETING
-FAILED     -        ~        ~       -        ~       -          -         ~         -          ~      REAPED FAILED
+FAILED     -        ~        ~       -        FAILED  -          -         ~         -          ~      REAPED FAILED
 REAPED     -        ~        ~       -        ~       -          -         ~         -          ~      -      REAPED
 """
 CELLS = [
@@ -117,11 +117,11 @@ def test_cell(state: T, name: str, word: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """10 states x 12 events (agent_spawned counts twice): 63 are refused, 30 come too late, 27 are rules."""
+    """10 states x 12 events (agent_spawned counts twice): 63 are refused, 29 come too late, 28 are rules."""
     assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
     words = [word for _, _, word in CELLS]
     late, refused = words.count("~"), words.count("-")
-    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (120, 63, 30, 27)
+    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (120, 63, 29, 28)
 
 
 # ---------------------------------------------------------------------------------------- what each rule does
@@ -156,10 +156,16 @@ def cancel(call: Call, abort_id: str | None, reason: str) -> CancelTool:
     return CancelTool(number=call.number, call_id=call.call_id, abort_id=abort_id, reason=reason)
 
 
+def abandoned(call: Call, abort_id: str | None, outcome: ToolOutcome, reason: str) -> tuple[Effect, ...]:
+    """The call is ended, and the turn tells itself its one result."""
+    result = ToolCompleted(call_id=call.call_id, outcome=outcome, reason=reason, abort_id=abort_id, over=True)
+    return (cancel(call, abort_id, reason), Tell(to="s:t1", event=result))
+
+
 DEADLINE = StartTimer(name="turn", delay_s=300.0, event=TaskFailed(verdict=SLOW), lasting=True)
 BOTH = replace(READY, calls=2, open=(ONE, TWO))
 SEALED: dict[str, Any] = {"phase": "settled"}
-ABORT = TaskFailed(verdict=ABORTED, abort_id="x1")
+ABORT = TaskFailed(verdict=ABORTED, abort_id="x1", stopped=("c1",))
 
 
 def boundary_cases() -> Iterator[Case]:
@@ -192,7 +198,7 @@ CASES = [
     case(
         "second of two",
         T.TOOL_USE,
-        ToolCompleted(call_id="c2", outcome="failed"),
+        ToolCompleted(call_id="c2", outcome=ToolOutcome.FAILED),
         T.TOOL_USE,
         data=BOTH,
         open=(ONE,),
@@ -200,7 +206,7 @@ CASES = [
     case(
         "aborted",
         T.TOOL_USE,
-        ToolCompleted(call_id="c1", outcome="aborted", reason="enough", abort_id="x1"),
+        ToolCompleted(call_id="c1", outcome=ToolOutcome.ABORTED, reason="enough", abort_id="x1"),
         T.RUNNING,
         cancel(ONE, "x1", "enough"),
         open=(),
@@ -208,7 +214,7 @@ CASES = [
     case(
         "aborted one of two",
         T.TOOL_USE,
-        ToolCompleted(call_id="c2", outcome="aborted", reason="enough", abort_id="x1"),
+        ToolCompleted(call_id="c2", outcome=ToolOutcome.ABORTED, reason="enough", abort_id="x1"),
         T.TOOL_USE,
         cancel(TWO, "x1", "enough"),
         data=BOTH,
@@ -217,11 +223,11 @@ CASES = [
     case(
         "aborted and over",
         T.TOOL_USE,
-        ToolCompleted(call_id="c1", outcome="aborted", reason="enough", abort_id="x1", over=True),
+        ToolCompleted(call_id="c1", outcome=ToolOutcome.ABORTED, reason="enough", abort_id="x1", over=True),
         T.RUNNING,
         open=(),
     ),
-    case("unknown", T.TOOL_USE, ToolCompleted(call_id="c1", outcome="unknown"), T.RUNNING, open=()),
+    case("unknown", T.TOOL_USE, ToolCompleted(call_id="c1", outcome=ToolOutcome.UNKNOWN), T.RUNNING, open=()),
     case("", T.COMPACTING, EVENTS["verify_requested"], T.RUNNING),
     case("", T.COMPACTING, EVENTS["compaction_completed"], T.RUNNING),
     *(
@@ -251,24 +257,36 @@ CASES = [
         T.TOOL_USE,
         EVENTS["task_failed"],
         T.FAILED,
-        cancel(ONE, None, "its turn failed: unknown"),
-        cancel(TWO, None, "its turn failed: unknown"),
+        *abandoned(ONE, None, ToolOutcome.UNKNOWN, "its turn failed: bad"),
+        *abandoned(TWO, None, ToolOutcome.UNKNOWN, "its turn failed: bad"),
         exited(BAD),
         CleanUp(),
         data=BOTH,
-        open=(),
         verdict=BAD,
         **SEALED,
     ),
+    case(
+        "stopped",
+        T.TOOL_USE,
+        TaskFailed(verdict=BAD, stopped=("c2",)),
+        T.FAILED,
+        *abandoned(ONE, None, ToolOutcome.UNKNOWN, "its turn failed: bad"),
+        *abandoned(TWO, None, ToolOutcome.ABORTED, "its turn failed: bad"),
+        exited(BAD),
+        CleanUp(),
+        data=BOTH,
+        verdict=BAD,
+        **SEALED,
+    ),
+    case("abandoned", T.FAILED, EVENTS["tool_completed"], T.FAILED, open=()),
     case(
         "abort",
         T.TOOL_USE,
         ABORT,
         T.FAILED,
-        cancel(ONE, "x1", "its turn failed: aborted"),
+        *abandoned(ONE, "x1", ToolOutcome.ABORTED, f"its turn failed: {ABORTED.error}"),
         exited(ABORTED),
         CleanUp(),
-        open=(),
         verdict=ABORTED,
         abort_id="x1",
         **SEALED,
@@ -297,19 +315,21 @@ def test_every_rule_is_tested() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- what is late
-@pytest.mark.parametrize("outcome", ["completed", "failed", "aborted", "unknown"])
-def test_a_call_has_one_result(outcome: str) -> None:
+@pytest.mark.parametrize("outcome", ToolOutcome)
+def test_a_call_has_one_result(outcome: ToolOutcome) -> None:
     """After its result, and while another call is open, a second result of the same call is stale."""
     first = TURN.step(T.TOOL_USE, BOTH, ToolCompleted(call_id="c1", outcome=outcome))
-    assert stale(first.data, ToolCompleted(call_id="c1", outcome="completed"))
-    assert not stale(first.data, ToolCompleted(call_id="c2", outcome="completed"))
+    assert stale(first.data, ToolCompleted(call_id="c1", outcome=ToolOutcome.COMPLETED))
+    assert not stale(first.data, ToolCompleted(call_id="c2", outcome=ToolOutcome.COMPLETED))
     assert (call_of(first.data, "c1"), call_of(first.data, "c2")) == (None, TWO)
 
 
 def test_results_after_the_failure_are_late() -> None:
     """A turn that fails gives every open call its one result; what the agent says of them afterwards is stale."""
     failed = TURN.step(T.TOOL_USE, BOTH, EVENTS["task_failed"])
-    assert all(stale(failed.data, ToolCompleted(call_id=one, outcome="completed")) for one in ("c1", "c2"))
+    for told in [one.event for one in failed.effects if isinstance(one, Tell) and one.to == "s:t1"]:
+        failed = TURN.step(failed.state, failed.data, told)
+    assert all(stale(failed.data, ToolCompleted(call_id=one, outcome=ToolOutcome.COMPLETED)) for one in ("c1", "c2"))
 
 
 @pytest.mark.parametrize(
@@ -422,8 +442,6 @@ class Run:
             self.started.append(event.call_id)
         if isinstance(event, ToolCompleted):
             self.results.append(event.call_id)
-        if step.state is T.FAILED and self.state is T.TOOL_USE:
-            self.results += [one.call_id for one in step.effects if isinstance(one, CancelTool)]
         self.state, self.data = step.state, step.data
         self.accepted.append(event)
         self.effects += step.effects
@@ -435,7 +453,7 @@ class Run:
     def check(self) -> None:
         waiting = [one for one in self.started if one not in self.results]
         assert [one.call_id for one in self.data.open] == waiting
-        assert (self.state is T.TOOL_USE) is bool(waiting)
+        assert (self.state is T.TOOL_USE) is bool(waiting) or self.state is T.FAILED
         assert self.data.calls == len(self.started)
         assert len(set(self.results)) == len(self.results)
 

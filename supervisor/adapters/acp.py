@@ -290,7 +290,7 @@ class AcpCodec:
         request_id = self._name("child")
         self._children[request_id] = rpc_id
         call_id = child.tool_call_id if self._calls.is_open(child.tool_call_id) else None
-        return [ChildAsked(request_id, child.name, child.prompt, child.agent, call_id)]
+        return [ChildAsked(request_id, child.name, child.prompt, child.agent, call_id, child.cancel_mode)]
 
     # ------------------------------------------------------------------------------------------ small parts
     def _ask(self, method: str, params: dict[str, Any], on_result: _OnResult, on_error: _OnError) -> Send:

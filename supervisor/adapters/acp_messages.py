@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from supervisor.ports import Send
+from supervisor.vocabulary import CancelMode
 
 __all__ = [
     "AUTHENTICATION_NEEDED",
@@ -234,6 +235,7 @@ class ChildRun(Tagged):
     name: str
     prompt: str
     agent: str | None = None
+    cancel_mode: CancelMode = CancelMode.WAIT_COMPLETED
 
 
 # -------------------------------------------------------------------------------------------------- in and out

@@ -17,7 +17,7 @@ from supervisor.ledger import Cause
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.link import Delegate, LinkBase
 from supervisor.tree import AgentFunction, Outcome, Tree, Work
-from supervisor.vocabulary import Verdict
+from supervisor.vocabulary import CancelMode, ToolOutcome, Verdict
 
 __all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
 
@@ -33,7 +33,11 @@ class ToolAborted(Exception):
 
 
 class _Call:
-    """One call's result, on its way from the tool's task to the agent's. It is settled when it is done, or aborted."""
+    """One call's result, on its way from the tool's task to the agent's. It is settled when it is done, or aborted.
+
+    Which of the two is decided at one point without an await: what was aborted before it had returned is aborted,
+    even if it commits something under a shield and returns after all; what has returned cannot be aborted any more.
+    """
 
     def __init__(self) -> None:
         self.done = anyio.Event()
@@ -41,6 +45,15 @@ class _Call:
         self.value: Any = None
         self.error: Exception | None = None
         self.finished = False
+        self.aborted = False
+
+    def finish(self, value: Any, error: Exception | None) -> None:
+        if not self.aborted:
+            self.value, self.error, self.finished = value, error, True
+
+    def abort(self) -> None:
+        self.aborted = not self.finished
+        self.settled.set()
 
 
 class AgentTurn:
@@ -69,9 +82,21 @@ class AgentTurn:
         value: T = await self._link.call(title, fn, args)
         return value
 
-    async def delegate(self, name: str, prompt: str, *, agent: str | None = None) -> Outcome:
-        """Have a child session work on *prompt*, and wait for how it ended."""
-        return await self._link.hand_over(name, prompt, agent)
+    async def delegate(
+        self,
+        name: str,
+        prompt: str,
+        *,
+        agent: str | None = None,
+        cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
+    ) -> Outcome:
+        """Have a child session work on *prompt*, and wait for how it ended. *cancel_mode*: what our end means to it.
+
+        Raises:
+            ToolAborted: the call was aborted before the child was born.
+            UnknownWord: there is no such cancel mode.
+        """
+        return await self._link.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
 
 
 class FunctionLink(LinkBase):
@@ -137,11 +162,17 @@ class FunctionLink(LinkBase):
         if self._scope is not None:
             self._scope.cancel()
 
-    def abandon_call(self, call_id: str) -> bool:
-        if call_id in self._results:
-            self._results[call_id].settled.set()
-        self._calls.pop(call_id, None)
+    def runs(self, call_id: str) -> bool:
         return True
+
+    def has_returned(self, turn_id: str, call_id: str) -> bool:
+        call = self._results.get(call_id)
+        return super().has_returned(turn_id, call_id) or (call is not None and call.finished)
+
+    def abandon_call(self, call_id: str) -> None:
+        super().abandon_call(call_id)
+        if call_id in self._results:
+            self._results[call_id].abort()
 
     # ------------------------------------------------------------------ the turn
     async def _run_turn(self, turn: AgentTurn) -> None:
@@ -185,7 +216,8 @@ class FunctionLink(LinkBase):
             del self._results[call_id]
         if not call.finished:
             raise ToolAborted(title)
-        await self._close_call(call_id, "failed" if call.error else "completed", str(call.error or ""))
+        outcome = ToolOutcome.FAILED if call.error else ToolOutcome.COMPLETED
+        await self._close_call(call_id, outcome, str(call.error or ""))
         if call.error is not None:
             raise call.error
         return call.value
@@ -193,7 +225,8 @@ class FunctionLink(LinkBase):
     def _give_up(self, call_id: str) -> None:
         """The agent does not wait for that call any more: it is ended, with its one result."""
         if self.turn_id is not None and self._calls.pop(call_id, None) is not None:
-            gone = ToolCompleted(call_id=call_id, outcome="aborted", reason="the agent gave it up")
+            reason = "the agent gave it up" if self._intent is None else self._intent.error
+            gone = ToolCompleted(call_id=call_id, outcome=ToolOutcome.ABORTED, reason=reason, abort_id=self._abort_id)
             self._tell(self.turn_id, gone)
 
     async def _returned(self, call: _Call) -> None:
@@ -204,34 +237,40 @@ class FunctionLink(LinkBase):
 
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
-            call.value = await fn(*args)
-            call.finished = True
+            call.finish(await fn(*args), None)
         except Exception as error:
-            call.error, call.finished = error, True
+            call.finish(None, error)
         finally:
             call.done.set()
             call.settled.set()
 
-    async def hand_over(self, name: str, prompt: str, agent: str | None) -> Outcome:
+    async def hand_over(self, name: str, prompt: str, agent: str | None, mode: CancelMode) -> Outcome:
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, f"delegate to {name}", "think")
         if tool_id is None:
             raise ToolAborted(f"delegate to {name}")
-        answered = anyio.Event()
+        call = self._results[call_id] = _Call()
         outcomes: list[Outcome] = []
 
         def answer(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            answered.set()
+            call.finish(outcome, None)
+            call.done.set()
 
         cause = Cause(self._causes.get(tool_id), None, self.work.session_id)
-        self._delegate(self.work, name, prompt, agent, tool_id, answer, cause)
+        once = self._delegated(call_id, answer)
+        self._delegate(self.work, name, prompt, agent, tool_id, once, cause, mode)
         try:
-            await answered.wait()
+            await call.done.wait()
         except anyio.get_cancelled_exc_class():
             self._give_up(call_id)
             raise
+        finally:
+            del self._results[call_id]
+        if call.aborted:
+            return outcomes[0]._replace(outcome="aborted")
         self._causes[tool_id] = outcomes[0].seq
-        await self._close_call(call_id, "completed" if outcomes[0].outcome == "completed" else "failed")
+        done = outcomes[0].outcome == "completed"
+        await self._close_call(call_id, ToolOutcome.COMPLETED if done else ToolOutcome.FAILED)
         return outcomes[0]

@@ -6,7 +6,7 @@ Names are past tense or the seed's spelling. Every event carries what its guards
 from __future__ import annotations
 
 from actors.machine import Event
-from supervisor.vocabulary import DeliveryPoint, Exit, Verdict
+from supervisor.vocabulary import DeliveryPoint, Exit, ToolOutcome, Verdict
 
 __all__ = [
     "AgentExited",
@@ -184,14 +184,11 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolCompleted(Event, frozen=True, kw_only=True):
-    """The one result of a call: ``completed``, ``failed``, ``aborted`` or ``unknown``.
-
-    ``over`` says that the call's work has ended already, so that there is nothing left to cancel.
-    """
+    """The one result of a call. ``over`` says that its work has ended already: there is nothing left to cancel."""
 
     spelled = "tool_completed"
     call_id: str
-    outcome: str
+    outcome: ToolOutcome
     reason: str = ""
     abort_id: str | None = None
     over: bool = False
@@ -217,11 +214,15 @@ class TaskCompleted(Event, frozen=True, kw_only=True):
 
 
 class TaskFailed(Event, frozen=True, kw_only=True):
-    """The turn cannot succeed any more; the verdict says why, and an abort names itself."""
+    """The turn cannot succeed any more; the verdict says why, and an abort names itself.
+
+    ``stopped`` names the open calls whose work is known to be ended with it; of the others nobody can tell.
+    """
 
     spelled = "task_failed"
     verdict: Verdict
     abort_id: str | None = None
+    stopped: tuple[str, ...] = ()
 
 
 class BoundaryAwaited(Event, frozen=True, kw_only=True):

@@ -457,6 +457,13 @@ def _go_on(data: SessionData, request: Request, event: Event) -> Answered:
     return data, (*opened, PrepareWorktree())
 
 
+def settle_success(data: SessionData, event: TurnReaped) -> Answered:
+    """What came too late to stop the turn does not change its answer; whatever else waits is answered at the end."""
+    if data.current is None or event.turn_id != data.turn_id or not event.completed:
+        return data, ()
+    return _change(data, current=None), (Answer(request_id=data.current.id, outcome="completed"),)
+
+
 def answer_all(data: SessionData, event: Ended) -> Answered:
     waiting = (*((data.current,) if data.current else ()), *data.queue)
     outcome = "failed" if data.outcome == "failed" else "aborted"
@@ -609,9 +616,16 @@ SESSION: Machine[Session, SessionData] = Machine(
         rule(TurnReaped, S.SESSION_COMPLETE, None, do=[settle_request], extension=PROMPTS),
         rule(
             TurnReaped,
-            [one for one in S if one is not S.SESSION_COMPLETE],
+            [one for one in S if one not in (S.SESSION_COMPLETE, S.STOPPED)],
             None,
             extension="a turn that failed is tried again by its session, or given up when it ends",
+        ),
+        rule(
+            TurnReaped,
+            S.STOPPED,
+            None,
+            do=[settle_success],
+            extension="a turn that had succeeded before its session was stopped has succeeded",
         ),
         rule(SessionExited, S.STOPPED, None, do=[conclude], extension=JOINED),
         rule(Ended, S.STOPPED, None, do=[answer_all], extension=JOINED),

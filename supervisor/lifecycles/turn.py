@@ -29,7 +29,7 @@ from supervisor.lifecycles.events import (
     TurnReaped,
     VerifyRequested,
 )
-from supervisor.vocabulary import AbortReason, Exit, Verdict
+from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, Verdict
 
 __all__ = [
     "TURN",
@@ -138,7 +138,7 @@ def close_call(data: TurnData, event: ToolCompleted) -> Answered:
     call = call_of(data, event.call_id)
     assert call is not None, "a call that is not open is stale"
     changed = _change(data, open=tuple(one for one in data.open if one is not call))
-    if event.outcome != "aborted" or event.over:
+    if event.outcome != ToolOutcome.ABORTED or event.over:
         return changed, ()
     cancel = CancelTool(number=call.number, call_id=call.call_id, abort_id=event.abort_id, reason=event.reason)
     return changed, (cancel,)
@@ -173,16 +173,17 @@ def report_exit(data: TurnData, event: Event) -> Answered:
     return data, (Tell(to=data.session_id, event=SessionExited(incarnation=data.incarnation, verdict=data.verdict)),)
 
 
-def close_calls(data: TurnData, event: Event) -> Answered:
-    """Every call that is open when its turn fails gets its one result here."""
-    outcome = "aborted" if data.abort_id else "unknown"
-    cancels = tuple(
-        CancelTool(
-            number=call.number, call_id=call.call_id, abort_id=data.abort_id, reason=f"its turn failed: {outcome}"
-        )
-        for call in data.open
-    )
-    return _change(data, open=()), cancels
+def close_calls(data: TurnData, event: TaskFailed) -> Answered:
+    """Every call that is open when its turn fails is ended, and gets its one result."""
+    return data, tuple(effect for call in data.open for effect in _close(data, call, event))
+
+
+def _close(data: TurnData, call: Call, event: TaskFailed) -> tuple[Effect, Effect]:
+    outcome = ToolOutcome.ABORTED if call.call_id in event.stopped else ToolOutcome.UNKNOWN
+    reason = f"its turn failed: {event.verdict.error}"
+    cancel = CancelTool(number=call.number, call_id=call.call_id, abort_id=data.abort_id, reason=reason)
+    result = ToolCompleted(call_id=call.call_id, outcome=outcome, reason=reason, abort_id=data.abort_id, over=True)
+    return cancel, Tell(to=data.id, event=result)
 
 
 def verify(data: TurnData, event: Event) -> Answered:
@@ -215,6 +216,7 @@ def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
 # ------------------------------------------------------------------------------------------------------- the table
 T = Turn
 BOUNDARY = "an urgent message may wait until no tool call is open; the seed interrupts at once"
+ONE_RESULT = "a call that its turn's failure abandoned gets its one result, too"
 PARALLEL = "parallel tool calls: TOOL_USE is entered at the first and left at the last"
 
 TURN: Machine[Turn, TurnData] = Machine(
@@ -236,6 +238,7 @@ TURN: Machine[Turn, TurnData] = Machine(
         rule(ToolCompleted, T.TOOL_USE, None, do=[close_call], extension=PARALLEL),
         rule(ToolStarted, T.TOOL_USE, None, do=[open_call], extension=PARALLEL),
         rule(TaskFailed, T.TOOL_USE, T.FAILED, do=[settle, seal, close_calls, report_exit, clean_up]),
+        rule(ToolCompleted, T.FAILED, None, do=[close_call], extension=ONE_RESULT),
         rule(VerifyRequested, T.COMPACTING, T.RUNNING, do=[verify_again]),
         rule(
             CompactionCompleted,

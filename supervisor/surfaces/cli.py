@@ -221,11 +221,24 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
 @click.command()
 @click.argument("target", metavar="ID")
 @click.option("--scope", type=click.Choice(_SCOPES), required=True, help="How far it reaches.")
-@click.option("--dry-run", is_flag=True, help="Only say what it would end.")
+@click.option("--dry-run", is_flag=True, help="Only print the plan: whom it would end, by when, and its id.")
+@click.option("--plan", "plan_id", metavar="PLAN", help="Only if it would do exactly what the plan of that id said.")
+@click.option("--now", is_flag=True, help="Start at the kill rung, also where an earlier abort is still asking.")
+@click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS", help="End it all by then.")
 @click.option("--reason", default="aborted from the command line", show_default=True)
 @_state_dir
 @_json
-def abort(target: str, scope: str, dry_run: bool, reason: str, state_dir: Path, as_json: bool) -> None:
+def abort(
+    target: str,
+    scope: str,
+    dry_run: bool,
+    plan_id: str | None,
+    now: bool,
+    within_s: float | None,
+    reason: str,
+    state_dir: Path,
+    as_json: bool,
+) -> None:
     """End a tool call, a session or its siblings.
 
     Prints the receipt: what was ended, how, and what is left of it.
@@ -233,8 +246,8 @@ def abort(target: str, scope: str, dry_run: bool, reason: str, state_dir: Path, 
     from supervisor.surfaces import commanding
     from supervisor.vocabulary import AbortScope
 
-    reach = AbortScope(scope)
-    commanding.abort(state_dir, target, reach, click.echo, dry_run=dry_run, reason=reason, as_json=as_json)
+    how = {"dry_run": dry_run, "plan": plan_id, "now": now, "within_s": within_s}
+    commanding.abort(state_dir, target, AbortScope(scope), click.echo, how=how, reason=reason, as_json=as_json)
 
 
 @click.command()

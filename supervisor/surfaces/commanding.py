@@ -50,10 +50,10 @@ async def _first(path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def abort(
-    state_dir: Path, target: str, scope: AbortScope, say: Say, *, dry_run: bool, reason: str, as_json: bool
+    state_dir: Path, target: str, scope: AbortScope, say: Say, *, how: Mapping[str, Any], reason: str, as_json: bool
 ) -> None:
-    """End *target* as far as *scope* reaches, or print what that would end."""
-    message = {"do": "abort", "target": target, "scope": scope, "dry_run": dry_run}
+    """End *target* as far as *scope* reaches, or print what that would end; *how*: ``control.Abort``'s other fields."""
+    message = {"do": "abort", "target": target, "scope": scope, **how}
     try:
         answer = ask(state_dir, {**message, "reason": reason, "actor": operator()})
     except (NotRunning, ControlError) as error:

@@ -18,7 +18,7 @@ import msgspec
 from anyio.abc import ByteStream, SocketListener, TaskGroup, TaskStatus
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from supervisor.abort import AbortPlan, Receipt
+from supervisor.abort import AbortPlan, Receipt, scope_of
 from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.projection import Inspected
@@ -46,9 +46,19 @@ class Controlled(Protocol):
     @property
     def stop_now(self) -> anyio.Event: ...
 
-    def plan_abort(self, target: str, scope: AbortScope) -> AbortPlan: ...
+    def plan_abort(self, target: str, scope: AbortScope, *, now: bool) -> AbortPlan: ...
 
-    async def abort(self, target: str, scope: AbortScope, *, reason: str, actor: str) -> Receipt: ...
+    async def abort(
+        self,
+        target: str,
+        scope: AbortScope,
+        *,
+        reason: str,
+        actor: str,
+        now: bool,
+        within_s: float | None,
+        plan_id: str | None,
+    ) -> Receipt: ...
 
     async def send(self, session_id: str, text: str, *, urgent: bool, sender: str, at: str | None = None) -> str: ...
 
@@ -69,11 +79,16 @@ class Ping(Asked, frozen=True, kw_only=True):
 
 
 class Abort(Asked, frozen=True, kw_only=True):
+    """*scope* is looked at by the supervisor, which says what it expected; *plan* is the id of the plan to execute."""
+
     target: str
-    scope: AbortScope
+    scope: str
     reason: str = "aborted through the control socket"
     actor: str = "control"
     dry_run: bool = False
+    now: bool = False
+    within_s: float | None = None
+    plan: str | None = None
 
 
 class Send(Asked, frozen=True, kw_only=True):
@@ -172,10 +187,17 @@ class _Door:
             case Ping():
                 await client.say({"pid": os.getpid()})
             case Abort(dry_run=True):
-                await client.say({"plan": self._controlled.plan_abort(asked.target, asked.scope)})
+                plan = self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
+                await client.say({"plan": plan})
             case Abort():
                 receipt = await self._controlled.abort(
-                    asked.target, asked.scope, reason=asked.reason, actor=asked.actor
+                    asked.target,
+                    scope_of(asked.scope),
+                    reason=asked.reason,
+                    actor=asked.actor,
+                    now=asked.now,
+                    within_s=asked.within_s,
+                    plan_id=asked.plan,
                 )
                 await client.say({"receipt": receipt})
             case Send():

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.abort import AbortPlan, NodeReceipt, ProcessFate, Receipt
+from supervisor.abort import AbortPlan, Crossing, NodeReceipt, PlannedNode, ProcessFate, Receipt, SparedNode
 from supervisor.causality import Branch, Explanation, Step
 from supervisor.overview import Node, Seen
 from supervisor.projection import Inspected
@@ -192,9 +192,32 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
     head = f"abort of {printable(plan.target)}, scope {plan.scope}"
     if plan.already_ended:
         return f"{head}: {_over(namesakes)}"
-    rows = [(one.kind, one.id, f"scope {one.scope}", one.edge or "asked for") for one in plan.nodes]
-    bound = f"would end {len(rows)} within {plan.deadline_s:g} s; nothing was done"
-    return f"{head}: {bound}\n{columns(('KIND', 'ID', 'REACHED AS', 'OVER'), rows)}" if rows else f"{head}: {bound}"
+    lines = [f"{head}: would end {len(plan.nodes)} within {plan.deadline_s:g} s; nothing was done; plan {plan.id}"]
+    if plan.nodes:
+        heads = ("KIND", "ID", "REACHED AS", "OVER", "MODE", "REQUEST/CANCEL/TERMINATE/KILL BY", "PIDS")
+        lines.append(columns(heads, (_planned_node(one) for one in plan.nodes)))
+    lines += [_crossing(one) for one in plan.crossings]
+    lines += [f"joins {printable(one)}, which is ending already" for one in plan.ending]
+    lines += [_spared(one) for one in plan.spared]
+    return "\n".join(lines)
+
+
+def _planned_node(one: PlannedNode) -> tuple[str, ...]:
+    due = one.due
+    rungs = (due.request_s, due.cancel_s, due.terminate_s, due.kill_s) if due is not None else ()
+    by = "/".join(f"{rung_s:g}" for rung_s in rungs) + " s"
+    pids = " ".join(str(process.pid) for process in one.processes)
+    return (one.kind, one.id, f"scope {one.scope}", one.edge or "asked for", one.mode, by, pids or "-")
+
+
+def _crossing(one: Crossing) -> str:
+    before = f" (after {one.after})" if one.after else ""
+    return f"crosses to scope {one.scope} over {one.edge}, the policy of {printable(one.ruled_by)}{before}"
+
+
+def _spared(one: SparedNode) -> str:
+    whose = f"a child of {printable(one.parent)}" if one.parent is not None else "a root"
+    return f"spares {printable(one.id)}, whose cancel mode is abandon: it lives on as {whose}"
 
 
 def _over(namesakes: Sequence[str]) -> str:
@@ -207,10 +230,12 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
     """What an abort did."""
     head = f"abort of {printable(receipt.target)}, scope {receipt.scope}"
     if receipt.already_ended:
-        return f"{head}: {_over(namesakes)}"
+        joined = f"; it was ending by {receipt.joined}, and has ended" if receipt.joined is not None else ""
+        return f"{head}: {_over(namesakes)}{joined}"
     lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]
+    lines += [f"  {_spared(one)}" for one in receipt.spared]
     return "\n".join([*lines, f"  survivors: {receipt.survivors}; {_recorded(receipt)}"])
 
 
@@ -227,9 +252,10 @@ def _ended_process(one: ProcessFate) -> str:
 
 
 def _recorded(receipt: Receipt) -> str:
+    killed = f"killed at {clock(receipt.killed_at)}, " if receipt.killed_at is not None else ""
     if receipt.recorded_at is None:
-        return "not recorded yet: the disk has not answered"
-    return f"recorded at {clock(receipt.recorded_at)}"
+        return f"{killed}not recorded yet: the disk has not answered"
+    return f"{killed}recorded at {clock(receipt.recorded_at)}"
 
 
 # ------------------------------------------------------------------------------------------------------ inspect

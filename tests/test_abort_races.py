@@ -1,0 +1,306 @@
+"""Aborts in the narrow places: who came first, who is born late, who may outlive whom, and what each answer says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.abort import NoSiblings, Receipt
+from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.runtime import Refused
+from supervisor.tree import Outcome
+from supervisor.vocabulary import AbortScope, CancelMode, UnknownWord
+from tests.support import FrozenJournal, Run, ask, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
+
+
+def results_of(run: Run, turn_id: str) -> list[str]:
+    return [one.metadata["outcome"] for one in run.transitions("tool_completed", turn_id)]
+
+
+async def sleeper(turn: AgentTurn) -> None:
+    await anyio.sleep_forever()
+
+
+# ------------------------------------------------------------------------------------------- one point decides
+async def test_an_abort_during_a_shielded_commit_is_an_abort(tmp_path: Path) -> None:
+    """The call was aborted while it committed under a shield: it returns, but what the turn and the record see is
+    ``aborted``."""
+    begun, let_go, seen = anyio.Event(), anyio.Event(), []
+
+    async def commit() -> str:
+        with anyio.CancelScope(shield=True):
+            begun.set()
+            await let_go.wait()
+        return "committed"
+
+    async def agent(turn: AgentTurn) -> None:
+        try:
+            seen.append(await turn.call("commit", commit))
+        except ToolAborted:
+            seen.append("aborted")
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "go")
+        await begun.wait()
+        receipts: list[Receipt] = []
+
+        async def abort() -> None:
+            receipts.append(await run.sup.abort("s:t1:c1", TOOL, reason="no"))
+
+        group.start_soon(abort)
+        await until(run.sup, "tool_completed", "s:t1")
+        let_go.set()
+        assert (await asked.result()).outcome == "completed"
+    assert (seen, results_of(run, "s:t1")) == (["aborted"], ["aborted"])
+    assert [one.already_ended for one in receipts] == [False]
+
+
+async def test_an_abort_after_the_return_is_too_late(tmp_path: Path) -> None:
+    """The call has returned, though nobody has heard of it yet: the answer says so, and the result stands."""
+    seen: list[object] = []
+    answers: list[Receipt] = []
+
+    async def agent(turn: AgentTurn) -> None:
+        async def work() -> str:
+            return "done"
+
+        seen.append(await turn.call("work", work))
+
+    class Late(MemoryJournal):
+        """Aborts when the call's result is on its way to the disk."""
+
+        async def append(self, batch):  # type: ignore[no-untyped-def]
+            if any(one.record.event == "tool_completed" for one in batch) and not answers:
+                answers.append(await run.sup.abort("s:t1:c1", TOOL, reason="no"))
+            await super().append(batch)
+
+    def journal(store: MemoryStore) -> MemoryJournal:
+        return Late(store)
+
+    async with supervising(tmp_path, journal=journal) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        assert (await session.run("go")).outcome == "completed"
+    assert (seen, results_of(run, "s:t1")) == (["done"], ["completed"])
+    assert answers[0].already_ended
+
+
+@pytest.mark.parametrize(("freeze_at", "outcome"), [("verify_requested", "aborted"), ("task_completed", "completed")])
+async def test_a_turn_that_succeeds_as_its_session_is_aborted(tmp_path: Path, freeze_at: str, outcome: str) -> None:
+    """Before the verification is over the abort wins; after it the success stands, and is what is answered."""
+
+    async def agent(turn: AgentTurn) -> str:
+        return "done"
+
+    def journal(store: MemoryStore) -> FrozenJournal:
+        return FrozenJournal(store, freeze_at=freeze_at)
+
+    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
+        disk = run.sup.journal
+        assert isinstance(disk, FrozenJournal)
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "go")
+        await disk.frozen.wait()
+        receipts: list[Receipt] = []
+
+        async def abort() -> None:
+            receipts.append(await session.abort(reason="no"))
+
+        group.start_soon(abort)
+        while session.state != "Stopped":
+            await anyio.lowlevel.checkpoint()
+        disk.thaw.set()
+        assert (await asked.result()).outcome == outcome
+    [receipt] = receipts
+    assert not receipt.already_ended
+    assert receipt.nodes[0].how == ("its turn s:t1 had succeeded" if outcome == "completed" else "")
+
+
+# ----------------------------------------------------------------------------------------------- joined, refused
+async def test_an_abort_of_what_is_ending_joins_it(tmp_path: Path) -> None:
+    """The second answer is already_ended, names the first abort, comes when it has ended, and is a record."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=sleeper)
+        ask(group, session, "go")
+        await until(run.sup, "SessionStarted", "s")
+        receipts: list[Receipt] = []
+
+        async def abort(reason: str) -> None:
+            receipts.append(await session.abort(reason=reason))
+
+        group.start_soon(abort, "first")
+        while not run.sup.tree.works["s"].told:
+            await anyio.lowlevel.checkpoint()
+        await abort("second")
+    by_answer = {one.already_ended: one for one in receipts}
+    assert by_answer[True].joined == by_answer[False].abort_id
+    [joined] = [one for one in run.events("s") if one.event == "AbortJoined"]
+    assert (joined.reason, joined.metadata["first_reason"]) == ("second", "first")
+
+
+async def test_a_child_asked_for_by_an_aborted_call_is_refused(tmp_path: Path) -> None:
+    """A delegation in flight while its call is aborted: no child is born, and the agent hears of it."""
+    seen: list[object] = []
+
+    async def agent(turn: AgentTurn) -> None:
+        try:
+            seen.append(await turn.delegate("kid", "go"))
+        except ToolAborted:
+            seen.append("aborted")
+
+    def journal(store: MemoryStore) -> FrozenJournal:
+        return FrozenJournal(store, freeze_at="tool_started")
+
+    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
+        disk = run.sup.journal
+        assert isinstance(disk, FrozenJournal)
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "go")
+        await disk.frozen.wait()
+        group.start_soon(run.sup.abort, "s:t1:c1", TOOL)
+        while run.sup.tree.entity("s:t1").data.open:
+            await anyio.lowlevel.checkpoint()
+        disk.thaw.set()
+        assert (await asked.result()).outcome == "completed"
+    assert (seen, results_of(run, "s:t1")) == (["aborted"], ["aborted"])
+    assert not [one for one in run.events() if one.entity_id == "s/kid"]
+
+
+async def test_a_plan_is_executed_by_its_id(tmp_path: Path) -> None:
+    """With the id of a plan that would not be the same now nothing ends; with that of the present one it does."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=sleeper)
+        plan = run.sup.plan_abort("s", SESSION)
+        await session.start_child("kid")
+        with pytest.raises(Refused, match=f"plan {plan.id} would not be carried out"):
+            await run.sup.abort("s", SESSION, plan_id=plan.id)
+        receipt = await run.sup.abort("s", SESSION, plan_id=run.sup.plan_abort("s", SESSION).id)
+        assert {one.id for one in receipt.nodes} == {"s", "s/kid"}
+
+
+async def test_bad_words_are_named(tmp_path: Path) -> None:
+    """An unknown scope or cancel mode, the siblings of a root, and a mode without a parent are told apart."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=sleeper)
+        with pytest.raises(UnknownWord, match="scope: 'world' is unknown"):
+            await run.sup.abort("s", "world")
+        with pytest.raises(NoSiblings, match="s is a root session"):
+            await session.abort(SIBLING)
+        with pytest.raises(UnknownWord, match="cancel_mode: 'later' is unknown"):
+            await session.start_child("kid", cancel_mode="later")
+        with pytest.raises(ValueError, match="session 't' has no parent"):
+            await run.sup.start_session("t", agent=sleeper, cancel_mode="abandon")
+        with pytest.raises(ValueError, match="within_s: -1 is no time to end in"):
+            await run.sup.abort("s", SESSION, within_s=-1)
+
+
+# ---------------------------------------------------------------------------------------------------- deadlines
+async def test_an_impatient_abort_shortens_the_ladder(tmp_path: Path) -> None:
+    """The first abort would ask for ten minutes; the second joins it with less patience, and the scope is cancelled."""
+    slow = quick(ladder={"request_s": 600.0})
+    let_go = anyio.Event()
+
+    async def busy(turn: AgentTurn) -> None:
+        with anyio.CancelScope(shield=True):
+            await let_go.wait()
+
+    async with supervising(tmp_path, settings=slow) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=busy)
+        ask(group, session, "go")
+        await until(run.sup, "SessionStarted", "s")
+        receipts: list[Receipt] = []
+
+        async def abort(within_s: float | None) -> None:
+            receipts.append(await run.sup.abort("s", SESSION, reason="no", within_s=within_s))
+
+        group.start_soon(abort, None)
+        await until(run.sup, "OperatorStop", "s")
+        group.start_soon(abort, 1.2)
+        context = run.sup.tree.system.context("s")
+        assert context is not None
+        while not context.scope.cancelled:
+            await anyio.lowlevel.checkpoint()
+        let_go.set()
+    assert [one.nodes[0].rung for one in receipts if one.nodes] == ["cancel"]
+
+
+# ------------------------------------------------------------------------------------------------- cancel modes
+async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
+    """It is spared, named in plan and receipt, and belongs to the nearest ancestor that lives; a record says so."""
+    async with supervising(tmp_path) as run:
+        top = await run.sup.start_session("top", agent=sleeper)
+        middle = await top.start_child("middle")
+        kid = await middle.start_child("kid", cancel_mode="abandon")
+        plan = run.sup.plan_abort("top/middle", SESSION)
+        assert [(one.id, one.parent) for one in plan.spared] == [("top/middle/kid", "top")]
+        receipt = await middle.abort(reason="no")
+        assert ([one.id for one in receipt.nodes], receipt.spared) == (["top/middle"], plan.spared)
+        assert kid.state == "Initializing"
+        [adopted] = [one for one in run.events(kid.id) if one.event == "Adopted"]
+        assert (adopted.metadata["left"], adopted.metadata["parent"]) == ("top/middle", "top")
+        assert {one.id for one in run.sup.plan_abort("top", SESSION).nodes} == {"top"}
+        await top.abort(reason="no")
+        assert kid.state == "Initializing"
+        assert run.sup.tree.works[kid.id].parent_id is None
+        assert [one.id for one in (await kid.abort(reason="now it")).nodes] == [kid.id]
+
+
+@pytest.mark.parametrize(("mode", "heard"), [(CancelMode.TRY, False), (CancelMode.WAIT_REQUESTED, True)])
+async def test_a_child_that_is_told_and_not_waited_for(tmp_path: Path, mode: CancelMode, heard: bool) -> None:
+    """The parent ends while the child still cleans up; the receipt says ``requested``, and the child ends by itself."""
+    let_go, begun = anyio.Event(), anyio.Event()
+
+    async def slow(turn: AgentTurn) -> None:
+        try:
+            begun.set()
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await let_go.wait()
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        top = await run.sup.start_session("top", agent=sleeper)
+        kid = await top.start_child("kid", agent=slow, cancel_mode=mode)
+        ask(group, kid, "go")
+        await begun.wait()
+        receipt = await top.abort(reason="no")
+        assert {one.id: one.outcome for one in receipt.nodes} == {"top/kid": "requested", "top": "ended"}
+        assert run.sup.tree.works["top/kid"].heard.is_set() or not heard
+        let_go.set()
+    [ended] = run.transitions("Ended", "top/kid")
+    assert ended.seq > run.transitions("Ended", "top")[0].seq
+
+
+async def test_a_call_lets_go_of_an_abandoned_child(tmp_path: Path) -> None:
+    """The call that started it is aborted: the agent goes on at once, and the child works on."""
+    seen: list[Outcome] = []
+    done = anyio.Event()
+
+    async def kid(turn: AgentTurn) -> str:
+        await done.wait()
+        return "late but done"
+
+    async def agent(turn: AgentTurn) -> object:
+        if turn.session_id != "s":
+            return await kid(turn)
+        seen.append(await turn.delegate("kid", "go", cancel_mode="abandon"))
+        return None
+
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        asked = ask(group, session, "go")
+        await until(run.sup, "SessionStarted", "s/kid")
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="no")
+        assert [(one.id, one.parent) for one in receipt.spared] == [("s/kid", "s")]
+        assert (await asked.result()).outcome == "completed"
+        assert [one.outcome for one in seen] == ["aborted"]
+        assert run.sup.state_of("s/kid") == "Running"
+        done.set()
+    assert results_of(run, "s:t1") == ["aborted"]
+    assert [one.metadata["outcome"] for one in run.transitions("OperatorStop", "s/kid")] == ["completed"]

@@ -1,0 +1,94 @@
+"""Requests to end, merged: the first reason wins, severity only rises, deadlines only shrink; when rungs are due."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from supervisor.abort import RungsDue, rungs_due, scope_of
+from supervisor.abort_state import CAUSES_MAX, AbortState, Joined, merged, same_abort
+from supervisor.vocabulary import AbortScope, CancelMode, Ladder, Rung, UnknownWord
+
+
+def asked(name: str, severity: Rung = Rung.REQUEST, deadline: float = 10.0) -> AbortState:
+    return AbortState(abort_id=name, reason=f"because {name}", severity=severity, deadline=deadline)
+
+
+def test_the_first_request_begins() -> None:
+    """Nothing was asked before: the request is the state."""
+    assert merged(None, asked("a")) == (asked("a"), Joined.BEGAN)
+
+
+@pytest.mark.parametrize(
+    ("later", "joined"),
+    [
+        (asked("b"), Joined.JOINED),
+        (asked("b", deadline=12.0), Joined.JOINED),
+        (asked("b", deadline=9.0), Joined.RAISED),
+        (asked("b", severity=Rung.KILL, deadline=12.0), Joined.RAISED),
+    ],
+)
+def test_a_later_request_only_tightens(later: AbortState, joined: Joined) -> None:
+    """It keeps the first reason, is appended, and makes the end harder or sooner, never the other way."""
+    state, how = merged(asked("a"), later)
+    assert (state.abort_id, state.reason, how) == ("a", "because a", joined)
+    assert [one.abort_id for one in state.later] == ["b"]
+    assert state.severity is later.severity
+    assert state.deadline == min(10.0, later.deadline)
+
+
+def test_any_order_is_as_hard_and_as_soon() -> None:
+    """Whatever the order of the requests: severity and deadline are those of the hardest and the soonest."""
+    wishes = [asked("a"), asked("b", Rung.KILL, 12.0), asked("c", deadline=3.0), asked("d", deadline=7.0)]
+    found = set()
+    for order in itertools.permutations(wishes):
+        state = None
+        for one in order:
+            state = merged(state, one).state
+        assert state is not None
+        assert (state.abort_id, len(state.later)) == (order[0].abort_id, 3)
+        found.add((state.severity, state.deadline))
+    assert found == {(Rung.KILL, 3.0)}
+
+
+def test_an_abort_is_heard_once() -> None:
+    """The same abort again is no later cause, and of many causes the first few are kept."""
+    state = merged(asked("a"), asked("a")).state
+    assert state.later == ()
+    for number in range(2 * CAUSES_MAX):
+        state = merged(state, asked(f"b{number}")).state
+    assert len(state.later) == CAUSES_MAX
+    assert same_abort(state, "b0")
+    assert same_abort(state, None)
+    assert not same_abort(state, "z")
+
+
+@pytest.mark.parametrize(
+    ("within_s", "now", "due"),
+    [
+        (None, False, (10.0, 15.0, 17.0, 18.0)),
+        (60.0, False, (10.0, 15.0, 17.0, 18.0)),
+        (12.0, False, (4.0, 9.0, 11.0, 12.0)),
+        (5.0, False, (0.0, 2.0, 4.0, 5.0)),
+        (0.5, False, (0.0, 0.0, 0.0, 0.5)),
+        (-1.0, False, (0.0, 0.0, 0.0, 0.0)),
+        (None, True, (0.0, 0.0, 0.0, 1.0)),
+    ],
+)
+def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: tuple[float, ...]) -> None:
+    """Less time than the ladder takes costs the request rung first, and the kill rung last."""
+    request_s, cancel_s, terminate_s, kill_s = due
+    expected = RungsDue(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
+    assert rungs_due(Ladder(), within_s, now=now) == expected
+
+
+def test_unknown_words_name_those_that_are_known() -> None:
+    """A scope or a cancel mode that does not exist is an error that says what was expected."""
+    with pytest.raises(UnknownWord, match="scope: 'world' is unknown; expected tool, sibling or session"):
+        scope_of("world")
+    with pytest.raises(
+        UnknownWord, match="cancel_mode: 'x' is unknown; expected wait_completed, wait_requested, try or"
+    ):
+        CancelMode.named("x")
+    assert (scope_of("tool"), CancelMode.named("try")) == (AbortScope.TOOL, CancelMode.TRY)

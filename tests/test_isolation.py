@@ -1,0 +1,201 @@
+"""An abort changes nothing outside its reach: the same seeded run with and without one, actor by actor.
+
+Two families of sessions work in virtual time, each session on prompts, waits and calls that its own seed has chosen;
+in one of two runs something is aborted at a moment of the seed's choice. Every actor outside the reach must have the
+same records in the same order; times, numbers and causes aside. Nothing is shared between the sessions but the
+supervisor: no slot, no directory, no budget.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+import trio
+import trio.testing
+
+from supervisor import supervision
+from supervisor.abort import Receipt
+from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.runtime import Refused, Session
+from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
+from tests.support import quick, supervising
+
+SEEDS = 100
+FAMILIES, CHILDREN, GRANDCHILDREN = 2, 2, 1
+HORIZON_S = 40.0
+"""Virtual seconds: by then everybody has done what the seed wants."""
+
+
+# --------------------------------------------------------------------------------------------------- a seeded life
+async def act(turn: AgentTurn, rng: random.Random) -> str:
+    """What an agent does with a prompt: wait, call, fail, as its stream of random numbers says."""
+    for _ in range(rng.randint(1, 3)):
+        match rng.choice(["wait", "call", "two", "fail"]):
+            case "wait":
+                await anyio.sleep(rng.uniform(0.1, 2.0))
+            case "call":
+                await call(turn, rng.uniform(0.1, 2.0))
+            case "two":
+                async with anyio.create_task_group() as group:
+                    for wait_s in (rng.uniform(0.1, 2.0), rng.uniform(0.1, 2.0)):
+                        group.start_soon(call, turn, wait_s)
+                        await anyio.sleep(0.01)  # trio starts what is ready in any order
+            case _ if rng.random() < 0.3:
+                raise RuntimeError("as the seed wants")
+    return "done"
+
+
+async def call(turn: AgentTurn, wait_s: float) -> None:
+    try:
+        await turn.call(f"wait {wait_s:.3f}", anyio.sleep, wait_s)
+    except ToolAborted:
+        turn.say("aborted")
+
+
+async def live(session: Session, rng: random.Random) -> None:
+    """A session's owner: a few prompts, one after the other."""
+    for number in range(rng.randint(1, 2)):
+        await anyio.sleep(rng.uniform(0.0, 2.0))
+        try:
+            await session.run(f"prompt {number}")
+        except LookupError:
+            return
+        except Refused:  # it has ended meanwhile
+            return
+
+
+class Told(NamedTuple):
+    """How a run went: its records, and the receipt of the abort, if there was one."""
+
+    events: list[LifecycleEvent]
+    receipt: Receipt | None
+
+
+async def play(tmp_path: Path, seed: int, aborted: bool) -> Told:
+    """One run; everything that is random in it comes from *seed* and the name of who asks."""
+    chooser = random.Random(f"{seed} abort")
+    receipt: Receipt | None = None
+    policy = quick().policy.model_copy(
+        update={one: chooser.random() < 0.5 for one in ("tool_to_sibling", "sibling_to_session")}
+    )
+    async with supervising(tmp_path, settings=quick(restarts_max=100)) as run, anyio.create_task_group() as group:
+        await people(run.sup.start_session, policy.value(), seed, group.start_soon)
+        await anyio.sleep(chooser.uniform(0.5, 8.0))
+        scope = chooser.choice(list(AbortScope))
+        names = [f"f{one}/c{two}" for one in range(FAMILIES) for two in range(CHILDREN)]
+        target = chooser.choice([*names, *(f"{name}/g{one}" for name in names for one in range(GRANDCHILDREN))])
+        if aborted:
+            receipt = await run.sup.abort(target, scope, reason="the experiment")
+        await anyio.sleep_until(HORIZON_S)
+    return Told(run.events(), receipt)
+
+
+async def people(
+    start: Callable[..., Awaitable[Session]], policy: AbortPolicy, seed: int, begin: Callable[..., Any]
+) -> None:
+    """Two families of three generations, and an owner for each session."""
+
+    async def one(name: str, parent: str | None) -> str:
+        path = f"{parent}/{name}" if parent is not None else name
+        rng, owner = random.Random(f"{seed} agent {path}"), random.Random(f"{seed} owner {path}")
+
+        async def agent(turn: AgentTurn) -> str:
+            return await act(turn, rng)
+
+        session = await start(name, agent=agent, parent=parent, policy=policy)
+        begin(live, session, owner)
+        return session.id
+
+    for family in range(FAMILIES):
+        lead = await one(f"f{family}", None)
+        for number in range(CHILDREN):
+            child = await one(f"c{number}", lead)
+            for grandchild in range(GRANDCHILDREN):
+                await one(f"g{grandchild}", child)
+
+
+# ------------------------------------------------------------------------------------------------- actor by actor
+def session_of(entity_id: str) -> str:
+    return entity_id.partition(":")[0]
+
+
+def projection(events: list[LifecycleEvent]) -> dict[str, list[tuple[Any, ...]]]:
+    """Every actor's records in order, without what a clock or a common counter had a hand in."""
+    logs: dict[str, list[tuple[Any, ...]]] = {}
+    for one in events:
+        told = (one.event, one.outcome, one.from_status, one.to_status, one.actor, one.reason, one.metadata)
+        logs.setdefault(one.entity_id, []).append(told)
+    return logs
+
+
+def reach_of(receipt: Receipt) -> tuple[set[str], set[str]]:
+    """The sessions that the abort ended, and the turns whose calls it ended."""
+    sessions = {one.id for one in receipt.nodes if one.kind == "session"}
+    turns = {one.id.rpartition(":c")[0] for one in receipt.nodes if one.kind == "tool"}
+    return sessions, turns
+
+
+def differing(with_it: Told, without: Told) -> set[str]:
+    one, other = projection(with_it.events), projection(without.events)
+    return {actor for actor in one.keys() | other.keys() if one.get(actor) != other.get(actor)}
+
+
+class _Nowhere:
+    """A workspace that asks no disk: virtual time does not wait for threads."""
+
+    async def prepare(self, session_id: str, directory: str) -> str:
+        return directory
+
+
+@pytest.fixture(autouse=True)
+def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "DirectoryWorkspace", _Nowhere)
+
+
+def run_in_virtual_time(tmp_path: Path, seed: int, aborted: bool) -> Told:
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    told: Told = trio.run(play, tmp_path, seed, aborted, clock=clock)
+    return told
+
+
+@pytest.mark.parametrize("tens", range(SEEDS // 10))
+def test_an_abort_changes_nothing_outside_its_reach(tmp_path: Path, tens: int) -> None:
+    """Ten seeds: whose records differ is in the reach, or owns a call that was, or holds the record of the abort."""
+    for seed in range(10 * tens, 10 * tens + 10):
+        with_it, without = (run_in_virtual_time(tmp_path, seed, aborted) for aborted in (True, False))
+        assert with_it.receipt is not None
+        sessions, turns = reach_of(with_it.receipt)
+        touched = {session_of(turn) for turn in turns}
+        for actor in differing(with_it, without):
+            within = session_of(actor) in sessions | touched
+            assert within or only_notes(actor, with_it, without), (seed, actor, with_it.receipt)
+
+
+def only_notes(actor: str, with_it: Told, without: Told) -> bool:
+    """The target's log holds the record of the abort that left it alone."""
+    logs = [
+        [one for one in projection(told.events).get(actor, []) if one[0] != "AbortRecord"]
+        for told in (with_it, without)
+    ]
+    return logs[0] == logs[1]
+
+
+def test_the_same_seed_is_the_same_run(tmp_path: Path) -> None:
+    """Without an abort two runs of a seed differ in nothing: what the experiment shows is not noise."""
+    for seed in range(5):
+        first, second = (run_in_virtual_time(tmp_path, seed, False) for _ in range(2))
+        assert differing(first, second) == set()
+        assert len(first.events) > 100
+
+
+def test_the_seeds_are_not_all_alike(tmp_path: Path) -> None:
+    """Among the first ten seeds are aborts of each scope, and some that end nothing and some that end many."""
+    receipts = [run_in_virtual_time(tmp_path, seed, True).receipt for seed in range(10)]
+    found = [one for one in receipts if one is not None]
+    assert {one.scope for one in found} == set(AbortScope)
+    assert len({len(one.nodes) for one in found}) >= 3
