@@ -47,7 +47,10 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
         Tell(to="s:t1", event=FAILED),
         {
             "to": "s:t1",
-            "event": {"name": "task_failed", "fields": {"at": 2.5, "verdict": VERDICT, "abort_id": "x1"}},
+            "event": {
+                "name": "task_failed",
+                "fields": {"at": 2.5, "verdict": VERDICT, "abort_id": "x1", "stopped": []},
+            },
         },
     ),
     (
