@@ -191,9 +191,10 @@ def _calls(tree: Tree, node: TreeNode) -> list[TreeNode]:
 
 def _tools(tree: Tree, calls: list[TreeNode], edge: str | None) -> Iterator[PlannedNode]:
     started = {call.id for call in calls}
-    for other in tree.values():
-        if other.started_by in started:
-            yield from _subtree(tree, other, AbortScope.TOOL, edge)
+    for parent in {call.parent: None for call in calls if call.parent is not None}:
+        for other in (tree[child] for child in tree[parent].children):
+            if other.started_by in started:
+                yield from _subtree(tree, other, AbortScope.TOOL, edge)
     for call in calls:
         if not call.ended:
             yield PlannedNode(id=call.id, kind=call.kind, scope=AbortScope.TOOL, edge=edge)

@@ -57,6 +57,10 @@ class Entity:
         self.entity_seq = 0
         self.epoch = 0
         self.ended = False
+        self.on_ended: Callable[[], None] | None = None
+        """Called once, when its last record is written, or will never be."""
+        self.on_buried: Callable[[], None] | None = None
+        """Called once, when its last record is durable, or will never be written."""
         self.born_seq = 0
         self.born_at = self.changed_at = 0.0
         self._ledger = ledger
@@ -103,8 +107,10 @@ class Entity:
         came_from, self.state, self.data = self.state, step.state, step.data
         if came_from is not self.state:
             self._leave_state(ctx)
-        self.ended = any(isinstance(effect, Bury) for effect in step.effects) or (
-            self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal
+        self.ended = (
+            self.ended
+            or any(isinstance(effect, Bury) for effect in step.effects)
+            or (self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal)
         )
         record = self._record(
             type(event).name(),
@@ -119,6 +125,20 @@ class Entity:
             **_described(event),
         )
         self.changed_at = record.timestamp
+        if self.ended:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        hear, self.on_ended = self.on_ended, None
+        if hear is not None:
+            hear()
+
+    def leave(self) -> None:
+        """Nothing more will be heard of it."""
+        self._tell_end()
+        hear, self.on_buried = self.on_buried, None
+        if hear is not None:
+            hear()
 
     def _refuse(self, event: Event, cause: Cause, refusal: IllegalTransition, reply: Any) -> None:
         name, words = type(event).name(), str(refusal)

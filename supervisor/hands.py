@@ -32,7 +32,7 @@ from supervisor.effects import (
     Verify,
 )
 from supervisor.kinds import AGENT_KIND, TURN_KIND
-from supervisor.ladder import climb
+from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Owed
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.events import (
@@ -76,7 +76,8 @@ class Hands:
 
     Args:
         tree: whom they concern.
-        janitor: the actor in whose scope ends are joined; it outlives every session.
+        janitor: the actor in whose scope turns are cleaned up after; it outlives every session.
+        endings: how sessions end.
         make_link: how an agent is had.
         workspace: where sessions work.
         answered: called with (request id, outcome) when a request has its answer.
@@ -86,12 +87,14 @@ class Hands:
         self,
         tree: Tree,
         janitor: str,
+        endings: Endings,
         make_link: MakeLink,
         workspace: Workspace,
         answered: Callable[[str, Outcome], None],
     ) -> None:
         self._tree = tree
         self._janitor = janitor
+        self._endings = endings
         self._make_link = make_link
         self._workspace = workspace
         self._answered = answered
@@ -133,7 +136,7 @@ class Hands:
             case ForceStopSession(reason=reason):
                 self._kill(work, reason)
             case EndScope(abort_id=abort_id, now=now):
-                self._end_scope(work, cause, abort_id, now)
+                self._endings.begin(work, cause, abort_id, now=now)
             case CancelTool():
                 self._cancel_tool(work, entity_id, effect, cause)
             case Answer(request_id=request_id, outcome=outcome, error=error):
@@ -324,23 +327,6 @@ class Hands:
     def _kill(self, work: Work, reason: str) -> None:
         if work.link is not None and not work.link.ended.is_set():
             work.link.kill(Verdict(exit=Exit.ERROR, error=reason, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
-
-    def _end_scope(self, work: Work, cause: Cause, abort_id: str | None, now: bool) -> None:
-        if now:
-            self._hurry(work)
-        if work.ending:
-            return
-        work.ending = work.told = True
-        ctx = self._tree.system.context(self._janitor)
-        assert ctx is not None, "the janitor outlives every session"
-        ctx.start_task(climb, self._tree, work, cause, abort_id, name=f"end of {work.session_id}")
-
-    def _hurry(self, work: Work) -> None:
-        pending = [work]
-        while pending:
-            one = pending.pop()
-            one.hurried.set()
-            pending += self._tree.children_of(one.session_id)
 
     def _cancel_tool(self, work: Work, turn_id: str, effect: CancelTool, cause: Cause) -> None:
         tool_id = f"{turn_id}:c{effect.number}"

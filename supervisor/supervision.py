@@ -23,12 +23,13 @@ from supervisor.equipment import LinkMaker, transcript_of
 from supervisor.hands import Hands
 from supervisor.journal.statedir import StateDir
 from supervisor.kinds import SESSION_KIND
-from supervisor.ladder import SLACK_S
+from supervisor.ladder import SLACK_S, Endings
 from supervisor.ledger import Cause, Clock, Ledger, Owed
 from supervisor.lifecycles.events import MessageReceived, OperatorStop, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
 from supervisor.logs import get_logger
+from supervisor.moments import Moment, first_of
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.subscriptions import Subscriptions
 from supervisor.tree import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
@@ -119,12 +120,14 @@ class Supervisor:
         self._agents = dict(agents)
         self._state_dir = state_dir
         self._taken = taken
+        self._numbers: dict[str, int] = {}
+        """The last number that was given to a name which was taken."""
         self._waiting: dict[str, Callable[[Outcome], None]] = {}
         self.subscriptions = Subscriptions(journal)
         self._messages = 0
         self._drains = False
         self._answer_given = anyio.Event()
-        self._failed = anyio.Event()
+        self._failed = Moment()
         self.stopping = anyio.Event()
         self.stop_now = anyio.Event()
         self.failure: JournalError | None = None
@@ -137,10 +140,11 @@ class Supervisor:
         )
         self.tree = Tree(system, self.ledger)
         self._aborter = Aborter(self.tree)
+        endings = Endings(self.tree, JANITOR)
         self._hands = Hands(
-            self.tree, JANITOR, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
+            self.tree, JANITOR, endings, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
         )
-        system.spawn(_Janitor(), JANITOR)
+        system.spawn(endings, JANITOR)
         system.on_crash = self._crashed
 
     # ------------------------------------------------------------------ sessions
@@ -209,15 +213,16 @@ class Supervisor:
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
         session_id = self._new_id(f"{parent}/{name}" if parent is not None else name)
         inherited = above.policy if above is not None else self.settings.policy.value()
-        self.tree.works[session_id] = Work(
+        work = Work(
+            self.tree,
             session_id=session_id,
-            root_id=above.root_id if above is not None else session_id,
-            parent_id=parent,
+            parent=above,
             profile=profile,
             policy=policy or inherited,
             started_by=started_by,
             transcript=transcript_of(session_id, self._state_dir),
         )
+        self.tree.admit(work)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.tree.birth(
@@ -230,16 +235,18 @@ class Supervisor:
                 home=above.root_id if above is not None else None,
             )
         except ActorError as error:
-            del self.tree.works[session_id]
+            self.tree.dismiss(work)
             raise Refused(f"session {name!r} is not started: {error}") from error
         return session_id
 
     def _new_id(self, wanted: str) -> str:
         """The id itself, or with the first number that makes it new in this journal."""
-        number, found = 1, wanted
+        number, found = self._numbers.get(wanted, 1), wanted
         while found in self._taken:
             number += 1
             found = f"{wanted}-{number}"
+        if number > 1:
+            self._numbers[wanted] = number
         self._taken.add(found)
         return found
 
@@ -424,7 +431,7 @@ class Supervisor:
 
     async def _ended(self, work: Work) -> None:
         """Wait for a session's last record, which a journal that has failed will never hold."""
-        await any_of(work.ended, self._failed)
+        await first_of(work.ended, self._failed)
         if self.failure is not None and not work.ended.is_set():
             raise self.failure
 
@@ -492,7 +499,7 @@ class Supervisor:
         bound_s = max((work.policy.ladder.total_s for work in self.tree.works.values()), default=0.0)
         with anyio.move_on_after(bound_s + 3 * SLACK_S):
             while self.tree.works and self.failure is None:
-                await any_of(next(iter(self.tree.works.values())).ended, self._failed)
+                await first_of(next(iter(self.tree.works.values())).ended, self._failed)
         if self.failure is not None:
             with anyio.move_on_after(bound_s + 3 * SLACK_S):
                 for work in list(self.tree.works.values()):
@@ -540,21 +547,15 @@ class Supervisor:
     def _crashed(self, actor_id: str, error: BaseException) -> None:
         """An actor of ours has a bug. A session that has one ends with it: its tasks, and whoever waits for it."""
         _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
-        work = self.tree.works.get(actor_id)
+        work, entity = self.tree.works.get(actor_id), self.tree.entities.get(actor_id)
         if work is None:
+            if entity is not None:
+                self.tree.lose(entity)
             return
         work.ending = work.told = True
-        work.over.set()
         self.tree.bury(actor_id)
         for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == actor_id]:
             self._answered(request_id, Outcome("failed", f"the session's actor crashed: {error!r}", ""))
-
-
-class _Janitor:
-    """The actor in whose scope the ends of sessions are joined."""
-
-    def receive(self, ctx: object, message: object) -> None:
-        _log.error("an end could not be joined", what=str(message))
 
 
 def _check_text(field: str, text: str) -> None:

@@ -6,7 +6,7 @@ counts. Every task that works for a session is counted, so that the end of the l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from supervisor.entity import Entity, Lifecycle
 from supervisor.ledger import Cause, Ledger
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
+from supervisor.moments import Moment
 from supervisor.ports import EntityRow, TranscriptSink
 from supervisor.vocabulary import AbortPolicy, Kind, LifecycleEvent, Rung, Verdict
 
@@ -120,27 +121,31 @@ class Link(Protocol):
 
 
 class Work:
-    """What goes on for one session: its link, its tasks, and what is known of its end."""
+    """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
 
     def __init__(
         self,
+        tree: Tree,
         *,
         session_id: str,
-        root_id: str,
-        parent_id: str | None,
+        parent: Work | None,
         profile: AgentProfile,
         policy: AbortPolicy,
         started_by: str | None,
         transcript: TranscriptSink,
     ) -> None:
+        self._tree = tree
         self.session_id = session_id
-        self.root_id = root_id
-        self.parent_id = parent_id
+        self.parent = parent
+        self.root_id: str = parent.root_id if parent is not None else session_id
         self.profile = profile
         self.policy = policy
         self.started_by = started_by
         self.transcript = transcript
         self.directory = profile.directory
+        self.children: dict[str, Work] = {}
+        """The child sessions that are alive, oldest first."""
+        self.turns: dict[str, Entity] = {}
         self.link: Link | None = None
         self.launches = 0
         self.requests = 0
@@ -151,18 +156,25 @@ class Work:
         """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
         self.crashes: list[float] = []
         self.ending = False
+        self.hurried = False
         self.interrupted_for: list[str] = []
-        self.running = anyio.Event()
-        self.hurried = anyio.Event()
-        self.over = anyio.Event()
-        self.ended = anyio.Event()
+        self.running = Moment()
+        self.over = Moment()
+        self.ended = Moment()
         self.report: EndReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
         self.text_of: str | None = None
         """The request that the text answers."""
-        self._tasks = 0
-        self._quiet = anyio.Event()
+        self.busy = 0
+        """The tasks that work for it, and the children that are not over."""
+        self.unrecorded = 0
+        """The entities below it that its last record waits for."""
+        self._rest: Moment | None = None
+
+    @property
+    def parent_id(self) -> str | None:
+        return self.parent.session_id if self.parent is not None else None
 
     def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run ``fn(*args)`` in that actor's scope, counted as work of this session.
@@ -170,7 +182,7 @@ class Work:
         Raises:
             ActorStopped: the actor is stopping, or its scope was cancelled.
         """
-        self._tasks += 1
+        self.busy += 1
         try:
             ctx.start_task(self._counted, fn, args, name=fn.__qualname__)
         except ActorStopped:
@@ -184,16 +196,31 @@ class Work:
             self._done()
 
     def _done(self) -> None:
-        self._tasks -= 1
-        if self._tasks == 0:
-            self._quiet.set()
+        self.busy -= 1
+        if self.busy == 0:
+            if self._rest is not None:
+                self._rest.set()
+            self._tree.on_rest(self)
 
     async def quiet(self) -> None:
-        """Wait until no task works for this session."""
-        while self._tasks:
-            if self._quiet.is_set():
-                self._quiet = anyio.Event()
-            await self._quiet.wait()
+        """Wait until nothing works for this session."""
+        while self.busy:
+            if self._rest is None or self._rest.is_set():
+                self._rest = Moment()
+            await self._rest.wait()
+
+    def join(self) -> None:
+        """It is there: its parent is not quiet before it is over."""
+        if self.parent is not None:
+            self.parent.children[self.session_id] = self
+            self.parent.busy += 1
+
+    def leave(self) -> None:
+        """Everything of it has ended."""
+        if not self.over.is_set():
+            self.over.set()
+            if self.parent is not None:
+                self.parent._done()
 
     def say(self, text: str) -> None:
         """Keep the end of what the agent says in this turn."""
@@ -208,7 +235,10 @@ class Tree:
         self.ledger = ledger
         self.entities: dict[str, Entity] = {}
         self.works: dict[str, Work] = {}
-        self._burials: dict[str, anyio.Event] = {}
+        self.on_rest: Callable[[Work], None] = lambda work: None
+        """Called when nothing works for a session any more."""
+        self.on_recorded: Callable[[Work], None] = lambda work: None
+        """Called when everything below a session has its last record."""
 
     # ------------------------------------------------------------------ birth and end
     def birth(
@@ -233,9 +263,38 @@ class Tree:
         else:
             self.system.spawn(entity, entity_id, parent=parent_id, home=home)
         self.entities[entity_id] = entity
-        self._burials[entity_id] = anyio.Event()
+        above = self.works.get(parent_id) if parent_id is not None else None
+        if above is not None:
+            self._count_in(above, entity)
         entity.born(cause)
         return entity
+
+    def _count_in(self, above: Work, entity: Entity) -> None:
+        """A session's last record comes after those of what is below it; a child session's need not be durable."""
+        above.unrecorded += 1
+        if entity.kind is Kind.TURN:
+            above.turns[entity.id] = entity
+        if entity.kind is Kind.SESSION:
+            entity.on_ended = lambda: self._count_out(above)
+        else:
+            entity.on_buried = lambda: self._count_out(above)
+
+    def _count_out(self, above: Work) -> None:
+        above.unrecorded -= 1
+        if above.unrecorded == 0 and above.over.is_set():
+            self.on_recorded(above)
+
+    def admit(self, work: Work) -> None:
+        """A session is about to be born."""
+        self.works[work.session_id] = work
+        work.join()
+
+    def dismiss(self, work: Work) -> None:
+        """It has ended, or was not born."""
+        del self.works[work.session_id]
+        work.leave()
+        if work.parent is not None:
+            del work.parent.children[work.session_id]
 
     def adopt(self, entity: Entity) -> None:
         """Take in an entity that an earlier supervisor left in the journal."""
@@ -244,19 +303,22 @@ class Tree:
 
     def bury(self, entity_id: str) -> None:
         """Its last record is durable: it leaves memory."""
-        self.entities.pop(entity_id, None)
+        entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
-        work = self.works.pop(entity_id, None)
+        work = self.works.get(entity_id)
         if work is not None:
+            self.dismiss(work)
             work.transcript.close()
             work.ended.set()
-        if entity_id in self._burials:
-            self._burials.pop(entity_id).set()
+        if entity is not None:
+            self.lose(entity)
 
-    async def buried(self, entity_id: str) -> None:
-        """Wait until the last record of an entity is durable."""
-        if entity_id in self._burials:
-            await self._burials[entity_id].wait()
+    def lose(self, entity: Entity) -> None:
+        """Nothing more will be heard of it: its session does not wait for its last record."""
+        above = self.works.get(entity.parent_id) if entity.parent_id is not None else None
+        if above is not None:
+            above.turns.pop(entity.id, None)
+        entity.leave()
 
     # ------------------------------------------------------------------ talking
     def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
@@ -326,31 +388,15 @@ class Tree:
 
     def children_of(self, session_id: str) -> list[Work]:
         """The child sessions that are alive, oldest first."""
-        return [work for work in self.works.values() if work.parent_id == session_id]
+        work = self.works.get(session_id)
+        return list(work.children.values()) if work is not None else []
 
-    def nodes(self, *, hurry: bool = False) -> dict[str, TreeNode]:
-        """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it."""
-        children: dict[str, list[str]] = {session_id: [] for session_id in self.works}
-        for work in self.works.values():
-            if work.parent_id in children:
-                children[work.parent_id].append(work.session_id)
-        tools = [node for entity in self.entities.values() if entity.kind is Kind.TURN for node in _calls(entity)]
-        for tool in tools:
-            if tool.parent in children:
-                children[tool.parent].append(tool.id)
-        sessions = (self._node(work, tuple(children[work.session_id]), hurry) for work in self.works.values())
-        return {node.id: node for node in (*sessions, *tools)}
+    def nodes(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
+        """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it.
 
-    def _node(self, work: Work, children: tuple[str, ...], hurry: bool) -> TreeNode:
-        return TreeNode(
-            id=work.session_id,
-            kind="session",
-            parent=work.parent_id if work.parent_id in self.works else None,
-            children=children,
-            started_by=work.started_by,
-            policy=work.policy,
-            ended=(work.told or work.ending) and not hurry,
-        )
+        A view, made as it is read: it is good until something is awaited.
+        """
+        return _Nodes(self, hurry)
 
     def rows(self) -> list[EntityRow]:
         """The living entities in the journal's form."""
@@ -371,7 +417,50 @@ class Tree:
         ]
 
 
-def _calls(turn: Entity) -> list[TreeNode]:
-    return [
-        TreeNode(id=f"{turn.id}:c{call.number}", kind="tool", parent=turn.data.session_id) for call in turn.data.open
-    ]
+class _Nodes(Mapping[str, TreeNode]):
+    """The nodes of a tree by their ids. What is not asked for is not made."""
+
+    def __init__(self, tree: Tree, hurry: bool) -> None:
+        self._tree = tree
+        self._hurry = hurry
+        self._made: dict[str, TreeNode] = {}
+
+    def __getitem__(self, node_id: str) -> TreeNode:
+        node = self._made.get(node_id)
+        if node is None:
+            work = self._tree.works.get(node_id)
+            node = self._made[node_id] = self._session(work) if work is not None else self._call(node_id)
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._tree.works
+        for work in self._tree.works.values():
+            yield from _calls(work)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _session(self, work: Work) -> TreeNode:
+        return TreeNode(
+            id=work.session_id,
+            kind="session",
+            parent=work.parent_id if work.parent_id in self._tree.works else None,
+            children=(*work.children, *_calls(work)),
+            started_by=work.started_by,
+            policy=work.policy,
+            ended=(work.told or work.ending) and not self._hurry,
+        )
+
+    def _call(self, node_id: str) -> TreeNode:
+        turn = self._tree.entities.get(node_id.rpartition(":c")[0])
+        work = self._tree.works.get(turn.parent_id or "") if turn is not None else None
+        if work is None or node_id not in _calls(work):
+            raise KeyError(node_id)
+        return TreeNode(id=node_id, kind="tool", parent=work.session_id)
+
+
+def _calls(work: Work) -> list[str]:
+    """The ids of a session's open calls."""
+    if not work.turns:
+        return []
+    return [f"{turn.id}:c{call.number}" for turn in work.turns.values() for call in turn.data.open]

@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.ladder",
         "supervisor.kinds",
         "supervisor.aborter",
+        "supervisor.moments",
         "supervisor.subscriptions",
     ),
     ("supervisor.journal", "supervisor.processes", "supervisor.adapters", "supervisor.workspace"),
