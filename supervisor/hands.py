@@ -65,7 +65,7 @@ CLEANUP_S = 5.0
 MakeLink = Callable[[Work, str, int, str], Link]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
-DRIVING = CancelSession | CancelStep | ForceStopSession | EndScope | LaunchAgent | SendPrompt
+DRIVING = (CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt)
 """Effects after which what the agent does, or stops doing, has a new reason."""
 
 _log = get_logger()
@@ -107,22 +107,20 @@ class Hands:
             return
         session_id = getattr(entity.data, "session_id", owed.entity_id)
         work = self._tree.works.get(session_id)
-        cause = Cause(owed.seq, owed.effect_id, owed.entity_id)
-        done = Cause(owed.seq, None, owed.entity_id)
         match owed.effect:
             case Tell(to=to, event=event):
-                if self._tree.tell(to, event, cause=cause):
+                if self._tree.tell(to, event, cause=Cause(owed.seq, owed.effect_id, owed.entity_id)):
                     return  # it is settled with the record of that event
             case Bury():
                 self._tree.bury(owed.entity_id)
             case StartTimer() as effect:
                 if effect.name == "backoff" and work is not None:
-                    self._look_before_retry(work, done)
+                    self._look_before_retry(work, Cause(owed.seq, None, owed.entity_id))
                 ctx = self._tree.system.context(owed.entity_id)
                 if ctx is not None:
-                    entity.start_timer(ctx, effect, owed.epoch, done)
+                    entity.start_timer(ctx, effect, owed.epoch, Cause(owed.seq, None, owed.entity_id))
             case effect if work is not None:
-                self._perform_for(work, owed.entity_id, effect, done)
+                self._perform_for(work, owed.entity_id, effect, Cause(owed.seq, None, owed.entity_id))
         self._tree.ledger.settle(owed.effect_id)
 
     def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:

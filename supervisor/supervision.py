@@ -392,7 +392,7 @@ class Supervisor:
             if not await self._has_ended(target):
                 raise
             return await self._already_ended(target, scope)
-        return await self.execute(plan, reason=reason or f"aborted by {actor}", actor=actor, now=now)
+        return await self._carry_out(plan, reason=reason or f"aborted by {actor}", actor=actor, now=now)
 
     async def _already_ended(self, target: str, scope: AbortScope) -> Receipt:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
@@ -410,10 +410,15 @@ class Supervisor:
         Raises:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
         """
+        as_it_is = (self.plan_abort(plan.target, plan.scope, hurry=one).tree for one in dict.fromkeys((now, False)))
+        if plan.nodes and plan.tree not in as_it_is:
+            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
+        return await self._carry_out(plan, reason=reason, actor=actor, now=now)
+
+    async def _carry_out(self, plan: AbortPlan, *, reason: str, actor: str, now: bool) -> Receipt:
+        """Carry out a plan of the tree as it is."""
         if not plan.nodes:
             return await self._already_ended(plan.target, plan.scope)
-        if plan.tree not in [self.plan_abort(plan.target, plan.scope, hurry=one).tree for one in (now, False)]:
-            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
         return await self._aborter.execute(plan, reason=reason, actor=actor, now=now)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:

@@ -32,6 +32,9 @@ POST_S = 600.0
 TEXT_MAX = 64 * 1024
 """Characters of an agent's last answer that are kept in memory for whoever asked for it."""
 
+HEARD_LAST = frozenset(SESSION.allowed(Session.STOPPED))
+"""What still means something to a session that is ending."""
+
 AgentFunction = Callable[[Any], Awaitable[Any]]
 """An in-process agent: it is given its turn (``supervisor.adapters.inprocess.AgentTurn``) and works on it."""
 
@@ -336,7 +339,7 @@ class Tree:
         """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
         work = self.works.get(entity_id)
         ending = work is not None and (work.told or work.ending)
-        return not ending or type(event) in SESSION.allowed(Session.STOPPED)
+        return not ending or type(event) in HEARD_LAST
 
     def end(self, session_id: str, stop: OperatorStop, *, cause: Cause) -> None:
         """Tell a session to end. The first one who says so is heard; after that only who wants it at once."""

@@ -61,7 +61,10 @@ class MemoryStore:
         owed = self._new_effects(batch)
         for record, encoded in records:
             self.log.add(record.seq, encoded)
-            self.logs.setdefault(record.entity_id, _Log()).add(record.seq, encoded)
+            log = self.logs.get(record.entity_id)
+            if log is None:
+                log = self.logs[record.entity_id] = _Log()
+            log.add(record.seq, encoded)
         self.entities |= entities
         self.effects |= owed.keys()
         self.owed |= owed
