@@ -42,6 +42,8 @@ _log = get_logger()
 
 JANITOR = ":janitor"
 """An id that no session can have."""
+ID_MAX = 200
+"""Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
 HOST = Cause(actor="host")
 
 
@@ -211,7 +213,7 @@ class Supervisor:
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
         if self.stop_now.is_set() or (self.stopping.is_set() and above is None):
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
-        session_id = self._new_id(f"{parent}/{name}" if parent is not None else name)
+        session_id = self._new_id(_path(above, name) if above is not None else name)
         inherited = above.policy if above is not None else self.settings.policy.value()
         work = Work(
             self.tree,
@@ -561,6 +563,12 @@ class Supervisor:
         self.tree.bury(actor_id)
         for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == actor_id]:
             self._answered(request_id, Outcome("failed", f"the session's actor crashed: {error!r}", ""))
+
+
+def _path(above: Work, name: str) -> str:
+    """The id of a child: its path, or ``root/~/name`` where that would be too long to be written in every record."""
+    path = f"{above.session_id}/{name}"
+    return path if len(path) <= ID_MAX else f"{above.root_id}/~/{name}"
 
 
 def _check_text(field: str, text: str) -> None:

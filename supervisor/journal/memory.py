@@ -65,9 +65,9 @@ class MemoryStore:
             if log is None:
                 log = self.logs[record.entity_id] = _Log()
             log.add(record.seq, encoded)
-        self.entities |= entities
-        self.effects |= owed.keys()
-        self.owed |= owed
+        self.entities.update(entities)
+        self.effects.update(owed)  # in place: `|=` with another's keys would make a new set of all of them
+        self.owed.update(owed)
         self.settle(name for one in batch for name in one.settled)
 
     def _new_effects(self, batch: Sequence[Append]) -> dict[str, tuple[str, str, bytes]]:
