@@ -23,8 +23,11 @@ S = TypeVar("S", bound=Enum)
 D = TypeVar("D")
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened, at a time that somebody else read off a clock (seconds)."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Something that happened, at a time that somebody else read off a clock (seconds).
+
+    Values like this one hold no cycles, so the garbage collector need not look at them.
+    """
 
     spelled: ClassVar[str | None] = None
     """The event's name where a specification spells it otherwise than the class."""
@@ -37,7 +40,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         return cls.spelled or cls.__name__
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that must be done: a value, so that a test compares it with ``==``."""
 
 

@@ -94,7 +94,7 @@ async def _start(sup: Supervisor, shape: Shape, crowd: _Crowd) -> list[Session]:
 
 
 async def abort_tree(shape: Shape, state_dir: Path | None = None) -> float:
-    """Seconds from the abort of the root to its receipt: of this process; by the wall, to the durable one, on a disk."""
+    """Seconds from the abort of the root to its receipt: of this process; with *state_dir*, by the wall."""
     clock = process_time if state_dir is None else perf_counter
     async with open_supervisor(state_dir) as sup, anyio.create_task_group() as group:
         works = range(0, shape.sessions, shape.working) if shape.working else range(0)
@@ -116,7 +116,7 @@ async def abort_tree(shape: Shape, state_dir: Path | None = None) -> float:
 
 # ---------------------------------------------------------------------------------------------------- bare
 async def bare_tree(shape: Shape) -> float:
-    """Seconds of this process from the cancel of the outermost scope to the end of every task; one scope and task group each."""
+    """Seconds of this process from the cancel of the outermost scope to the end of every task, a group each."""
     missing, there = shape.sessions, anyio.Event()
 
     async def one(below: tuple[int, ...]) -> None:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One node of the tree that aborts reason about.
 
     ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``started_by`` the
@@ -56,7 +56,7 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 0.0
 
 
-class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One node that the abort ends; ``edge`` names the policy edge it was reached over (``None``: asked for)."""
 
     id: str
@@ -80,7 +80,7 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     tree: str
 
 
-class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one node ended: on which rung of the ladder, and how long after the abort (seconds)."""
 
     id: str
@@ -217,7 +217,7 @@ def _subtree(tree: Tree, node: TreeNode, scope: AbortScope, edge: str | None) ->
     while pending:
         one = pending.pop()
         order.append(one)
-        pending += [tree[child] for child in one.children if tree[child].kind == "session"]
+        pending += [child for child in map(tree.__getitem__, one.children) if child.kind == "session"]
     for one in reversed(order):
         if not one.ended:
             yield PlannedNode(id=one.id, kind=one.kind, scope=scope, edge=edge)

@@ -65,7 +65,7 @@ CLEANUP_S = 5.0
 MakeLink = Callable[[Work, str, int, str], Link]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
-DRIVING = (CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt)
+DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt})
 """Effects after which what the agent does, or stops doing, has a new reason."""
 
 _log = get_logger()
@@ -124,7 +124,7 @@ class Hands:
         self._tree.ledger.settle(owed.effect_id)
 
     def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
-        if isinstance(effect, DRIVING):
+        if type(effect) in DRIVING:
             work.because = cause.seq
         match effect:
             case CancelSession(reason=reason, abort_id=abort_id, abort_reason=abort_reason):

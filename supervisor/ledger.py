@@ -67,7 +67,7 @@ class Subject(Protocol):
     epoch: int
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a record says, beside whom it is about. *reply* gets the record when it is durable.
 
     ``outcome`` and the words are those of :class:`LifecycleEvent`; ``ended`` marks the last record of the entity.
@@ -109,7 +109,7 @@ def loop_clock() -> Callable[[], float]:
     return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
 
 
-class _Pending(msgspec.Struct, frozen=True):
+class _Pending(msgspec.Struct, frozen=True, gc=False):
     append: Append
     owed: Sequence[Owed]
     reply: ReplyPort | None

@@ -109,7 +109,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     urgent: bool
 
 
-class SessionData(msgspec.Struct, frozen=True, kw_only=True):
+class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out."""
 
     id: str
