@@ -23,8 +23,11 @@ S = TypeVar("S", bound=Enum)
 D = TypeVar("D")
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened, at a time that somebody else read off a clock (seconds)."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Something that happened, at a time that somebody else read off a clock (seconds).
+
+    Values like this one hold no cycles, so the garbage collector need not look at them.
+    """
 
     spelled: ClassVar[str | None] = None
     """The event's name where a specification spells it otherwise than the class."""
@@ -37,7 +40,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         return cls.spelled or cls.__name__
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something that must be done: a value, so that a test compares it with ``==``."""
 
 
@@ -107,6 +110,14 @@ class Step(NamedTuple, Generic[S, D]):
     rule: Rule[S]
 
 
+_made: Any = tuple.__new__
+"""Makes a named tuple without the detour over its own ``__new__``, which takes longer than a lookup in the table."""
+
+_Line = tuple[Guard | None, tuple[Action, ...], Any, "Rule[Any]"]
+"""A rule as ``step`` reads it. Lines are found by the state's name: hashing a member of an enum is a call into Python,
+hashing its name is not."""
+
+
 class IllegalTransition(Exception):
     """This state has no rule for this event. Nothing was changed."""
 
@@ -151,6 +162,9 @@ class Machine(Generic[S, D]):
             cells.setdefault((one.source, one.on), []).append(one)
         self.cells: Mapping[tuple[S, type[Event]], tuple[Rule[S], ...]] = {k: tuple(v) for k, v in cells.items()}
         self.events: Mapping[str, type[Event]] = {one.on.name(): one.on for one in self.rules}
+        self._lines: dict[str, dict[type[Event], tuple[_Line, ...]]] = {one._name_: {} for one in self.states}
+        for (state, on), found in self.cells.items():
+            self._lines[state._name_][on] = tuple((one.when, one.do, one.target, one) for one in found)
 
     def step(self, state: S, data: D, event: Event) -> Step[S, D]:
         """Say what *event* means here.
@@ -158,20 +172,20 @@ class Machine(Generic[S, D]):
         Raises:
             IllegalTransition: no rule of this state accepts the event; nothing was changed.
         """
-        for one in self.cells.get((state, type(event)), ()):
-            if one.when is None or one.when(data, event):
-                break
-        else:
-            raise IllegalTransition(self.name, state, event, self.allowed(state))
-        effects: tuple[Effect, ...] = ()
-        for action in one.do:
-            data, more = action(data, event)
-            effects += more
-        return Step(one.target, data, effects, one)
+        for when, do, target, one in self._lines[state._name_].get(type(event), ()):
+            if when is None or when(data, event):
+                effects: tuple[Effect, ...] = ()
+                for action in do:
+                    data, more = action(data, event)
+                    if more:
+                        effects = effects + more if effects else more
+                step: Step[S, D] = _made(Step, (target, data, effects, one))
+                return step
+        raise IllegalTransition(self.name, state, event, self.allowed(state))
 
     def allowed(self, state: S) -> tuple[type[Event], ...]:
         """The events that this state has a rule for, in table order."""
-        return tuple(on for source, on in self.cells if source is state)
+        return tuple(self._lines[state._name_])
 
     def replay(self, state: S, data: D, events: Iterable[Event]) -> tuple[S, D]:
         """Fold events back into a state. Whoever kept the journal knows which effects are still owed."""

@@ -1,92 +1,217 @@
 """How long an abort of many sessions takes, receipts and records included, against bare cancel scopes in the same run.
 
-A parent session with CHILDREN in-process child sessions, each in the middle of a turn, is aborted at scope SESSION; the
-receipt is waited for. The bare figure cancels as many tasks, each in a scope and task group of its own, and joins them.
-Medians of ROUNDS, in milliseconds; the ratio is what counts. Run it with ``python benchmarks/abort.py``.
+Shapes: 100 x 100 sessions at rest, the same with every tenth in the middle of a call, 1 x 10,000, and chains. Each is
+aborted at scope SESSION from its root, in memory (until the receipt says that all has ended) and on disk (until the
+receipt says that it is durable). Beside it, in the same run and on the same backend: as many tasks, each in a cancel
+scope and task group of its own, in the same shape, cancelled from the root and joined; and, for the disk, the time in
+which the journal commits as many rows by itself, in batches as large as the ledger's. asyncio does not end nested task
+groups deeper than about 300, so there the bare figure of a chain stands for 250 levels, and says so.
+
+What waits for no disk is measured in process time, which a loaded machine does not stretch; what does, by the wall.
+``abort_tree`` is what other benchmarks call. Run: ``python benchmarks/abort.py [--quick] [folder on the disk]``.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
+import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import perf_counter, process_time
+from typing import NamedTuple
 
 import anyio
+import anyio.lowlevel
 
-from supervisor import AbortScope, AgentTurn, open_supervisor
+from supervisor import AbortScope, AgentTurn, Session, Supervisor, open_supervisor
+from supervisor.journal import SqliteJournal
+from supervisor.ledger import BATCH_MAX
+from supervisor.ports import Append
+from supervisor.vocabulary import LifecycleEvent
 
-CHILDREN = 200
-ROUNDS = 5
+__all__ = ["Shape", "abort_tree", "main"]
+
+ROUNDS = 3
+ERLANG_MS = 28.0
+"""10,000 processes in a 100 x 100 tree of Erlang/OTP supervisors, stopped (facts/performance.md); for orientation."""
+BARE_DEPTH_MAX = {"asyncio": 250, "trio": 2_000}
+BACKENDS = ("asyncio", "trio")
 
 
-async def hang(turn: AgentTurn) -> None:
-    await turn.call("hang", anyio.sleep_forever)
+class Shape(NamedTuple):
+    """A root, *branches* below it, and below each *leaves*; or, with *depth*, one below the other.
+
+    Every *working*-th session is in the middle of a call (0: none).
+    """
+
+    name: str
+    branches: int = 0
+    leaves: int = 0
+    depth: int = 0
+    working: int = 0
+
+    @property
+    def sessions(self) -> int:
+        return self.depth or 1 + self.branches * (1 + self.leaves)
 
 
-async def bare() -> float:
-    """Milliseconds from the cancel of the outermost scope to the end of every task."""
+TREE = Shape("100 x 100 at rest", branches=100, leaves=99)
+TENTH = Shape("100 x 100, a tenth in a call", branches=100, leaves=99, working=10)
+WIDE = Shape("1 x 10,000 at rest", branches=10_000)
+CHAINS = [Shape(f"chain of {depth}", depth=depth) for depth in (250, 500, 1_000, 2_000)]
+WORKING = [Shape(f"chain of {depth}, all in a call", depth=depth, working=1) for depth in (250, 500, 1_000)]
 
-    async def one(started: list[anyio.Event], index: int) -> None:
-        async with anyio.create_task_group():
-            started[index].set()
+
+# ---------------------------------------------------------------------------------------------------- ours
+class _Crowd:
+    """Agents that hang in a call, and the moment when all that are expected do."""
+
+    def __init__(self, expected: int) -> None:
+        self._missing = expected
+        self.there = anyio.Event()
+
+    async def hang(self) -> None:
+        self._missing -= 1
+        if self._missing == 0:
+            self.there.set()
+        await anyio.sleep_forever()
+
+    async def agent(self, turn: AgentTurn) -> None:
+        await turn.call("hang", self.hang)
+
+
+async def _start(sup: Supervisor, shape: Shape, crowd: _Crowd) -> list[Session]:
+    sessions = [await sup.start_session("root", agent=crowd.agent)]
+    if shape.depth:
+        while len(sessions) < shape.depth:
+            sessions.append(await sessions[-1].start_child("c"))
+        return sessions
+    branches = [await sessions[0].start_child(f"b{number}") for number in range(shape.branches)]
+    leaves = [await one.start_child(f"l{number}") for one in branches for number in range(shape.leaves)]
+    return [*sessions, *branches, *leaves]
+
+
+async def abort_tree(shape: Shape, state_dir: Path | None = None) -> float:
+    """Seconds from the abort of the root to its receipt: of this process; with *state_dir*, by the wall."""
+    clock = process_time if state_dir is None else perf_counter
+    async with open_supervisor(state_dir) as sup, anyio.create_task_group() as group:
+        works = range(0, shape.sessions, shape.working) if shape.working else range(0)
+        crowd = _Crowd(len(works))
+        sessions = await _start(sup, shape, crowd)
+        for number in works:
+            group.start_soon(sessions[number].run, "hang")
+        if works:
+            await crowd.there.wait()
+        gc.collect()
+        began = clock()
+        receipt = await sup.abort("root", AbortScope.SESSION, reason="benchmark")
+        took_s = clock() - began
+        assert len(receipt.nodes) == shape.sessions
+        assert receipt.survivors == 0
+        assert receipt.recorded_at is not None
+    return took_s
+
+
+# ---------------------------------------------------------------------------------------------------- bare
+async def bare_tree(shape: Shape) -> float:
+    """Seconds of this process from the cancel of the outermost scope to the end of every task, a group each."""
+    missing, there = shape.sessions, anyio.Event()
+
+    async def one(below: tuple[int, ...]) -> None:
+        nonlocal missing
+        async with anyio.create_task_group() as group:
+            missing -= 1
+            if missing == 0:
+                there.set()
+            for _ in range(below[0] if below else 0):
+                group.start_soon(one, below[1:])
             await anyio.sleep_forever()
 
-    started = [anyio.Event() for _ in range(CHILDREN)]
     async with anyio.create_task_group() as group:
-        for index in range(CHILDREN):
-            group.start_soon(one, started, index)
-        for event in started:
-            await event.wait()
-        began = time.perf_counter()
+        group.start_soon(one, (1,) * (shape.depth - 1) if shape.depth else (shape.branches, shape.leaves))
+        await there.wait()
+        gc.collect()
+        began = process_time()
         group.cancel_scope.cancel()
-    return (time.perf_counter() - began) * 1000
+    return process_time() - began
 
 
-async def supervised(state_dir: Path | None) -> float:
-    """Milliseconds from the abort of the parent to its receipt."""
-    async with open_supervisor(state_dir) as sup, anyio.create_task_group() as group:
-        parent = await sup.start_session("parent", agent=hang)
-        children = [await parent.start_child(f"c{index}") for index in range(CHILDREN)]
-        async with sup.subscribe(after_seq=0) as events:
-            for session in (parent, *children):
-                group.start_soon(session.run, "hang")
-            running = 0
-            async for event in events:
-                running += event.event == "tool_started"
-                if running == CHILDREN + 1:
-                    break
-        began = time.perf_counter()
-        receipt = await sup.abort("parent", AbortScope.SESSION, reason="benchmark")
-        took_ms = (time.perf_counter() - began) * 1000
-        assert len(receipt.nodes) == CHILDREN + 1
-        assert receipt.survivors == 0
-    return took_ms
+# ---------------------------------------------------------------------------------------------------- the disk
+async def commit_rows(folder: Path, rows: int) -> float:
+    """Seconds in which the journal alone makes *rows* records durable, as the ledger would batch them."""
+    journal = await SqliteJournal.open(folder / "journal.db", jsonl=folder / "transitions.jsonl")
+    try:
+        began = perf_counter()
+        for first in range(1, rows + 1, BATCH_MAX):
+            await journal.append([_row(seq) for seq in range(first, min(first + BATCH_MAX, rows + 1))])
+        return perf_counter() - began
+    finally:
+        await journal.close()
 
 
-async def in_memory() -> float:
-    return await supervised(None)
+def _row(seq: int) -> Append:
+    record = LifecycleEvent(
+        seq=seq,
+        timestamp=1.7e9 + seq,
+        monotonic_s=float(seq),
+        entity_type="session",
+        entity_id=f"root/b{seq // 100}/l{seq % 100}",
+        entity_seq=1,
+        event="OperatorStop",
+        from_status="Initializing",
+        to_status="Stopped",
+        actor="host",
+        reason="benchmark",
+        abort_id="abort-1",
+        metadata={"reason": "benchmark", "outcome": "aborted"},
+    )
+    return Append(record=record, parent_id="root", state="Stopped", data=b'{"errors":0}' * 40)
 
 
-async def on_disk() -> float:
-    with tempfile.TemporaryDirectory() as directory:
-        return await supervised(Path(directory) / ".sdd")
+# ---------------------------------------------------------------------------------------------------- the table
+def median_s(measure: Callable[[], Awaitable[float]], backend: str, rounds: int) -> float:
+    return statistics.median(anyio.run(measure, backend=backend) for _ in range(rounds))
 
 
-def median_ms(measure: Callable[[], Awaitable[float]], backend: str) -> float:
-    return statistics.median(anyio.run(measure, backend=backend) for _ in range(ROUNDS))
+def _on_disk(work: Callable[[Path], Awaitable[float]], disk: Path | None) -> Callable[[], Awaitable[float]]:
+    async def run() -> float:
+        with tempfile.TemporaryDirectory(dir=disk) as folder:
+            return await work(Path(folder))
+
+    return run
+
+
+def _print(shape: Shape, backend: str, what: str, took_s: float, note: str = "") -> None:
+    each_us = took_s / shape.sessions * 1e6
+    print(f"{shape.name:<32} {backend:<8} {what:<22} {took_s * 1000:>9.1f} ms {each_us:>8.1f} us each  {note}")
+
+
+def measure(shape: Shape, backend: str, rounds: int, disk: Path | None) -> None:
+    """Print the rows of one shape on one backend."""
+    depth_max = BARE_DEPTH_MAX[backend]
+    least = shape._replace(depth=min(shape.depth, depth_max))
+    bare_s = median_s(lambda: bare_tree(least), backend, rounds) / least.sessions * shape.sessions
+    _print(shape, backend, "bare cancel scopes", bare_s, f"from {depth_max} levels" if least != shape else "")
+    memory_s = median_s(lambda: abort_tree(shape), backend, rounds)
+    erlang = f", {memory_s * 1000 / ERLANG_MS:.1f}x Erlang's 28 ms" if shape == TREE else ""
+    _print(shape, backend, "in memory", memory_s, f"{memory_s / bare_s:.1f}x bare{erlang}")
+    rows = 2 * shape.sessions
+    disk_s = median_s(_on_disk(lambda folder: abort_tree(shape, folder / ".sdd"), disk), backend, rounds)
+    commit_s = median_s(_on_disk(lambda folder: commit_rows(folder, rows), disk), backend, rounds)
+    _print(shape, backend, "durable", disk_s, f"{disk_s / commit_s:.1f}x a commit of {rows:,} rows")
 
 
 def main() -> None:
-    print(f"abort of {CHILDREN + 1} sessions, each with a turn and a tool call; medians of {ROUNDS}")
-    print(f"{'what':<46} {'asyncio':>10} {'trio':>10} {'ratio':>14}")
-    base = {backend: median_ms(bare, backend) for backend in ("asyncio", "trio")}
-    rows = {"bare cancel scopes, no records": bare, "journal in memory": in_memory, "journal on disk, durable": on_disk}
-    for name, measure in rows.items():
-        found = base if measure is bare else {backend: median_ms(measure, backend) for backend in base}
-        ratio = " / ".join(f"{found[backend] / base[backend]:.1f}x" for backend in base)
-        print(f"{name:<46} {found['asyncio']:>7.1f} ms {found['trio']:>7.1f} ms {ratio:>14}")
+    arguments = sys.argv[1:]
+    quick = "--quick" in arguments
+    folders = [Path(one) for one in arguments if not one.startswith("--")]
+    rounds = 1 if quick else ROUNDS
+    print(f"abort of a session and all below it, with records and a receipt; medians of {rounds}")
+    for shape in [TREE, TENTH, WIDE, *CHAINS, *WORKING]:
+        for backend in BACKENDS:
+            measure(shape, backend, rounds, folders[0] if folders else None)
 
 
 if __name__ == "__main__":

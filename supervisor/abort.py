@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 
-class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A process known to be alive, and the agent or the tool call that it is."""
 
     owner: str
     pid: int
 
 
-class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One node of the tree that aborts reason about.
 
     ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``started_by`` the
@@ -79,7 +79,7 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 0.0
 
 
-class RungsDue(msgspec.Struct, frozen=True, kw_only=True):
+class RungsDue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When each rung of a node's ladder is over, in seconds from the abort."""
 
     request_s: float
@@ -88,7 +88,7 @@ class RungsDue(msgspec.Struct, frozen=True, kw_only=True):
     kill_s: float
 
 
-class PlannedNode(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One node that the abort ends; ``edge`` names the policy edge it was reached over (``None``: asked for).
 
     ``mode``: the loosest cancel mode on the way to it; only for ``wait_completed`` does the abort wait for its end.
@@ -142,7 +142,7 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     spared: tuple[SparedNode, ...] = ()
 
 
-class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one node ended: on which rung of the ladder, and how long after the abort (seconds).
 
     ``outcome`` is ``ended``, ``abandoned`` (the ladder was climbed in vain), or ``requested`` (its cancel mode does not

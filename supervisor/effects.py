@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class SupervisorEffect(Effect, frozen=True, kw_only=True):
+class SupervisorEffect(Effect, frozen=True, kw_only=True, tag_field="effect", tag=True):
     """An effect of this supervisor. ``exempt`` effects do not wait until their record is durable."""
 
     exempt: ClassVar[bool] = False
@@ -167,10 +167,13 @@ class Bury(SupervisorEffect, frozen=True, kw_only=True):
     """The entity has ended for good: its actor leaves memory, the journal has it."""
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def encoded(effect: Effect) -> bytes:
     """The effect as JSON, as it stands in the journal while it is owed."""
-    fields: dict[str, Any] = msgspec.to_builtins(effect)
-    event = getattr(effect, "event", None)
-    if isinstance(event, Event):
-        fields["event"] = {"name": type(event).name(), "fields": msgspec.to_builtins(event)}
-    return msgspec.json.encode({"effect": type(effect).__name__, **fields})
+    if not isinstance(effect, Tell | StartTimer):
+        return _encode(effect)
+    fields: dict[str, Any] = {name: getattr(effect, name) for name in effect.__struct_fields__}
+    fields["event"] = {"name": type(effect.event).name(), "fields": effect.event}
+    return _encode({"effect": type(effect).__name__, **fields})

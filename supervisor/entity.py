@@ -6,19 +6,19 @@ as refused; neither changes anything. A state timer dies with its state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 import msgspec
 
 from actors import DEFERRED, Context, Down, IllegalTransition, Machine, TaskFailed
-from actors.machine import Event
+from actors.machine import Effect, Event
 from supervisor.effects import Bury, StartTimer
-from supervisor.ledger import Cause, Ledger
+from supervisor.ledger import Cause, Draft, Ledger
 from supervisor.logs import get_logger
 from supervisor.policy import severity_of
-from supervisor.vocabulary import Kind, LifecycleEvent, Severity, Verdict
+from supervisor.vocabulary import Kind, LifecycleEvent, Severity
 
 __all__ = ["Entity", "Lifecycle", "Refused"]
 
@@ -46,36 +46,60 @@ class Lifecycle(NamedTuple):
 class Entity:
     """A session, an agent, a turn, a task: a table with a state, data, and a log of its own."""
 
+    __slots__ = (
+        "_ledger",
+        "_timers",
+        "born_at",
+        "born_seq",
+        "changed_at",
+        "data",
+        "ended",
+        "entity_seq",
+        "epoch",
+        "id",
+        "kind",
+        "kind_name",
+        "lifecycle",
+        "on_buried",
+        "on_ended",
+        "parent_id",
+        "state",
+        "state_name",
+    )
+
     def __init__(
         self, lifecycle: Lifecycle, entity_id: str, parent_id: str | None, state: Enum, data: Any, ledger: Ledger
     ) -> None:
         self.lifecycle = lifecycle
+        self.kind = lifecycle.kind
+        self.kind_name: str = lifecycle.kind._value_
         self.id = entity_id
         self.parent_id = parent_id
         self.state = state
+        self.state_name: str = state._value_
         self.data = data
         self.entity_seq = 0
         self.epoch = 0
         self.ended = False
+        self.on_ended: Callable[[], None] | None = None
+        """Called once, when its last record is written, or will never be."""
+        self.on_buried: Callable[[], None] | None = None
+        """Called once, when its last record is durable, or will never be written."""
         self.born_seq = 0
         self.born_at = self.changed_at = 0.0
         self._ledger = ledger
-        self._timers: list[str] = []
-
-    @property
-    def kind(self) -> Kind:
-        return self.lifecycle.kind
+        self._timers: list[str] | None = None
 
     # ------------------------------------------------------------------ birth, facts
     def born(self, cause: Cause) -> LifecycleEvent:
         """The first record of its log."""
-        record = self._record("Born", "born", cause, metadata=msgspec.to_builtins(self.data))
+        record = self._record(Draft(name="Born", outcome="born", cause=cause, metadata=msgspec.to_builtins(self.data)))
         self.born_seq, self.born_at, self.changed_at = record.seq, record.timestamp, record.timestamp
         return record
 
     def note(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
         """A fact about it that changes no state."""
-        return self._record(name, "fact", cause, metadata=metadata, **described)
+        return self._record(Draft(name=name, outcome="fact", cause=cause, metadata=metadata, **described))
 
     # ------------------------------------------------------------------ events
     def receive(self, ctx: Context, message: Any) -> Any:
@@ -92,79 +116,108 @@ class Entity:
         return DEFERRED
 
     def _apply(self, ctx: Context, event: Event, cause: Cause, reply: Any) -> None:
+        name = type(event).name()
         if self.lifecycle.stale(self.data, event):
-            self._record(type(event).name(), "stale", cause, event=event, reply=reply)
+            self._record(Draft(name=name, outcome="stale", cause=cause, event=event, reply=reply))
             return
         try:
             step = self.lifecycle.machine.step(self.state, self.data, event)
         except IllegalTransition as refusal:
-            self._refuse(event, cause, refusal, reply)
+            self._refuse(name, event, cause, str(refusal), reply)
             return
-        came_from, self.state, self.data = self.state, step.state, step.data
-        if came_from is not self.state:
+        came_from, from_state = self.state, self.state_name
+        self.state, self.data = step.state, step.data
+        if came_from is not step.state:
+            self.state_name = step.state._value_
             self._leave_state(ctx)
-        self.ended = any(isinstance(effect, Bury) for effect in step.effects) or (
-            self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal
-        )
+        self.ended = self.ended or self._ends(step.effects)
         record = self._record(
-            type(event).name(),
-            "transition",
-            cause,
-            event=event,
-            effects=step.effects,
-            from_state=str(came_from.value),
-            severity=severity_of(event, step.effects),
-            ended=self.ended,
-            reply=reply,
-            **_described(event),
+            Draft(
+                name=name,
+                outcome="transition",
+                cause=cause,
+                event=event,
+                effects=step.effects,
+                from_state=from_state,
+                reason=_reason(event),
+                transition_reason=_word(event, "transition_reason"),
+                abort_reason=_word(event, "abort_reason"),
+                abort_id=getattr(event, "abort_id", None) if "abort_id" in event.__struct_fields__ else None,
+                severity=severity_of(event, step.effects),
+                ended=self.ended,
+                reply=reply,
+            )
         )
         self.changed_at = record.timestamp
+        if self.ended:
+            self._tell_end()
 
-    def _refuse(self, event: Event, cause: Cause, refusal: IllegalTransition, reply: Any) -> None:
-        name, words = type(event).name(), str(refusal)
-        self._record(name, "refused", cause, event=event, reason=words, severity=Severity.WARNING)
+    def _ends(self, effects: Sequence[Effect]) -> bool:
+        """True if this event ends its log."""
+        for effect in effects:
+            if isinstance(effect, Bury):
+                return True
+        return self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal
+
+    def _tell_end(self) -> None:
+        hear, self.on_ended = self.on_ended, None
+        if hear is not None:
+            hear()
+
+    def move(self, parent_id: str | None) -> None:
+        """It belongs to another one from now on: who it belonged to does not wait for its last record."""
+        self.parent_id = parent_id
+        self._tell_end()
+
+    def leave(self) -> None:
+        """Nothing more will be heard of it."""
+        self._tell_end()
+        hear, self.on_buried = self.on_buried, None
+        if hear is not None:
+            hear()
+
+    def _refuse(self, name: str, event: Event, cause: Cause, words: str, reply: Any) -> None:
+        refused = Draft(
+            name=name, outcome="refused", cause=cause, event=event, reason=words, severity=Severity.WARNING, reply=None
+        )
+        self._record(refused)
         if reply is not None:
             reply.fail(Refused(words))
 
     def _leave_state(self, ctx: Context) -> None:
         self.epoch += 1
-        for name in self._timers:
-            ctx.cancel_timer(name)
-        self._timers.clear()
+        if self._timers:
+            for name in self._timers:
+                ctx.cancel_timer(name)
+            self._timers = None
 
     def start_timer(self, ctx: Context, effect: StartTimer, epoch: int, cause: Cause) -> None:
         """Perform a timer effect, unless the state that wanted it is over."""
         if not effect.lasting:
             if epoch != self.epoch:
                 return
-            self._timers.append(effect.name)
+            self._timers = [*(self._timers or ()), effect.name]
         ctx.set_timer(effect.name, effect.delay_s, effect.event, cause=cause)
 
     # ------------------------------------------------------------------ records
-    def _record(self, name: str, outcome: str, cause: Cause, **fields: Any) -> LifecycleEvent:
+    def _record(self, draft: Draft) -> LifecycleEvent:
         self.entity_seq += 1
-        return self._ledger.record(
-            kind=self.kind.value,
-            entity_id=self.id,
-            entity_seq=self.entity_seq,
-            parent_id=self.parent_id,
-            state=str(self.state.value),
-            data=self.data,
-            name=name,
-            outcome=outcome,
-            cause=cause,
-            epoch=self.epoch,
-            **fields,
-        )
+        return self._ledger.record(self, draft)
 
 
-def _described(event: Event) -> dict[str, Any]:
+def _reason(event: Event) -> str:
     """What people ask of a record first, wherever the event keeps it."""
-    verdict = getattr(event, "verdict", None)
-    found = verdict if isinstance(verdict, Verdict) else None
-    return {
-        "reason": getattr(event, "reason", "") or getattr(event, "message", "") or (found.error if found else ""),
-        "transition_reason": getattr(event, "transition_reason", None) or (found.transition_reason if found else None),
-        "abort_reason": getattr(event, "abort_reason", None) or (found.abort_reason if found else None),
-        "abort_id": getattr(event, "abort_id", None),
-    }
+    fields = event.__struct_fields__
+    for name in ("reason", "message"):
+        if name in fields and (words := getattr(event, name)):
+            return str(words)
+    return event.verdict.error if "verdict" in fields else ""  # type: ignore[attr-defined]
+
+
+def _word(event: Event, name: str) -> str | None:
+    """One of the reasons that have a name, the event's own or its verdict's."""
+    fields = event.__struct_fields__
+    found: str | None = getattr(event, name) if name in fields else None
+    if found is None and "verdict" in fields:
+        found = getattr(event.verdict, name)  # type: ignore[attr-defined]
+    return found

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import anyio
 
 from actors import ActorStopped
-from supervisor.abort_state import AbortState
 from supervisor.effects import (
     Answer,
     BuildPrompt,
@@ -33,7 +32,7 @@ from supervisor.effects import (
     Verify,
 )
 from supervisor.kinds import AGENT_KIND, TURN_KIND
-from supervisor.ladder import climb
+from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Owed
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.events import (
@@ -55,7 +54,7 @@ from supervisor.logs import get_logger
 from supervisor.policy import build_prompt, too_often
 from supervisor.ports import Workspace
 from supervisor.tree import Link, Outcome, Tree, Work
-from supervisor.vocabulary import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, CancelMode, Exit, TransitionReason, Verdict
 
 __all__ = ["CLEANUP_S", "Hands", "MakeLink"]
 
@@ -65,7 +64,7 @@ CLEANUP_S = 5.0
 MakeLink = Callable[[Work, str, int, str], Link]
 """Makes the link for a session's next agent: (work, agent id, incarnation, prompt)."""
 
-DRIVING = CancelSession | CancelStep | ForceStopSession | EndScope | LaunchAgent | SendPrompt
+DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, EndScope, LaunchAgent, SendPrompt})
 """Effects after which what the agent does, or stops doing, has a new reason."""
 
 _log = get_logger()
@@ -76,7 +75,8 @@ class Hands:
 
     Args:
         tree: whom they concern.
-        janitor: the actor in whose scope ends are joined; it outlives every session.
+        janitor: the actor in whose scope turns are cleaned up after; it outlives every session.
+        endings: how sessions end.
         make_link: how an agent is had.
         workspace: where sessions work.
         answered: called with (request id, outcome) when a request has its answer.
@@ -86,12 +86,14 @@ class Hands:
         self,
         tree: Tree,
         janitor: str,
+        endings: Endings,
         make_link: MakeLink,
         workspace: Workspace,
         answered: Callable[[str, Outcome], None],
     ) -> None:
         self._tree = tree
         self._janitor = janitor
+        self._endings = endings
         self._make_link = make_link
         self._workspace = workspace
         self._answered = answered
@@ -104,22 +106,21 @@ class Hands:
             return
         session_id = getattr(entity.data, "session_id", owed.entity_id)
         work = self._tree.works.get(session_id)
-        cause = Cause(owed.seq, owed.effect_id, owed.entity_id)
-        done = Cause(owed.seq, None, owed.entity_id)
         match owed.effect:
             case Tell(to=to, event=event):
+                cause = Cause(owed.seq, owed.effect_id, owed.entity_id)
                 if self._is_heard(to) and self._tree.tell(to, event, cause=cause):
                     return  # it is settled with the record of that event
             case Bury():
                 self._tree.bury(owed.entity_id)
             case StartTimer() as effect:
                 if effect.name == "backoff" and work is not None:
-                    self._look_before_retry(work, done)
+                    self._look_before_retry(work, Cause(owed.seq, None, owed.entity_id))
                 ctx = self._tree.system.context(owed.entity_id)
                 if ctx is not None:
-                    entity.start_timer(ctx, effect, owed.epoch, done)
+                    entity.start_timer(ctx, effect, owed.epoch, Cause(owed.seq, None, owed.entity_id))
             case effect if work is not None:
-                self._perform_for(work, owed.entity_id, effect, done)
+                self._perform_for(work, owed.entity_id, effect, Cause(owed.seq, None, owed.entity_id))
         self._tree.ledger.settle(owed.effect_id)
 
     def _is_heard(self, entity_id: str) -> bool:
@@ -128,9 +129,7 @@ class Hands:
         return entity is not None and not entity.ended
 
     def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
-        if (
-            isinstance(effect, DRIVING) and not work.ending
-        ):  # the first reason wins: who hurries an end is not its cause
+        if type(effect) in DRIVING and not work.ending:  # the first reason wins: who hurries an end is not its cause
             work.because = cause.seq
         match effect:
             case CancelSession(reason=reason, abort_id=abort_id, abort_reason=abort_reason):
@@ -140,7 +139,7 @@ class Hands:
             case ForceStopSession(reason=reason):
                 self._kill(work, reason)
             case EndScope(abort_id=abort_id, now=now):
-                self._end_scope(work, cause, abort_id, now)
+                self._endings.begin(work, cause, abort_id, now=now)
             case CancelTool():
                 self._cancel_tool(work, entity_id, effect, cause)
             case Answer(request_id=request_id, outcome=outcome, error=error):
@@ -335,32 +334,6 @@ class Hands:
     def _kill(self, work: Work, reason: str) -> None:
         if work.link is not None and not work.link.ended.is_set():
             work.link.kill(Verdict(exit=Exit.ERROR, error=reason, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
-
-    def _end_scope(self, work: Work, cause: Cause, abort_id: str | None, now: bool) -> None:
-        if now:
-            self._hurry(work)
-        if work.ending:
-            return
-        work.ending = work.told = True
-        work.asked = work.asked or self._unasked(work)
-        work.heard.set()
-        ctx = self._tree.system.context(self._janitor)
-        assert ctx is not None, "the janitor outlives every session"
-        ctx.start_task(climb, self._tree, work, cause, abort_id, name=f"end of {work.session_id}")
-
-    def _unasked(self, work: Work) -> AbortState:
-        """It ends by itself: its own last error is the first reason."""
-        reason = self._tree.entity(work.session_id).data.last_error
-        deadline = anyio.current_time() + work.policy.ladder.total_s
-        return AbortState(abort_id=None, reason=reason, severity=Rung.REQUEST, deadline=deadline)
-
-    def _hurry(self, work: Work) -> None:
-        pending = [work]
-        while pending:
-            one = pending.pop()
-            one.hurry()
-            below = self._tree.children_of(one.session_id)
-            pending += [child for child in below if child.mode is CancelMode.WAIT_COMPLETED]
 
     def _cancel_tool(self, work: Work, turn_id: str, effect: CancelTool, cause: Cause) -> None:
         tool_id = f"{turn_id}:c{effect.number}"

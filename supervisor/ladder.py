@@ -2,22 +2,28 @@
 
 Each rung has a budget, and the next begins when it is used up. The first two are climbed here; terminate and kill
 are the shielded end of every process context, so they happen however a scope is left. A hurried end starts at kill.
-Nothing here waits for a disk.
+Nothing here waits, for a disk or for anything else: an end goes on when the last task or child of its session has
+ended, or when a timer says that the rung's time is up. So ten thousand ends are as many values, and no task.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import anyio
 
+from actors import Context
 from supervisor.abort import ProcessFate, RungsDue, rungs_due
+from supervisor.abort_state import AbortState, same_abort
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import Ended, OperatorStop
+from supervisor.logs import get_logger
 from supervisor.tree import EndReport, Tree, Work
 from supervisor.vocabulary import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
 
-__all__ = ["climb", "highest"]
+__all__ = ["SLACK_S", "Endings", "highest"]
 
 SLACK_S = 5.0
 """What a loaded machine may add to the terminate and kill rungs before a scope is given up."""
@@ -25,117 +31,247 @@ SLACK_S = 5.0
 RECORDED_S = 60.0
 """How long a session's last record waits for those of its turns and agents: they need a disk, its end does not."""
 
+_log = get_logger()
 
-async def climb(tree: Tree, work: Work, cause: Cause, abort_id: str | None) -> None:
-    """Join everything below a session, then write its last record."""
-    rungs = _Rungs(tree, work, cause, abort_id)
-    rungs.end_children()
-    rung = await rungs.climb()
-    survivors = sum(abs(fate.survivors) for fate in work.fates)
-    took_s = anyio.current_time() - rungs.began
-    work.report = EndReport(rung, took_s, tree.ledger.clock.wall.time(), survivors)
-    work.over.set()
-    with anyio.move_on_after(RECORDED_S):
-        for below in tree.system.children(work.session_id):
-            await tree.buried(below)
-    ended = Ended(rung=rung.value, took_s=round(took_s, 6), survivors=survivors)
-    tree.tell(work.session_id, ended, cause=cause)
+ROUNDING_S = 1e-6
+"""Two deadlines that differ by less are the same one, taken there and back through a difference."""
 
 
-class _Rungs:
-    """One session's way up the ladder. How long each rung may take is looked up again whenever its end is pressed."""
+class _Climb:
+    """One session's end under way: the rung it is on, since when, and why. ``rung`` is ``None`` once it is over."""
 
-    def __init__(self, tree: Tree, work: Work, cause: Cause, abort_id: str | None) -> None:
-        self.began = anyio.current_time()
-        self._tree, self._work = tree, work
-        self._cause, self._abort_id = cause, abort_id
-        self._fates_before = len(work.fates)
-        self._requested: list[Work] = []
+    __slots__ = ("abort_id", "began", "cause", "fates_before", "rung", "work")
 
-    # ------------------------------------------------------------------ what is below
-    def end_children(self) -> None:
-        """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
-        for child in self._tree.children_of(self._work.session_id):
-            if child.mode is not CancelMode.ABANDON:
-                self._tell(child)
-            if child.mode is not CancelMode.WAIT_COMPLETED:
-                self._tree.rehome(child, self._cause, self._abort_id)
-            if child.mode is CancelMode.WAIT_REQUESTED:
-                self._requested.append(child)
+    def __init__(self, work: Work, cause: Cause, abort_id: str | None, began: float) -> None:
+        self.work = work
+        self.cause = cause
+        self.abort_id = abort_id
+        self.rung: Rung | None = Rung.REQUEST
+        self.began = began
+        self.fates_before = len(work.fates)
 
-    def _tell(self, child: Work) -> None:
-        stop = OperatorStop(
-            reason=f"its parent {self._work.session_id} ended",
-            abort_id=self._abort_id,
-            abort_reason=AbortReason.PARENT_ABORTED,
-            transition_reason=TransitionReason.ABORTED,
-        )
-        waits = child.mode is CancelMode.WAIT_COMPLETED
-        within_s = self.began + self._due.kill_s - anyio.current_time() if waits else None
-        self._tree.end(child.session_id, stop, cause=self._cause, within_s=within_s)
-
-    # ------------------------------------------------------------------ rung by rung
     @property
-    def _due(self) -> RungsDue:
-        asked = self._work.asked
+    def due(self) -> RungsDue:
+        """When each rung is over, in seconds after it began. Looked up again whenever its end is pressed."""
+        asked = self.work.asked
         within_s = asked.deadline - self.began if asked is not None else None
-        return rungs_due(self._work.policy.ladder, within_s)
+        return rungs_due(self.work.policy.ladder, within_s)
 
-    async def climb(self) -> Rung:
-        """Up to the rung that ends it."""
-        work = self._work
-        if not work.hurried.is_set():
+
+class _Overdue(NamedTuple):
+    """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
+
+    session_id: str
+    rung: Rung | None
+
+
+class Endings:
+    """All the ends that are under way, and the actor that hears their timers. It outlives every session."""
+
+    def __init__(self, tree: Tree, actor_id: str) -> None:
+        self._tree = tree
+        self._actor_id = actor_id
+        self._climbs: dict[str, _Climb] = {}
+        self._rested: deque[Callable[[], None]] = deque()
+        self._looking = False
+        tree.on_rest, tree.on_recorded, tree.on_pressed = self._rest, self._recorded, self._pressed
+
+    def __len__(self) -> int:
+        """How many ends are under way."""
+        return len(self._climbs)
+
+    def receive(self, ctx: object, message: object) -> None:
+        if not isinstance(message, _Overdue):
+            _log.error("an end could not be joined", what=str(message))
+            return
+        climb = self._climbs.get(message.session_id)
+        if climb is not None and climb.rung is message.rung:
+            self._overdue(climb)
+
+    # ------------------------------------------------------------------ the climb
+    def begin(self, work: Work, cause: Cause, abort_id: str | None, *, now: bool) -> None:
+        """End everything below a session, then have its last record written. *now*: if that is under way, at once."""
+        if now:
+            self._hurry(work)
+        if work.ending:
+            return
+        began = anyio.current_time()
+        work.ending = work.told = True
+        work.asked = work.asked or self._unasked(work, began)
+        work.heard.set()
+        climb = _Climb(work, cause, abort_id, began)
+        self._end_children(climb)
+        self._climbs[work.session_id] = climb
+        first = Rung.KILL if work.hurried else Rung.REQUEST
+        if work.busy:
+            self._step_to(climb, first)
+        else:
+            climb.rung = first
+            self._rest(work)
+
+    def _unasked(self, work: Work, began: float) -> AbortState:
+        """It ends by itself: its own last error is the first reason."""
+        reason = self._tree.entity(work.session_id).data.last_error
+        deadline = began + work.policy.ladder.total_s
+        return AbortState(abort_id=None, reason=reason, severity=Rung.REQUEST, deadline=deadline)
+
+    def _end_children(self, climb: _Climb) -> None:
+        """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
+        work = climb.work
+        self._tell_children(climb)
+        for child in [one for one in work.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
+            if child.mode is CancelMode.WAIT_REQUESTED:
+                work.wait_for(child.heard)
+            self._tree.rehome(child, climb.cause, climb.abort_id)
+
+    def _tell_children(self, climb: _Climb) -> None:
+        """Who is waited for has no longer than this session; who was told so already is not told again."""
+        work, stop = climb.work, None
+        if not work.children:
+            return
+        deadline = climb.began + climb.due.kill_s
+        for child in list(work.children.values()):
+            waits = child.mode is CancelMode.WAIT_COMPLETED
+            known = child.asked
+            if child.mode is CancelMode.ABANDON or (
+                known is not None
+                and same_abort(known, climb.abort_id)
+                and (not waits or known.deadline <= deadline + ROUNDING_S)
+            ):
+                continue
+            stop = stop or _parent_ended(work, climb.abort_id)
+            within_s = deadline - anyio.current_time() if waits else None
+            self._tree.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
+
+    def _step_to(self, climb: _Climb, rung: Rung) -> None:
+        """Do what the rung does, and set the timer for the next one."""
+        work, climb.rung = climb.work, rung
+        if rung is Rung.REQUEST:
             if work.link is not None:
                 work.link.finish()
-            if await self._joined(lambda: self._due.request_s):
-                return Rung.REQUEST
-        if not work.hurried.is_set():
-            self._tree.cancel_scope(work.session_id, self._abort_id or Rung.CANCEL)
-            if await self._joined(self._give_way_s):
-                return highest(work.fates[self._fates_before :])
+        elif rung is Rung.CANCEL:
+            self._tree.cancel_scope(work.session_id, climb.abort_id or Rung.CANCEL)
+        else:
+            self._kill(work)
+            self._tree.cancel_scope(work.session_id, climb.abort_id or Rung.KILL)
+        self._set_timer(climb, rung)
+
+    def _set_timer(self, climb: _Climb, rung: Rung) -> None:
+        ladder, due = climb.work.policy.ladder, climb.due
+        if rung is Rung.REQUEST:
+            left_s = climb.began + due.request_s - anyio.current_time()
+        elif rung is Rung.CANCEL:
+            # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
+            give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
+            left_s = climb.began + give_way_s - anyio.current_time()
+        else:
+            left_s = ladder.kill_s + SLACK_S
+        session_id = climb.work.session_id
+        self._context.set_timer(session_id, max(left_s, 0.0), _Overdue(session_id, rung))
+
+    def _kill(self, work: Work) -> None:
+        words = "it was ended at once"
         if work.link is not None:
-            intent = Verdict(exit=Exit.ERROR, error="it was ended at once", abort_reason=AbortReason.SHUTDOWN_SIGNAL)
-            work.link.kill(intent)
-        self._tree.cancel_scope(work.session_id, self._abort_id or Rung.KILL)
-        bound_s = anyio.current_time() - self.began + work.policy.ladder.kill_s + SLACK_S
-        return Rung.KILL if await self._joined(lambda: bound_s, at_once=True) else Rung.ABANDON
+            work.link.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
-    def _give_way_s(self) -> float:
-        """Process contexts climb terminate and kill by themselves; where there is no time for that, they are told."""
-        due = self._due
-        return due.terminate_s if due.kill_s < self._work.policy.ladder.total_s else due.kill_s + SLACK_S
+    def _overdue(self, climb: _Climb) -> None:
+        match climb.rung:
+            case Rung.REQUEST:
+                self._step_to(climb, Rung.CANCEL)
+            case Rung.CANCEL:
+                self._step_to(climb, Rung.KILL)
+            case Rung.KILL:
+                climb.rung = Rung.ABANDON
+                self._rest(climb.work)
+            case _:
+                self._conclude(climb)
 
-    async def _joined(self, bound_s: Callable[[], float], *, at_once: bool = False) -> bool:
-        """Wait until the session's tasks and its children have ended; ``False`` if time or patience ran out first.
+    # ------------------------------------------------------------------ more urgent than before
+    def _hurry(self, work: Work) -> None:
+        """What is ending below it, and it itself, goes on at the kill rung; what is to end will begin there."""
+        pending = [work]
+        while pending:
+            one = pending.pop()
+            one.hurried = True
+            climb = self._climbs.get(one.session_id)
+            if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
+                self._step_to(climb, Rung.KILL)
+            pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
 
-        *bound_s* counts from the beginning of the climb; *at_once*: it cannot be hurried any more.
-        """
-        done = False
-        work = self._work
+    def _pressed(self, work: Work) -> None:
+        """Its deadline is sooner now: so is that of each rung, and of whom it waits for."""
+        climb = self._climbs.get(work.session_id)
+        if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
+            self._soon(lambda: self._press(climb))
 
-        async def join(scope: anyio.CancelScope) -> None:
-            nonlocal done
-            for child in self._requested:
-                await child.heard.wait()
-            for child in self._tree.children_of(work.session_id):
-                await child.over.wait()
-            await work.quiet()
-            done = True
-            scope.cancel()
+    def _press(self, climb: _Climb) -> None:
+        if climb.rung in (Rung.REQUEST, Rung.CANCEL):
+            self._set_timer(climb, climb.rung)
+            self._tell_children(climb)
 
-        async def heed(bound: anyio.CancelScope) -> None:
-            while at_once or not work.hurried.is_set():
-                await work.pressed.wait()
-                bound.deadline = self.began + bound_s()
-                for child in self._tree.children_of(work.session_id):
-                    self._tell(child)
-            bound.cancel()
+    # ------------------------------------------------------------------ the end
+    def _rest(self, work: Work) -> None:
+        """Nothing works for it any more. The end of one may be what its parent waited for."""
+        climb = self._climbs.get(work.session_id)
+        if climb is not None and climb.rung is not None:
+            self._soon(lambda: self._be_over(climb))
 
-        with anyio.CancelScope(deadline=self.began + bound_s()) as bound:
-            async with anyio.create_task_group() as group:
-                group.start_soon(join, group.cancel_scope)
-                group.start_soon(heed, bound)
-        return done
+    def _soon(self, look: Callable[[], None]) -> None:
+        """One after the other: what follows from a look is looked at next, so that depth is no recursion."""
+        self._rested.append(look)
+        if not self._looking:
+            self._looking = True
+            try:
+                while self._rested:
+                    self._rested.popleft()()
+            finally:
+                self._looking = False
+
+    def _be_over(self, climb: _Climb) -> None:
+        work, rung = climb.work, climb.rung
+        if rung is None:
+            return
+        took_s = anyio.current_time() - climb.began
+        self._context.cancel_timer(work.session_id)
+        if rung is Rung.CANCEL:
+            rung = highest(work.fates[climb.fates_before :])
+        survivors = sum(abs(fate.survivors) for fate in work.fates)
+        work.report = EndReport(rung, took_s, self._tree.ledger.clock.wall.time(), survivors)
+        climb.rung = None
+        work.leave()
+        if work.unrecorded:
+            self._context.set_timer(work.session_id, RECORDED_S, _Overdue(work.session_id, None))
+        else:
+            self._conclude(climb)
+
+    def _recorded(self, work: Work) -> None:
+        """Everything below it has its last record."""
+        climb = self._climbs.get(work.session_id)
+        if climb is not None and climb.rung is None:
+            self._context.cancel_timer(work.session_id)
+            self._conclude(climb)
+
+    def _conclude(self, climb: _Climb) -> None:
+        report = climb.work.report
+        assert report is not None, "what is over has a report"
+        del self._climbs[climb.work.session_id]
+        ended = Ended(rung=report.rung.value, took_s=round(report.took_s, 6), survivors=report.survivors)
+        self._tree.tell(climb.work.session_id, ended, cause=climb.cause)
+
+    @property
+    def _context(self) -> Context:
+        ctx = self._tree.system.context(self._actor_id)
+        assert ctx is not None, "it outlives every session"
+        return ctx
+
+
+def _parent_ended(work: Work, abort_id: str | None) -> OperatorStop:
+    return OperatorStop(
+        reason=f"its parent {work.session_id} ended",
+        abort_id=abort_id,
+        abort_reason=AbortReason.PARENT_ABORTED,
+        transition_reason=TransitionReason.ABORTED,
+    )
 
 
 def highest(fates: Sequence[ProcessFate]) -> Rung:

@@ -7,27 +7,31 @@ and whoever owns the ledger hears of it once.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 import msgspec
+import trio
 
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
 from supervisor.effects import SupervisorEffect, encoded
 from supervisor.logs import get_logger
+from supervisor.moments import Moment
 from supervisor.ports import Append, Journal, JournalError, WallClock
 from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["BATCH_MAX", "Cause", "Clock", "Ledger", "Owed"]
+__all__ = ["BATCH_MAX", "Cause", "Clock", "Draft", "Ledger", "Owed", "Subject"]
 
 BATCH_MAX = 128
 """Records per transaction: about where rows per second peak (benchmarks/journal.py); more only adds latency."""
 
 
 _log = get_logger()
+_encode = msgspec.json.Encoder().encode
 
 
 class Cause(NamedTuple):
@@ -38,14 +42,51 @@ class Cause(NamedTuple):
     actor: str = "supervisor"
 
 
-class Owed(NamedTuple):
-    """An effect of a recorded event, with the state epoch of its entity when it was decided."""
+class Owed(msgspec.Struct, frozen=True, gc=False):
+    """An effect of a recorded event, with the state epoch of its entity when it was decided.
+
+    An exempt one is performed at once, so the journal never owes it, and it has no ``effect_id``.
+    """
 
     entity_id: str
-    effect_id: str
+    effect_id: str | None
     effect: Effect
     seq: int
     epoch: int
+
+
+class Subject(Protocol):
+    """Whom a record is about, as it is after the event."""
+
+    id: str
+    parent_id: str | None
+    kind_name: str
+    state_name: str
+    data: Any
+    entity_seq: int
+    epoch: int
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a record says, beside whom it is about. *reply* gets the record when it is durable.
+
+    ``outcome`` and the words are those of :class:`LifecycleEvent`; ``ended`` marks the last record of the entity.
+    """
+
+    name: str
+    outcome: str
+    cause: Cause
+    event: Event | None = None
+    effects: Sequence[Effect] = ()
+    from_state: str = ""
+    metadata: dict[str, Any] | None = None
+    reason: str = ""
+    transition_reason: str | None = None
+    abort_reason: str | None = None
+    abort_id: str | None = None
+    severity: str = "info"
+    ended: bool = False
+    reply: Any = None
 
 
 class Clock:
@@ -56,15 +97,21 @@ class Clock:
 
     def __init__(self, wall: WallClock) -> None:
         self.wall = wall
-        self._offset = wall.time() - anyio.current_time()
+        self._loop_s = loop_clock()
+        self._offset = wall.time() - self._loop_s()
 
     def now(self) -> float:
-        return anyio.current_time() + self._offset
+        return self._loop_s() + self._offset
 
 
-class _Pending(NamedTuple):
+def loop_clock() -> Callable[[], float]:
+    """What reads the clock of the event loop that runs (seconds): looked up once, since that takes ten readings."""
+    return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
+
+
+class _Pending(msgspec.Struct, frozen=True, gc=False):
     append: Append
-    owed: tuple[Owed, ...]
+    owed: Sequence[Owed]
     reply: ReplyPort | None
 
 
@@ -96,7 +143,7 @@ class Ledger:
         self._settled: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._work = anyio.Event()
-        self._clean = anyio.Event()
+        self._clean = Moment()
         self._clean.set()
         self.error: JournalError | None = None
 
@@ -105,68 +152,66 @@ class Ledger:
         """The number of the newest record, durable or not."""
         return self._seq
 
-    def record(
-        self,
-        *,
-        kind: str,
-        entity_id: str,
-        entity_seq: int,
-        parent_id: str | None,
-        state: str,
-        data: msgspec.Struct,
-        name: str,
-        outcome: str,
-        cause: Cause,
-        epoch: int,
-        event: Event | None = None,
-        effects: Sequence[Effect] = (),
-        from_state: str = "",
-        metadata: dict[str, Any] | None = None,
-        ended: bool = False,
-        reply: ReplyPort | None = None,
-        **described: Any,
-    ) -> LifecycleEvent:
-        """Hand over one record; exempt effects are performed before this returns. *reply* gets it when durable."""
-        encoded_data = msgspec.json.encode(data)  # before anything has changed: text that is no text fails here
+    def record(self, subject: Subject, draft: Draft) -> LifecycleEvent:
+        """Hand over one record; exempt effects are performed before this returns."""
+        data = _encode(subject.data)  # before anything has changed: text that is no text fails here
         self._seq += 1
+        event, cause = draft.event, draft.cause
         record = LifecycleEvent(
             seq=self._seq,
             timestamp=self.clock.wall.time(),
             monotonic_s=event.at if event is not None else self.clock.now(),
-            entity_type=kind,
-            entity_id=entity_id,
-            entity_seq=entity_seq,
-            event=name,
-            from_status=from_state,
-            to_status=state,
-            outcome=outcome,
+            entity_type=subject.kind_name,
+            entity_id=subject.id,
+            entity_seq=subject.entity_seq,
+            event=draft.name,
+            from_status=draft.from_state,
+            to_status=subject.state_name,
+            outcome=draft.outcome,
             actor=cause.actor,
+            reason=draft.reason,
+            transition_reason=draft.transition_reason,
+            abort_reason=draft.abort_reason,
+            abort_id=draft.abort_id,
             cause_id=cause.seq,
-            metadata=metadata if metadata is not None else _fields(event),
-            **described,
+            severity=draft.severity,
+            metadata=draft.metadata if draft.metadata is not None else _fields(event),
         )
-        owed = tuple(
-            Owed(entity_id, f"{self._seq}.{number}", effect, self._seq, epoch) for number, effect in enumerate(effects)
-        )
-        append = Append(
-            record=record,
-            parent_id=parent_id,
-            state=state,
-            data=encoded_data,
-            owed=tuple((one.effect_id, encoded(one.effect)) for one in owed),
-            settled=self._take_settled(cause),
-            ended=ended,
-        )
-        if self.error is not None and reply is not None:
-            reply.fail(self.error)
-        exempt = [one for one in owed if isinstance(one.effect, SupervisorEffect) and one.effect.exempt]
-        later = tuple(one for one in owed if one not in exempt)
-        self._pending.append(_Pending(append, later, reply))
-        self._clean = self._clean if not self._clean.is_set() else anyio.Event()
-        self._work.set()
+        exempt, later = self._sorted(subject, draft.effects) if draft.effects else ((), ())
+        self._hand_over(subject, draft, record, data, later)
         for one in exempt:
             self._perform(one)
         return record
+
+    def _sorted(self, subject: Subject, effects: Sequence[Effect]) -> tuple[list[Owed], list[Owed]]:
+        """The effects that do not wait, and those that do."""
+        exempt: list[Owed] = []
+        later: list[Owed] = []
+        for number, effect in enumerate(effects):
+            if isinstance(effect, SupervisorEffect) and effect.exempt:
+                exempt.append(Owed(subject.id, None, effect, self._seq, subject.epoch))
+            else:
+                later.append(Owed(subject.id, f"{self._seq}.{number}", effect, self._seq, subject.epoch))
+        return exempt, later
+
+    def _hand_over(
+        self, subject: Subject, draft: Draft, record: LifecycleEvent, data: bytes, later: Sequence[Owed]
+    ) -> None:
+        append = Append(
+            record=record,
+            parent_id=subject.parent_id,
+            state=subject.state_name,
+            data=data,
+            owed=tuple([(one.effect_id or "", encoded(one.effect)) for one in later]) if later else (),
+            settled=self._take_settled(draft.cause) if self._settled or draft.cause.effect_id is not None else (),
+            ended=draft.ended,
+        )
+        if self.error is not None and draft.reply is not None:
+            draft.reply.fail(self.error)
+        self._pending.append(_Pending(append, later, draft.reply))
+        if self._clean.is_set():
+            self._clean = Moment()
+            self._work.set()
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
@@ -179,9 +224,10 @@ class Ledger:
         while self._then and self._then[0][0] <= seq:
             self._then.popleft()[1]()
 
-    def settle(self, effect_id: str) -> None:
+    def settle(self, effect_id: str | None) -> None:
         """The effect has been performed; that becomes durable with the next record."""
-        self._settled.append(effect_id)
+        if effect_id is not None:
+            self._settled.append(effect_id)
 
     def _take_settled(self, cause: Cause) -> tuple[str, ...]:
         settled, self._settled = self._settled, []
@@ -253,5 +299,5 @@ def _fields(event: Event | None) -> dict[str, Any]:
     if event is None:
         return {}
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    fields.pop("at", None)
+    del fields["at"]
     return fields

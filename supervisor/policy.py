@@ -112,11 +112,12 @@ def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:
     """
     if isinstance(event, FatalError):
         return Severity.CRITICAL
-    if any(isinstance(effect, LogFatal) for effect in effects):
-        return Severity.ERROR
+    for effect in effects:
+        if isinstance(effect, LogFatal):
+            return Severity.ERROR
     if isinstance(event, OperatorStop) and event.abort_id is not None:
         return Severity.WARNING
-    verdict = getattr(event, "verdict", None)
-    if isinstance(verdict, Verdict) and verdict.exit is not Exit.SUCCESS:
-        return Severity.WARNING
+    if "verdict" in event.__struct_fields__:
+        verdict: Verdict = event.verdict  # type: ignore[attr-defined]
+        return Severity.INFO if verdict.exit is Exit.SUCCESS else Severity.WARNING
     return Severity.INFO

@@ -326,7 +326,7 @@ class Fenced(JournalError):
     """Another writer was there first: the entity's version is not the expected one, or the epoch is over."""
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True):
+class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one event changes for one entity, all or nothing.
 
     ``record.entity_seq`` must be the entity's last one plus 1. ``state`` and ``data`` are the entity after it
@@ -343,7 +343,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
 
 
-class EntityRow(msgspec.Struct, frozen=True, kw_only=True):
+class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entity as the journal knows it."""
 
     kind: str

@@ -35,12 +35,13 @@ from supervisor.hands import Hands
 from supervisor.inspecting import inspect
 from supervisor.journal.statedir import StateDir
 from supervisor.kinds import SESSION_KIND
-from supervisor.ladder import SLACK_S
+from supervisor.ladder import SLACK_S, Endings
 from supervisor.ledger import Cause, Clock, Ledger, Owed
 from supervisor.lifecycles.events import MessageReceived, OperatorStop, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
 from supervisor.logs import get_logger
+from supervisor.moments import Moment, first_of
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.projection import Inspected
 from supervisor.subscriptions import Subscriptions
@@ -54,6 +55,8 @@ _log = get_logger()
 
 JANITOR = ":janitor"
 """An id that no session can have."""
+ID_MAX = 200
+"""Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
 HOST = Cause(actor="host")
 
 
@@ -153,12 +156,14 @@ class Supervisor:
         self._agents = dict(agents)
         self._state_dir = state_dir
         self._taken = taken
+        self._numbers: dict[str, int] = {}
+        """The last number that was given to a name which was taken."""
         self._waiting: dict[str, Callable[[Outcome], None]] = {}
         self.subscriptions = Subscriptions(journal)
         self._messages = 0
         self._drains = False
         self._answer_given = anyio.Event()
-        self._failed = anyio.Event()
+        self._failed = Moment()
         self.stopping = anyio.Event()
         self.stop_now = anyio.Event()
         self.failure: JournalError | None = None
@@ -171,10 +176,11 @@ class Supervisor:
         )
         self.tree = Tree(system, self.ledger)
         self._aborter = Aborter(self.tree)
+        endings = Endings(self.tree, JANITOR)
         self._hands = Hands(
-            self.tree, JANITOR, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
+            self.tree, JANITOR, endings, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
         )
-        system.spawn(_Janitor(), JANITOR, shutdown_s=END_S)
+        system.spawn(endings, JANITOR, shutdown_s=END_S)
         system.on_event = self._kernel_event
 
     # ------------------------------------------------------------------ sessions
@@ -251,19 +257,20 @@ class Supervisor:
             raise Refused(f"session {name!r} is not started: the call {started_by} that asks for it is over")
         if self.stop_now.is_set() or (self.stopping.is_set() and above is None):
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
-        session_id = self._new_id(f"{parent}/{name}" if parent is not None else name)
+        session_id = self._new_id(_path(above, name) if above is not None else name)
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
-        self.tree.works[session_id] = Work(
+        work = Work(
+            self.tree,
             session_id=session_id,
-            root_id=above.root_id if above is not None and contained else session_id,
-            parent_id=parent,
+            parent=above,
             profile=profile,
             policy=policy or inherited,
             started_by=started_by,
             transcript=transcript_of(session_id, self._state_dir),
             mode=mode,
         )
+        self.tree.admit(work)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.tree.birth(
@@ -277,16 +284,18 @@ class Supervisor:
                 contained=contained,
             )
         except ActorError as error:
-            del self.tree.works[session_id]
+            self.tree.dismiss(work)
             raise Refused(f"session {name!r} is not started: {error}") from error
         return session_id
 
     def _new_id(self, wanted: str) -> str:
         """The id itself, or with the first number that makes it new in this journal."""
-        number, found = 1, wanted
+        number, found = self._numbers.get(wanted, 1), wanted
         while found in self._taken:
             number += 1
             found = f"{wanted}-{number}"
+        if number > 1:
+            self._numbers[wanted] = number
         self._taken.add(found)
         return found
 
@@ -461,7 +470,7 @@ class Supervisor:
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; look at it with --dry-run")
-        return await self.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
+        return await self._carry_out(plan, reason, actor, now, within_s)
 
     def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
         """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""
@@ -498,11 +507,15 @@ class Supervisor:
         Raises:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
         """
+        if not plan.already_ended and plan.id not in self._plan_ids(plan, now or plan.now):
+            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
+        return await self._carry_out(plan, reason, actor, now, within_s)
+
+    async def _carry_out(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
+        """Carry out a plan of the tree as it is."""
         now = now or plan.now
         if plan.already_ended:
             return await self._join(plan, reason, actor, now, within_s)
-        if plan.id not in self._plan_ids(plan, now):
-            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
         return await self._aborter.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
@@ -520,7 +533,7 @@ class Supervisor:
 
     async def _ended(self, work: Work) -> None:
         """Wait for a session's last record, which a journal that has failed will never hold."""
-        await any_of(work.ended, self._failed)
+        await first_of(work.ended, self._failed)
         if self.failure is not None and not work.ended.is_set():
             raise self.failure
 
@@ -593,7 +606,7 @@ class Supervisor:
         bound_s = max((work.policy.ladder.total_s for work in self.tree.works.values()), default=0.0)
         with anyio.move_on_after(bound_s + 3 * SLACK_S):
             while self.tree.works and self.failure is None:
-                await any_of(next(iter(self.tree.works.values())).ended, self._failed)
+                await first_of(next(iter(self.tree.works.values())).ended, self._failed)
         if self.failure is not None:
             with anyio.move_on_after(bound_s + 3 * SLACK_S):
                 for work in list(self.tree.works.values()):
@@ -661,21 +674,21 @@ class Supervisor:
     def _crashed(self, actor_id: str, error: BaseException) -> None:
         """An actor of ours has a bug. A session that has one ends with it: its tasks, and whoever waits for it."""
         _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
-        work = self.tree.works.get(actor_id)
+        work, entity = self.tree.works.get(actor_id), self.tree.entities.get(actor_id)
         if work is None:
+            if entity is not None:
+                self.tree.lose(entity)
             return
         work.ending = work.told = True
-        work.over.set()
         self.tree.bury(actor_id)
         for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == actor_id]:
             self._answered(request_id, Outcome("failed", f"the session's actor crashed: {error!r}", ""))
 
 
-class _Janitor:
-    """The actor in whose scope the ends of sessions are joined."""
-
-    def receive(self, ctx: object, message: object) -> None:
-        _log.error("an end could not be joined", what=str(message))
+def _path(above: Work, name: str) -> str:
+    """The id of a child: its path, or ``root/~/name`` where that would be too long to be written in every record."""
+    path = f"{above.session_id}/{name}"
+    return path if len(path) <= ID_MAX else f"{above.root_id}/~/{name}"
 
 
 def _check_text(field: str, text: str) -> None:

@@ -6,7 +6,7 @@ counts. Every task that works for a session is counted, so that the end of the l
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ from supervisor.entity import Entity, Lifecycle
 from supervisor.ledger import Cause, Ledger
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
+from supervisor.moments import Moment
 from supervisor.ports import EntityRow, TranscriptSink
 from supervisor.vocabulary import AbortPolicy, CancelMode, Kind, LifecycleEvent, Rung, Verdict
 
@@ -34,6 +35,9 @@ END_S = 60.0
 
 TEXT_MAX = 64 * 1024
 """Characters of an agent's last answer that are kept in memory for whoever asked for it."""
+
+HEARD_LAST = frozenset(SESSION.allowed(Session.STOPPED))
+"""What still means something to a session that is ending."""
 
 AgentFunction = Callable[[Any], Awaitable[Any]]
 """An in-process agent: it is given its turn (``supervisor.adapters.inprocess.AgentTurn``) and works on it."""
@@ -144,23 +148,25 @@ class Link(Protocol):
 
 
 class Work:
-    """What goes on for one session: its link, its tasks, and what is known of its end."""
+    """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
 
     def __init__(
         self,
+        tree: Tree,
         *,
         session_id: str,
-        root_id: str,
-        parent_id: str | None,
+        parent: Work | None,
         profile: AgentProfile,
         policy: AbortPolicy,
         started_by: str | None,
         transcript: TranscriptSink,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
     ) -> None:
+        self._tree = tree
         self.session_id = session_id
-        self.root_id = root_id
-        self.parent_id = parent_id
+        self.parent = parent
+        contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
+        self.root_id: str = parent.root_id if parent is not None and contained else session_id
         self.profile = profile
         self.policy = policy
         self.started_by = started_by
@@ -168,6 +174,9 @@ class Work:
         """What the end of its parent means to it."""
         self.transcript = transcript
         self.directory = profile.directory
+        self.children: dict[str, Work] = {}
+        """The child sessions that are alive, oldest first."""
+        self.turns: dict[str, Entity] = {}
         self.link: Link | None = None
         self.launches = 0
         self.requests = 0
@@ -180,15 +189,13 @@ class Work:
         """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
         self.crashes: list[float] = []
         self.ending = False
+        self.hurried = False
         self.interrupted_for: list[str] = []
-        self.running = anyio.Event()
-        self.heard = anyio.Event()
+        self.running = Moment()
+        self.heard = Moment()
         """It knows that it is to end."""
-        self.hurried = anyio.Event()
-        self.pressed = anyio.Event()
-        """Its end has become more urgent since; a new event each time."""
-        self.over = anyio.Event()
-        self.ended = anyio.Event()
+        self.over = Moment()
+        self.ended = Moment()
         self.report: EndReport | None = None
         self.fates: list[ProcessFate] = []
         self.text = ""
@@ -196,18 +203,15 @@ class Work:
         """The request that the text answers."""
         self.said = ""
         """What the agent said to that request in turns that succeeded."""
-        self._tasks = 0
-        self._quiet = anyio.Event()
+        self.busy = 0
+        """The tasks that work for it, and the children that are not over."""
+        self.unrecorded = 0
+        """The entities below it that its last record waits for."""
+        self._rest: Moment | None = None
 
-    def press(self) -> None:
-        """Whoever climbs its ladder looks again at how urgent that is."""
-        self.pressed.set()
-        self.pressed = anyio.Event()
-
-    def hurry(self) -> None:
-        """Its ladder goes on at the kill rung."""
-        self.hurried.set()
-        self.press()
+    @property
+    def parent_id(self) -> str | None:
+        return self.parent.session_id if self.parent is not None else None
 
     def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run ``fn(*args)`` in that actor's scope, counted as work of this session.
@@ -215,7 +219,7 @@ class Work:
         Raises:
             ActorStopped: the actor is stopping, or its scope was cancelled.
         """
-        self._tasks += 1
+        self.busy += 1
         try:
             ctx.start_task(self._counted, fn, args, name=fn.__qualname__)
         except ActorStopped:
@@ -229,16 +233,49 @@ class Work:
             self._done()
 
     def _done(self) -> None:
-        self._tasks -= 1
-        if self._tasks == 0:
-            self._quiet.set()
+        self.busy -= 1
+        if self.busy == 0:
+            if self._rest is not None:
+                self._rest.set()
+            self._tree.on_rest(self)
 
     async def quiet(self) -> None:
-        """Wait until no task works for this session."""
-        while self._tasks:
-            if self._quiet.is_set():
-                self._quiet = anyio.Event()
-            await self._quiet.wait()
+        """Wait until nothing works for this session."""
+        while self.busy:
+            if self._rest is None or self._rest.is_set():
+                self._rest = Moment()
+            await self._rest.wait()
+
+    def join(self) -> None:
+        """It is there: its parent is not quiet before it is over."""
+        if self.parent is not None:
+            self.parent.children[self.session_id] = self
+            self.parent.busy += 1
+
+    def leave(self) -> None:
+        """Everything of it has ended."""
+        if not self.over.is_set():
+            self.over.set()
+            if self.parent is not None:
+                self.parent._done()
+
+    def move(self, heir: Work | None) -> None:
+        """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
+        left, self.parent = self.parent, heir
+        if left is not None:
+            left.children.pop(self.session_id, None)
+        over = self.over.is_set()
+        if heir is not None:
+            heir.children[self.session_id] = self
+            heir.busy += not over
+        if left is not None and not over:
+            left._done()
+
+    def wait_for(self, moment: Moment) -> None:
+        """It is not quiet before that has come."""
+        if not moment.is_set():
+            self.busy += 1
+            moment.then(self._done)
 
     def say(self, text: str) -> None:
         """Keep the end of what the agent says in this turn."""
@@ -253,7 +290,12 @@ class Tree:
         self.ledger = ledger
         self.entities: dict[str, Entity] = {}
         self.works: dict[str, Work] = {}
-        self._burials: dict[str, anyio.Event] = {}
+        self.on_rest: Callable[[Work], None] = lambda work: None
+        """Called when nothing works for a session any more."""
+        self.on_recorded: Callable[[Work], None] = lambda work: None
+        """Called when everything below a session has its last record."""
+        self.on_pressed: Callable[[Work], None] = lambda work: None
+        """Called when the end of a session has become more urgent."""
 
     # ------------------------------------------------------------------ birth and end
     def birth(
@@ -280,9 +322,38 @@ class Tree:
         else:
             self.system.spawn(entity, entity_id, parent=parent_id, home=home, shutdown_s=END_S)
         self.entities[entity_id] = entity
-        self._burials[entity_id] = anyio.Event()
+        above = self.works.get(parent_id) if parent_id is not None else None
+        if above is not None:
+            self._count_in(above, entity)
         entity.born(cause)
         return entity
+
+    def _count_in(self, above: Work, entity: Entity) -> None:
+        """A session's last record comes after those of what is below it; a child session's need not be durable."""
+        above.unrecorded += 1
+        if entity.kind is Kind.TURN:
+            above.turns[entity.id] = entity
+        if entity.kind is Kind.SESSION:
+            entity.on_ended = lambda: self._count_out(above)
+        else:
+            entity.on_buried = lambda: self._count_out(above)
+
+    def _count_out(self, above: Work) -> None:
+        above.unrecorded -= 1
+        if above.unrecorded == 0 and above.over.is_set():
+            self.on_recorded(above)
+
+    def admit(self, work: Work) -> None:
+        """A session is about to be born."""
+        self.works[work.session_id] = work
+        work.join()
+
+    def dismiss(self, work: Work) -> None:
+        """It has ended, or was not born."""
+        del self.works[work.session_id]
+        work.leave()
+        if work.parent is not None:
+            del work.parent.children[work.session_id]
 
     def adopt(self, entity: Entity) -> None:
         """Take in an entity that an earlier supervisor left in the journal."""
@@ -291,19 +362,22 @@ class Tree:
 
     def bury(self, entity_id: str) -> None:
         """Its last record is durable: it leaves memory."""
-        self.entities.pop(entity_id, None)
+        entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
-        work = self.works.pop(entity_id, None)
+        work = self.works.get(entity_id)
         if work is not None:
+            self.dismiss(work)
             work.transcript.close()
             work.ended.set()
-        if entity_id in self._burials:
-            self._burials.pop(entity_id).set()
+        if entity is not None:
+            self.lose(entity)
 
-    async def buried(self, entity_id: str) -> None:
-        """Wait until the last record of an entity is durable."""
-        if entity_id in self._burials:
-            await self._burials[entity_id].wait()
+    def lose(self, entity: Entity) -> None:
+        """Nothing more will be heard of it: its session does not wait for its last record."""
+        above = self.works.get(entity.parent_id) if entity.parent_id is not None else None
+        if above is not None:
+            above.turns.pop(entity.id, None)
+        entity.leave()
 
     # ------------------------------------------------------------------ talking
     def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
@@ -321,7 +395,7 @@ class Tree:
         """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
         work = self.works.get(entity_id)
         ending = work is not None and (work.told or work.ending)
-        return not ending or type(event) in SESSION.allowed(Session.STOPPED)
+        return not ending or type(event) in HEARD_LAST
 
     def end(self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> Joined:
         """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
@@ -337,12 +411,12 @@ class Tree:
             work.told = True
             self.tell(session_id, stop, cause=cause)
             return joined
-        if stop.now and not work.hurried.is_set():
+        if stop.now and not work.hurried:
             self.tell(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
             self._note_joined(work, before, stop, cause)
         if joined is Joined.RAISED:
-            work.press()
+            self.on_pressed(work)
         return joined
 
     def _wish(self, work: Work, stop: OperatorStop, within_s: float | None) -> AbortState:
@@ -365,23 +439,21 @@ class Tree:
 
     def rehome(self, child: Work, cause: Cause, abort_id: str | None) -> None:
         """Its parent ends and it may live on: it belongs to the nearest ancestor that does not end, or to nobody."""
-        left, heir = child.parent_id, self._surviving(child.parent_id)
-        child.parent_id = heir
+        left, heir = child.parent_id, self._surviving(child.parent)
         entity = self.entities.get(child.session_id)
+        if entity is not None:
+            entity.move(heir.session_id if heir is not None else None)
+            if heir is not None:
+                self._count_in(heir, entity)
+        child.move(heir)
         if entity is not None and not entity.ended:
-            entity.parent_id = heir
-            told = {"left": left, "parent": heir, "mode": child.mode.value}
+            told = {"left": left, "parent": child.parent_id, "mode": child.mode.value}
             entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
 
-    def _surviving(self, session_id: str | None) -> str | None:
-        while session_id is not None:
-            work = self.works.get(session_id)
-            if work is None:
-                return None
-            if not (work.told or work.ending):
-                return session_id
-            session_id = work.parent_id
-        return None
+    def _surviving(self, work: Work | None) -> Work | None:
+        while work is not None and (work.told or work.ending):
+            work = work.parent
+        return work
 
     async def post(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL) -> LifecycleEvent:
         """Send *event*, wait until its record is durable, and return that.
@@ -432,52 +504,15 @@ class Tree:
 
     def children_of(self, session_id: str) -> list[Work]:
         """The child sessions that are alive, oldest first."""
-        return [work for work in self.works.values() if work.parent_id == session_id]
+        work = self.works.get(session_id)
+        return list(work.children.values()) if work is not None else []
 
-    def nodes(self, *, hurry: bool = False) -> dict[str, TreeNode]:
-        """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it."""
-        children: dict[str, list[str]] = {session_id: [] for session_id in self.works}
-        for work in self.works.values():
-            if work.parent_id in children:
-                children[work.parent_id].append(work.session_id)
-        turns = [entity for entity in self.entities.values() if entity.kind is Kind.TURN and entity.data.open]
-        tools = [node for turn in turns for node in self._calls(turn, hurry)]
-        for tool in tools:
-            if tool.parent in children:
-                children[tool.parent].append(tool.id)
-        sessions = (self._node(work, tuple(children[work.session_id]), hurry) for work in self.works.values())
-        return {node.id: node for node in (*sessions, *tools)}
+    def nodes(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
+        """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it.
 
-    def _node(self, work: Work, children: tuple[str, ...], hurry: bool) -> TreeNode:
-        return TreeNode(
-            id=work.session_id,
-            kind="session",
-            parent=work.parent_id if work.parent_id in self.works else None,
-            children=children,
-            started_by=work.started_by,
-            policy=work.policy,
-            mode=work.mode,
-            ended=(work.told or work.ending) and not hurry,
-            processes=work.link.processes() if work.link is not None else (),
-        )
-
-    def _calls(self, turn: Entity, hurry: bool) -> list[TreeNode]:
-        """A turn's open calls. One whose work is over has ended, though its record may still be on its way; one whose
-        session is ending ends with it."""
-        work = self.works.get(turn.data.session_id)
-        link = work.link if work is not None else None
-        ending = work is None or ((work.told or work.ending) and not hurry)
-        owned = link.processes() if link is not None else ()
-        return [
-            TreeNode(
-                id=(tool_id := f"{turn.id}:c{call.number}"),
-                kind="tool",
-                parent=turn.data.session_id,
-                ended=ending or link is None or link.has_returned(turn.id, call.call_id),
-                processes=tuple(one for one in owned if one.owner == tool_id),
-            )
-            for call in turn.data.open
-        ]
+        A view, made as it is read: it is good until something is awaited.
+        """
+        return _Nodes(self, hurry)
 
     def rows(self) -> list[EntityRow]:
         """The living entities in the journal's form."""
@@ -496,3 +531,66 @@ class Tree:
             )
             for one in self.entities.values()
         ]
+
+
+class _Nodes(Mapping[str, TreeNode]):
+    """The nodes of a tree by their ids. What is not asked for is not made."""
+
+    def __init__(self, tree: Tree, hurry: bool) -> None:
+        self._tree = tree
+        self._hurry = hurry
+        self._made: dict[str, TreeNode] = {}
+
+    def __getitem__(self, node_id: str) -> TreeNode:
+        node = self._made.get(node_id)
+        if node is None:
+            work = self._tree.works.get(node_id)
+            node = self._made[node_id] = self._session(work) if work is not None else self._call(node_id)
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._tree.works
+        for work in self._tree.works.values():
+            yield from _calls(work)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _session(self, work: Work) -> TreeNode:
+        return TreeNode(
+            id=work.session_id,
+            kind="session",
+            parent=work.parent_id if work.parent_id in self._tree.works else None,
+            children=(*work.children, *_calls(work)),
+            started_by=work.started_by,
+            policy=work.policy,
+            mode=work.mode,
+            ended=(work.told or work.ending) and not self._hurry,
+            processes=work.link.processes() if work.link is not None else (),
+        )
+
+    def _call(self, node_id: str) -> TreeNode:
+        """An open call. One whose work is over has ended, though its record may still be on its way; one whose session
+        is ending ends with it."""
+        turn_id, _, number = node_id.rpartition(":c")
+        turn = self._tree.entities.get(turn_id)
+        work = self._tree.works.get(turn.parent_id or "") if turn is not None else None
+        call = next((one for one in turn.data.open if str(one.number) == number), None) if turn is not None else None
+        if work is None or call is None or turn_id not in work.turns:
+            raise KeyError(node_id)
+        link = work.link
+        ending = (work.told or work.ending) and not self._hurry
+        return TreeNode(
+            id=node_id,
+            kind="tool",
+            parent=work.session_id,
+            ended=ending or link is None or link.has_returned(turn_id, call.call_id),
+            processes=tuple(one for one in link.processes() if one.owner == node_id) if link is not None else (),
+        )
+
+
+def _calls(work: Work) -> list[str]:
+    """The ids of a session's open calls."""
+    if not work.turns:
+        return []
+    return [f"{turn.id}:c{call.number}" for turn in work.turns.values() for call in turn.data.open]

@@ -199,7 +199,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None = None
 
 
-class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One line of an entity's log: a transition, or a fact or refusal that changed no state.
 
     ``seq`` numbers the records of a supervisor, ``entity_seq`` those of one entity, both from 1.

@@ -114,13 +114,14 @@ async def supervising(
     agents: Mapping[str, AgentConfig] = AGENTS,
     journal: Callable[[MemoryStore], MemoryJournal] = MemoryJournal,
     refused: bool = False,
+    within_s: float = 2 * DEADLINE_S,
 ) -> AsyncIterator[Run]:
     """A supervisor with its journal in memory; when it has ended, its records are checked.
 
     *refused*: the test provokes refusals itself.
     """
     store = MemoryStore()
-    with patch.object(runtime, "MemoryJournal", lambda: journal(store)), anyio.fail_after(2 * DEADLINE_S):
+    with patch.object(runtime, "MemoryJournal", lambda: journal(store)), anyio.fail_after(within_s):
         async with runtime.open_supervisor(agents=agents, settings=settings or quick(), workdir=workdir) as sup:
             yield Run(sup, store)
     check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values(), refused=refused)
@@ -240,8 +241,11 @@ def check_records(
         assert not words, words
     for one in events:
         check_cause(one)
+    logs: dict[str, list[LifecycleEvent]] = {}
+    for one in events:
+        logs.setdefault(one.entity_id, []).append(one)
     for row in rows:
-        check_entity(row, [one for one in events if one.entity_id == row.id])
+        check_entity(row, logs[row.id])
     left = list(owed)
     assert not left, left
 

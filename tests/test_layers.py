@@ -42,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.kinds",
         "supervisor.aborter",
         "supervisor.inspecting",
+        "supervisor.moments",
         "supervisor.subscriptions",
     ),
     ("supervisor.journal", "supervisor.processes", "supervisor.adapters", "supervisor.workspace"),

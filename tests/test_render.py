@@ -35,6 +35,7 @@ from supervisor.surfaces.render import (
     ps_text,
     receipt_text,
     report_text,
+    tree_json,
     tree_text,
     why_text,
 )
@@ -220,6 +221,16 @@ def test_a_deep_tree_is_drawn() -> None:
     for _ in range(3000):
         node = Node(id="x", kind="session", state="Running", children=(node,))
     assert len(tree_text([node]).splitlines()) == 3001
+    assert tree_json([node]).count('"kind":"session"') == 3001
+
+
+def test_a_tree_as_json_is_its_nodes() -> None:
+    """Field by field what the nodes are, indented."""
+    call = Node(id="lead:t1:c1", kind="tool", state="open", note="sleep 60")
+    turn = Node(id="lead:t1", kind="turn", state="TOOL_USE", children=(call,))
+    nodes = [Node(id="lead", kind="session", state="Running", children=(turn,)), call]
+    assert tree_json(nodes) == json_text(nodes)
+    assert tree_json([]) == json_text([])
 
 
 # ------------------------------------------------------------------------------------------------------- aborts

@@ -61,10 +61,13 @@ class MemoryStore:
         owed = self._new_effects(batch)
         for record, encoded in records:
             self.log.add(record.seq, encoded)
-            self.logs.setdefault(record.entity_id, _Log()).add(record.seq, encoded)
-        self.entities |= entities
-        self.effects |= owed.keys()
-        self.owed |= owed
+            log = self.logs.get(record.entity_id)
+            if log is None:
+                log = self.logs[record.entity_id] = _Log()
+            log.add(record.seq, encoded)
+        self.entities.update(entities)
+        self.effects.update(owed)  # in place: `|=` with another's keys would make a new set of all of them
+        self.owed.update(owed)
         self.settle(name for one in batch for name in one.settled)
 
     def _new_effects(self, batch: Sequence[Append]) -> dict[str, tuple[str, str, bytes]]:

@@ -122,7 +122,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return self.urgent and self.point is DeliveryPoint.TURN_END
 
 
-class SessionData(msgspec.Struct, frozen=True, kw_only=True):
+class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out."""
 
     id: str

@@ -31,6 +31,7 @@ from supervisor.surfaces.render import (
     printable,
     ps_text,
     report_text,
+    tree_json,
     tree_text,
     why_text,
 )
@@ -81,7 +82,7 @@ def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json:
         running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
         rows = _wanted(reader.entities(), all_of_it)
     nodes = tree(rows)
-    say(json_text(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
+    say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     if not running:
         _tell_of_the_dead(state, rows, warn)
 

@@ -33,9 +33,14 @@ __all__ = [
     "ps_text",
     "receipt_text",
     "report_text",
+    "tree_json",
     "tree_text",
     "why_text",
 ]
+
+
+INDENTED_MAX = 64
+"""Levels of a tree that are still indented as JSON."""
 
 
 # ------------------------------------------------------------------------------------------------------- pieces
@@ -177,6 +182,28 @@ def tree_text(nodes: Sequence[Node]) -> str:
             (one, inner, "└─ ", "   ") if one is last else (one, inner, "├─ ", "│  ") for one in reversed(node.children)
         ]
     return "\n".join(lines)
+
+
+def tree_json(nodes: Sequence[Node]) -> str:
+    """The forest as JSON, in one line where indenting it would be most of it. Iterative: it may be thousands deep."""
+    order = [(1, node) for node in nodes]
+    below: list[range] = []
+    for depth, node in order:
+        below.append(range(len(order), len(order) + len(node.children)))
+        order += [(depth + 1, child) for child in node.children]
+    made: list[msgspec.Raw] = [msgspec.Raw()] * len(order)
+    for number in reversed(range(len(order))):
+        made[number] = _node_json(order[number][1], [made[one] for one in below[number]])
+        for one in below[number]:
+            made[one] = msgspec.Raw()
+    text = msgspec.json.encode(made[: len(nodes)])
+    deep = order and order[-1][0] > INDENTED_MAX
+    return (text if deep else msgspec.json.format(text, indent=2)).decode()
+
+
+def _node_json(node: Node, children: list[msgspec.Raw]) -> msgspec.Raw:
+    fields = {name: getattr(node, name) for name in node.__struct_fields__}
+    return msgspec.Raw(msgspec.json.encode({**fields, "children": children}))
 
 
 def _node_line(node: Node) -> str:

@@ -1,0 +1,63 @@
+"""A moment: something that comes once, and stays come.
+
+It costs two words until somebody waits for it: ten thousand sessions have several each, and most are never waited
+for. Whoever is called when it comes must not wait, and must not take long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+__all__ = ["Moment", "first_of"]
+
+
+class Moment:
+    """A flag that is set once, and those who wait for it, oldest first."""
+
+    __slots__ = ("_calls", "_come")
+
+    def __init__(self) -> None:
+        self._come = False
+        self._calls: dict[Callable[[], object], None] | None = None
+
+    def is_set(self) -> bool:
+        return self._come
+
+    def set(self) -> None:
+        """It has come: call everybody who waits, once. A repeat changes nothing."""
+        calls, self._calls, self._come = self._calls, None, True
+        for call in calls or ():
+            call()
+
+    def then(self, call: Callable[[], object]) -> None:
+        """Call *call* when it comes; at once if it has."""
+        if self._come:
+            call()
+            return
+        if self._calls is None:
+            self._calls = {}
+        self._calls[call] = None
+
+    def forget(self, call: Callable[[], object]) -> None:
+        """Do not call it any more."""
+        if self._calls is not None:
+            self._calls.pop(call, None)
+
+    async def wait(self) -> None:
+        """Wait until it comes; without a checkpoint if it has."""
+        if not self._come:
+            await first_of(self)
+
+
+async def first_of(*moments: Moment) -> None:
+    """Wait until one of *moments* has come."""
+    come = anyio.Event()
+    for moment in moments:
+        moment.then(come.set)
+    try:
+        await come.wait()
+    finally:
+        for moment in moments:
+            moment.forget(come.set)

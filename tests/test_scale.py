@@ -1,0 +1,189 @@
+"""Ten thousand sessions, and two thousand levels of delegation: they start, run, and end completely, with receipts.
+
+About completeness, not about time: the benchmark has the times. What is deep must not be recursive anywhere, what is
+wide must not be looked at as often as it is wide, and when it is over nothing is left, neither tasks nor entities.
+A test's ``supervising`` also checks every record of its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+
+from supervisor import AbortScope, AgentTurn, Session, Supervisor
+from supervisor.abort import Receipt
+from tests.support import DEADLINE_S, Run, quick, supervising
+
+pytestmark = pytest.mark.anyio
+
+CALM = quick(ladder={"request_s": 600.0}, grace_s=600.0, spawn_deadline_s=600.0, turn_timeout_s=6_000.0)
+"""Nobody is hurried on a loaded machine: every end below is an end in order."""
+SCALE_S = 10 * DEADLINE_S
+
+
+class Crowd:
+    """Agents that hang in a call; it says when enough of them do."""
+
+    def __init__(self, expected: int) -> None:
+        self._missing = expected
+        self.there = anyio.Event()
+
+    async def hang(self) -> None:
+        self._missing -= 1
+        if self._missing == 0:
+            self.there.set()
+        await anyio.sleep_forever()
+
+    async def agent(self, turn: AgentTurn) -> None:
+        await turn.call("hang", self.hang)
+
+    async def delegating(self, turn: AgentTurn) -> None:
+        """Delegate as often as the prompt says, and wait for it; the last one hangs in a call."""
+        left = int(turn.prompt)
+        if left:
+            await turn.delegate("d", str(left - 1))
+        else:
+            await self.agent(turn)
+
+    async def all_hang(self) -> None:
+        with anyio.fail_after(SCALE_S):
+            await self.there.wait()
+
+
+async def tree_of(sup: Supervisor, crowd: Crowd, branches: int, leaves: int) -> list[Session]:
+    """A root, *branches* sessions below it, and *leaves* below each; parents first."""
+    root = await sup.start_session("root", agent=crowd.agent)
+    above = [await root.start_child(f"b{number}") for number in range(branches)]
+    below = [await one.start_child(f"l{number}") for one in above for number in range(leaves)]
+    return [root, *above, *below]
+
+
+async def chain_of(sup: Supervisor, crowd: Crowd, depth: int) -> list[Session]:
+    """Each one the child of the one before."""
+    chain = [await sup.start_session("root", agent=crowd.agent)]
+    while len(chain) < depth:
+        chain.append(await chain[-1].start_child("c"))
+    return chain
+
+
+async def abort_root(run: Run) -> Receipt:
+    with anyio.fail_after(SCALE_S):
+        return await run.sup.abort("root", AbortScope.SESSION, reason="the test says so")
+
+
+def check_receipt(receipt: Receipt, ids: Sequence[str], parents: dict[str, str | None]) -> None:
+    """Every session is in it once, after all that is below it; it has ended in order, and that is durable."""
+    told = {node.id: number for number, node in enumerate(receipt.nodes)}
+    assert sorted(node.id for node in receipt.nodes if node.kind == "session") == sorted(ids)
+    assert {(node.outcome, node.rung) for node in receipt.nodes} == {("ended", "request")}
+    assert all(parent is None or told[one] < told[parent] for one, parent in parents.items())
+    assert receipt.survivors == 0
+    assert receipt.killed_at is not None
+    assert receipt.recorded_at is not None
+
+
+def check_ends(run: Run, ids: Sequence[str], parents: dict[str, str | None]) -> None:
+    """Every session has its last record, its parent's comes after it, and the supervisor has forgotten them all."""
+    ends = {one.entity_id: one.seq for one in run.transitions("Ended")}
+    assert sorted(ends) == sorted(ids)
+    assert all(run.row(one).ended for one in ids)
+    assert all(parent is None or ends[one] < ends[parent] for one, parent in parents.items())
+    assert (run.sup.tree.works, run.sup.tree.entities) == ({}, {})
+
+
+async def no_more_than(tasks: int, actors: int, run: Run) -> None:
+    """Until as few tasks and actors are left as there were."""
+    with anyio.fail_after(SCALE_S):
+        while len(anyio.get_running_tasks()) > tasks or len(run.sup.tree.system) > actors:
+            for _ in range(100):  # to count ten thousand tasks at every step would be what takes longest here
+                await anyio.lowlevel.checkpoint()
+
+
+class Count:
+    """What there was before: tasks and actors. The janitor and the system get a host each at their first task."""
+
+    def __init__(self, run: Run) -> None:
+        self.tasks = len(anyio.get_running_tasks()) + 2
+        self.actors = len(run.sup.tree.system)
+
+
+async def check_abort(run: Run, before: Count) -> None:
+    """Abort the root and check that everything is over: receipt, records, tasks, actors."""
+    parents = {work.session_id: work.parent_id for work in run.sup.tree.works.values()}
+    receipt = await abort_root(run)
+    check_receipt(receipt, list(parents), parents)
+    check_ends(run, list(parents), parents)
+    await no_more_than(before.tasks, before.actors, run)
+
+
+def prompt(group: TaskGroup, sessions: Sequence[Session]) -> None:
+    for one in sessions:
+        group.start_soon(one.run, "hang")
+
+
+@pytest.mark.parametrize(("branches", "leaves"), [(100, 99), (10_000, 0)], ids=["100x100", "1x10000"])
+async def test_ten_thousand_sessions_at_rest(tmp_path: Path, branches: int, leaves: int) -> None:
+    """Wide or a tree of trees: everybody is in the receipt, leaves before their parents, and nothing is left."""
+    async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run:
+        before = Count(run)
+        sessions = await tree_of(run.sup, Crowd(0), branches, leaves)
+        assert len(sessions) > 10_000
+        await check_abort(run, before)
+
+
+async def test_ten_thousand_sessions_of_which_a_tenth_work(tmp_path: Path) -> None:
+    """Every tenth is in the middle of a turn with a call, in its own tasks: they end like those that rest."""
+    async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
+        before = Count(run)
+        crowd = Crowd(1_001)
+        sessions = await tree_of(run.sup, crowd, 100, 99)
+        prompt(group, sessions[::10])
+        await crowd.all_hang()
+        await check_abort(run, before)
+        assert len(run.transitions("agent_exited")) == 1_001
+
+
+async def test_a_chain_of_two_thousand_sessions_at_rest(tmp_path: Path) -> None:
+    """Depth is no recursion: not in the plan, not in the ends, not in the records."""
+    async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run:
+        before = Count(run)
+        await chain_of(run.sup, Crowd(0), 2_000)
+        await check_abort(run, before)
+
+
+async def test_a_chain_of_sessions_that_all_work(tmp_path: Path) -> None:
+    """Each of them has a turn of its own, with a call: twice as deep as task groups may nest on asyncio."""
+    depth = 600
+    async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
+        before = Count(run)
+        crowd = Crowd(depth)
+        prompt(group, await chain_of(run.sup, crowd, depth))
+        await crowd.all_hang()
+        await check_abort(run, before)
+
+
+async def test_a_delegation_of_two_thousand_levels(tmp_path: Path) -> None:
+    """Each agent waits in a call for the session that it started; the last one hangs. The abort ends them all."""
+    depth = 2_000
+    async with supervising(tmp_path, settings=CALM, within_s=SCALE_S) as run, anyio.create_task_group() as group:
+        before = Count(run)
+        crowd = Crowd(1)
+        root = await run.sup.start_session("root", agent=crowd.delegating)
+        group.start_soon(root.run, str(depth - 1))
+        await crowd.all_hang()
+        assert len(run.sup.tree.works) == depth
+        await check_abort(run, before)
+
+
+async def test_ids_do_not_grow_with_the_depth(tmp_path: Path) -> None:
+    """A path that is too long leaves out its middle; every id is still another one."""
+    async with supervising(tmp_path, settings=CALM) as run:
+        chain = await chain_of(run.sup, Crowd(0), 300)
+        assert max(len(one.id) for one in chain) <= 200
+        assert len({one.id for one in chain}) == 300
+        assert chain[50].id == f"root{'/c' * 50}"
+        assert chain[-1].id.startswith("root/~/c")
