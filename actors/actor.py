@@ -90,7 +90,11 @@ class Linked(NamedTuple):
     reason: object
 
     def __str__(self) -> str:
-        return f"linked to {self.id!r}, which {self.reason}"
+        first, links = self, 0
+        while isinstance(first.reason, Linked):  # a long chain is no recursion
+            first, links = first.reason, links + 1
+        between = f", and by {links} more to {first.id!r}" if links else ""
+        return f"linked to {self.id!r}{between}, which {first.reason}"
 
 
 def is_clean(reason: object) -> bool:

@@ -181,7 +181,7 @@ class Cell(Workplace):
         stopped = getattr(self.actor, "stopped", None)
         if stopped is not None and not isinstance(self.reason, Killed):
             try:
-                stopped(self, self.reason)
+                self.dispatcher.context.copy().run(stopped, self, self.reason)
             except Exception as error:
                 self.system.report(ActorCrashed(self.id, error))
 
@@ -223,6 +223,7 @@ class Cell(Workplace):
         if rare is not None:
             self._rare = fresh = Rare()
             fresh.watchers, fresh.hears_restarts, fresh.label = rare.watchers, rare.hears_restarts, rare.label
+            fresh.monitors = rare.monitors
         try:
             self.actor = self.ward.make()
         except Exception as error:
@@ -249,7 +250,7 @@ class Cell(Workplace):
                 self.begin_stop(failed, returning=self.incarnation > 1)
                 return False
         if self.incarnation > 1 and self._rare is not None:
-            for hear in self._rare.hears_restarts:
+            for hear in [*self._rare.hears_restarts.values()]:
                 hear(Restarted(self.id, before, self.incarnation))
         if self.box is not None and len(self.box):
             self.dispatcher.make_runnable(self, first=bool(self.box.control))
@@ -264,6 +265,8 @@ class Cell(Workplace):
         rare, box = self._rare, self.box
         if rare is not None:
             self._bounce([*rare.asks, *rare.stash])
+            for monitor in [*rare.monitors]:
+                self._unwatch(monitor)
         if box is not None and (len(box) or box.awaited):
             self._bounce(box.drain())
         self.system.forget(self.id)
@@ -276,7 +279,7 @@ class Cell(Workplace):
             elif parent.phase is _LIVE and self.ward is not None:
                 self.ward.is_down(self.reason)
         if rare is not None:
-            for watcher in rare.watchers:
+            for watcher in [*rare.watchers.values()]:
                 watcher(Down(self.id, self.reason, self.incarnation))
 
     def _bounce(self, envelopes: Sequence[Envelope]) -> None:

@@ -2,12 +2,14 @@
 
 Actors with a CONTROL message go ahead of the others, and after 32 such turns one of the others has its turn. Ends go
 on a step at a time between the turns. The loop is given up by count and by time, whichever comes first; what is sent
-or answered outside of a turn is charged too, so that no sender keeps the loop either.
+or answered outside of a turn is charged too, so that no sender keeps the loop either. Each turn has a copy of the
+context variables of whoever opened the system: what a handler sets ends with its turn, and nobody else sees it.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from contextvars import copy_context
 from typing import Protocol
 
 import anyio
@@ -42,6 +44,10 @@ class Runnable(Protocol):
         """There is a message that it would handle now."""
         ...
 
+    def pressing(self) -> bool:
+        """What it would handle now is a CONTROL message."""
+        ...
+
     def step_down(self) -> None:
         """One step of its end."""
         ...
@@ -52,6 +58,8 @@ class Dispatcher:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.context = copy_context()
+        """The context variables that every handler sees; each gets a copy."""
         self.runnable: deque[Runnable] = deque()
         self._front: deque[Runnable] = deque()
         self._advancing: deque[Runnable] = deque()
@@ -143,9 +151,9 @@ class Dispatcher:
         one = self._next()
         if one is None:
             return steps
-        taken = one.drain(QUANTUM)
+        taken = self.context.copy().run(one.drain, QUANTUM)
         if one.ready():
-            self.make_runnable(one)
+            self.make_runnable(one, first=one.pressing())
         return steps + taken
 
     def _next(self) -> Runnable | None:

@@ -69,14 +69,16 @@ class ActorRestarting(ActorError):
 
 
 class MailboxFull(ActorError):
-    """The actor's mailbox holds as much as it may. *passing*: waiting for room would help."""
+    """The actor's mailbox holds as much as it may. *passing*: waiting for room would help; *fix*: what else would."""
 
-    def __init__(self, actor_id: str, capacity: int, unit: str = "messages", *, passing: bool = True) -> None:
+    def __init__(
+        self, actor_id: str, capacity: int, unit: str = "messages", *, passing: bool = True, fix: str = ""
+    ) -> None:
         self.actor_id, self.capacity, self.passing = actor_id, capacity, passing
-        super().__init__(
-            f"the mailbox of {actor_id!r} is full ({capacity} {unit}); "
-            "wait with `await ref.send(...)` or give it a larger capacity"
-        )
+        if not fix:
+            fix = "wait with `await ref.send(...)`" if passing else "send less often,"
+            fix = f"{fix} or give it a larger capacity"
+        super().__init__(f"the mailbox of {actor_id!r} is full ({capacity} {unit}); {fix}")
 
 
 class MessageDropped(ActorError):

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
 from actors.cell import Cell
-from actors.errors import AskTimeout
+from actors.errors import AskTimeout, InvalidOption
 from actors.host import stack_of
 from actors.mailbox import Envelope
-from actors.place import NOTHING
+from actors.place import ASIDE, NOTHING
 from actors.waits import WaitGraph
 
 __all__ = ["Inspection", "Stats", "TaskSeen", "between", "inspection_of", "state_of", "stats_of", "traced"]
@@ -76,21 +77,33 @@ class Inspection(NamedTuple):
 async def between(cell: Cell, look: Callable[[], T], timeout_s: float) -> T:
     """Call *look* between two messages of that actor: at once, or when the handler that is suspended has returned.
 
+    What *look* raises is the looker's, and never the actor's.
+
     Raises:
         AskTimeout: it did not return within *timeout_s* seconds.
+        InvalidOption: *timeout_s* is no time.
     """
+    if not isinstance(timeout_s, int | float) or not timeout_s < inf:
+        whose = f"look at {cell.id!r}"
+        raise InvalidOption(whose, "timeout_s", timeout_s, "give a finite number of seconds")
     if cell.current is NOTHING:
         return look()
     found: list[T] = []
+    raised: list[Exception] = []
     done = cell.backend.parker()
 
     def then() -> None:
-        found.append(look())
+        try:
+            found.append(look())
+        except Exception as error:
+            raised.append(error)
         done.unpark()
 
     cell.rare.between.append(then)
     with anyio.move_on_after(timeout_s):
         await done.wait()
+    if raised:
+        raise raised[0]
     if not found:
         if then in cell.rare.between:
             cell.rare.between.remove(then)
@@ -134,6 +147,7 @@ def inspection_of(cell: Cell, waits: WaitGraph) -> Inspection:
     rare = cell.rare_or_none
     message = cell.current.message if type(cell.current) is Envelope else cell.current
     busy = message is not NOTHING
+    kind = "" if not busy or message is ASIDE else type(message).__name__
     scope = rare.scope if rare is not None else None
     return Inspection(
         id=cell.id,
@@ -142,8 +156,8 @@ def inspection_of(cell: Cell, waits: WaitGraph) -> Inspection:
         phase=cell.phase.value,
         reason="" if cell.reason is None else str(cell.reason),
         suspended=rare is not None and rare.suspended,
-        handling=type(message).__name__ if busy else "",
-        handling_s=cell.backend.now() - rare.since if busy and rare is not None and rare.since else 0.0,
+        handling=kind,
+        handling_s=cell.backend.now() - rare.since if busy and rare is not None and rare.since is not None else 0.0,
         waits_for=waits.waits_of(cell.id),
         waited_chain=_chain(waits, cell.id),
         scope_causes=[str(cause) for cause in scope.causes] if scope is not None else [],

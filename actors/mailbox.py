@@ -3,6 +3,7 @@
 CONTROL overtakes URGENT overtakes NORMAL, and one NORMAL goes after every 32 URGENT, so that none starves. CONTROL
 is never refused, never dropped, and does not count against the capacity; messages with one key replace each other.
 A full mailbox does with the rest what its overflow policy says. Who waits for room is served in the order of arrival.
+What an actor has sent itself by a timer always gets in, has no size, and is never dropped for another message.
 A plain message is queued as it is; an :class:`Envelope` goes around one that carries more.
 """
 
@@ -20,6 +21,7 @@ from actors.parking import Backend, Parker
 __all__ = [
     "DEFAULT_LIMITS",
     "Coalesce",
+    "Drop",
     "Envelope",
     "Lane",
     "Limits",
@@ -87,13 +89,17 @@ class Limits(NamedTuple):
             InvalidOption: a bound below one, or an overflow policy that is none.
         """
         whose = f"mailbox of {owner_id!r}"
-        if self.capacity < 1:
+        if not isinstance(self.capacity, int) or self.capacity < 1:
             raise InvalidOption(whose, "capacity", self.capacity, "give at least 1 message")
-        if self.capacity_bytes < 1:
+        if not isinstance(self.capacity_bytes, int) or self.capacity_bytes < 1:
             raise InvalidOption(whose, "capacity_bytes", self.capacity_bytes, "give at least 1 byte")
         if not isinstance(self.overflow, Overflow | Coalesce):
             known = ", ".join(one.value for one in Overflow)
             raise InvalidOption(whose, "overflow", self.overflow, f"give an Overflow ({known}) or Coalesce(key)")
+        if isinstance(self.overflow, Coalesce) and not callable(self.overflow.key):
+            raise InvalidOption(whose, "overflow.key", self.overflow.key, "give a function of the message")
+        if self.size_of is not None and not callable(self.size_of):
+            raise InvalidOption(whose, "size_of", self.size_of, "give a function of the message, or None")
         return self
 
 
@@ -142,12 +148,29 @@ class Envelope:
         """How often it was in hand when its actor crashed."""
 
 
+class Drop(NamedTuple):
+    """A message that had to go, and why: ``dropped_oldest``, ``dropped_newest`` or ``coalesced``."""
+
+    envelope: Envelope
+    why: str
+
+
+class _Waiter:
+    """Somebody who waits for room."""
+
+    __slots__ = ("parker",)
+
+    def __init__(self, parker: Parker) -> None:
+        self.parker = parker
+
+
 class Mailbox:
     """The three lanes of one actor. Not for use from other threads."""
 
     __slots__ = (
         "_keys",
         "_limits",
+        "_woken",
         "bytes",
         "capacity",
         "control",
@@ -172,7 +195,10 @@ class Mailbox:
         self.bytes = 0
         """The size of those that have one."""
         self._keys: dict[tuple[Lane, Any], Envelope] | None = None
-        self.waiters: deque[Parker] | None = None
+        self.waiters: deque[_Waiter] | None = None
+        """Those who wait for room, in order; each stays until its message is in, or it gives up."""
+        self._woken = 0
+        """How many of them, from the first on, were woken."""
 
     @property
     def plain(self) -> bool:
@@ -195,41 +221,53 @@ class Mailbox:
         return len(self.control or ()) + self.counted
 
     # ------------------------------------------------------------------ in
-    def put(self, envelope: Envelope, lane: Lane) -> Sequence[Envelope]:
+    def put(self, envelope: Envelope, lane: Lane) -> Sequence[Drop]:
         """Add a message; what was dropped for it, if anything: older ones, or itself.
 
         One with a token of its own (an actor's timer, one per key) is always taken.
 
         Raises:
+            InvalidOption: there is no such lane.
             MailboxFull: there is no room, and the policy drops nothing; nothing was added.
         """
         if lane is not _CONTROL:
             return self._put_counted(envelope, lane)
-        if envelope.key is not None and (old := self._replace(envelope, lane)) is not None:
-            return (old,)
+        if envelope.key is not None:
+            queued = self._keyed.setdefault((lane, envelope.key), envelope)
+            if queued is not envelope:
+                return self._exchange(queued, envelope)
         if self.control is None:
             self.control = deque()
         self.control.append(envelope)
         self.pressing += 1
         return ()
 
-    def _put_counted(self, envelope: Envelope, lane: Lane) -> Sequence[Envelope]:
-        envelope.size = self._size(envelope.message)
-        if envelope.key is None and isinstance(self._limits.overflow, Coalesce):
-            envelope.key = self._limits.overflow.key(envelope.message)
-        if envelope.key is not None and (old := self._replace(envelope, lane)) is not None:
-            return (old,)
-        dropped: Sequence[Envelope] = ()
-        if envelope.token is None and not self._has_room(envelope.size):
-            dropped = self._overflow(envelope, lane)
-            if envelope in dropped:
-                return dropped
-        if envelope.key is not None:
-            self._keyed[(lane, envelope.key)] = envelope
+    def _put_counted(self, envelope: Envelope, lane: Lane) -> Sequence[Drop]:
+        if lane is not _NORMAL and lane is not _URGENT:
+            known = ", ".join(f"Lane.{one.name}" for one in Lane)
+            raise InvalidOption(f"message to {self.owner_id!r}", "lane", lane, f"give one of: {known}")
+        dropped: Sequence[Drop] = ()
+        if envelope.token is None:
+            envelope.size = self._size(envelope.message)
+            queued = self._same_key(envelope, lane)
+            if queued is not None and self._fits(envelope.size - queued.size):
+                return self._exchange(queued, envelope)
+            if queued is not None or not self._has_room(envelope.size):
+                dropped = self._overflow(envelope, lane, in_place=queued is not None)
+                if dropped[0].envelope is envelope:
+                    return dropped
+            if envelope.key is not None:
+                self._keyed[(lane, envelope.key)] = envelope
         self.bytes += envelope.size
         self.pressing += lane is _URGENT
         self._lane(lane).append(envelope)
         return dropped
+
+    def _same_key(self, envelope: Envelope, lane: Lane) -> Envelope | None:
+        """The message of that lane that this one takes the place of, if there is one."""
+        if envelope.key is None and isinstance(self._limits.overflow, Coalesce):
+            envelope.key = self._limits.overflow.key(envelope.message)
+        return None if envelope.key is None else self._keyed.get((lane, envelope.key))
 
     def put_back(self, items: list[Any]) -> None:
         """Put messages that were taken out at the head of the NORMAL lane, the first one first; always taken."""
@@ -251,48 +289,75 @@ class Mailbox:
             return self._limits.size_of(message)
         return len(message) if isinstance(message, str | bytes) else 0
 
+    def _fits(self, size: int) -> bool:
+        return self.bytes + size <= self._limits.capacity_bytes
+
     def _has_room(self, size: int) -> bool:
-        return self.counted < self.capacity and self.bytes + size <= self._limits.capacity_bytes
+        return self.counted < self.capacity and self._fits(size)
 
-    def _overflow(self, envelope: Envelope, lane: Lane) -> Sequence[Envelope]:
-        """Make room as the policy says; what has to go. Raises :class:`MailboxFull` if nothing may."""
-        if envelope.size <= self._limits.capacity_bytes:
-            if self._limits.overflow is Overflow.DROP_NEWEST:
-                return (envelope,)
-            if self._limits.overflow is Overflow.DROP_OLDEST:
-                return self._drop_oldest(envelope, lane)
-        passing = self._limits.overflow is not Overflow.REJECT and envelope.size <= self._limits.capacity_bytes
+    def full(self, size: int) -> MailboxFull:
+        """The error that says why a message of that size does not get in."""
+        most = self._limits.capacity_bytes
+        if size > most:
+            fix = f"a message of {size} bytes never fits: give it a larger capacity_bytes"
+            return MailboxFull(self.owner_id, most, "bytes", passing=False, fix=fix)
+        passing = self._limits.overflow is not Overflow.REJECT
         if self.counted < self.capacity:
-            raise MailboxFull(self.owner_id, self._limits.capacity_bytes, "bytes", passing=passing)
-        raise MailboxFull(self.owner_id, self.capacity, passing=passing)
+            return MailboxFull(self.owner_id, most, "bytes", passing=passing)
+        return MailboxFull(self.owner_id, self.capacity, passing=passing)
 
-    def _drop_oldest(self, envelope: Envelope, lane: Lane) -> Sequence[Envelope]:
+    def _overflow(self, envelope: Envelope, lane: Lane, *, in_place: bool) -> Sequence[Drop]:
+        """What has to go, by the policy; :class:`MailboxFull` if nothing may. *in_place*: it would replace another."""
+        policy = self._limits.overflow
+        if envelope.size <= self._limits.capacity_bytes:
+            if policy is Overflow.DROP_OLDEST and not in_place:
+                return self._drop_oldest(envelope, lane)
+            if policy is Overflow.DROP_NEWEST or policy is Overflow.DROP_OLDEST:
+                return (Drop(envelope, "dropped_newest"),)
+        raise self.full(envelope.size)
+
+    def _drop_oldest(self, envelope: Envelope, lane: Lane) -> Sequence[Drop]:
         """As many of the oldest as it takes, of the lesser lane first; itself, if all of them were not enough."""
-        queues = [self.normal, self.urgent] if lane is _URGENT else [self.normal]
-        older = [item for queue in queues if queue for item in queue]
-        freed = sum(map(_size_of, older))
-        if not older or self.bytes - freed + envelope.size > self._limits.capacity_bytes:
-            return (envelope,)
-        dropped: list[Envelope] = []
-        for queue in queues:
-            while queue and not self._has_room(envelope.size):
-                item = queue.popleft()
-                self.left(item, _NORMAL if queue is self.normal else _URGENT)
-                dropped.append(item if type(item) is Envelope else Envelope(item))
+        lanes = (_NORMAL, _URGENT) if lane is _URGENT else (_NORMAL,)
+        if not self._can_make_room(envelope.size, lanes):
+            return (Drop(envelope, "dropped_newest"),)
+        dropped: list[Drop] = []
+        while not self._has_room(envelope.size):
+            dropped.append(Drop(self._take_oldest(lanes), "dropped_oldest"))
         return dropped
 
-    def _replace(self, envelope: Envelope, lane: Lane) -> Envelope | None:
-        """Let *envelope* take the place of the queued one with its key; the old one, in an envelope of its own."""
-        queued = self._keyed.get((lane, envelope.key))
-        if queued is None:
-            if lane is _CONTROL:
-                self._keyed[(lane, envelope.key)] = envelope
-            return None
-        old = Envelope(queued.message, reply=queued.reply, cause=queued.cause)
-        self.bytes += envelope.size - queued.size
+    def _can_make_room(self, size: int, lanes: Sequence[Lane]) -> bool:
+        """Would there be room if all that may be dropped were?"""
+        counted, needed = self.counted, self.bytes + size
+        for item in chain.from_iterable(self._lane(lane) for lane in lanes):
+            if counted < self.capacity and needed <= self._limits.capacity_bytes:
+                break
+            if not _is_own(item):
+                counted -= 1
+                needed -= _size_of(item)
+        return counted < self.capacity and needed <= self._limits.capacity_bytes
+
+    def _take_oldest(self, lanes: Sequence[Lane]) -> Envelope:
+        lane = next(lane for lane in lanes if not all(map(_is_own, self._lane(lane))))
+        queue, own = self._lane(lane), []
+        while _is_own(queue[0]):
+            own.append(queue.popleft())
+        item = queue.popleft()
+        queue.extendleft(reversed(own))
+        self.left(item, lane)
+        return item if type(item) is Envelope else Envelope(item)
+
+    def _exchange(self, queued: Envelope, envelope: Envelope) -> Sequence[Drop]:
+        """Let *envelope* take the place of the queued one with its key; the old one gets an envelope of its own."""
+        old = Envelope(queued.message, reply=queued.reply, cause=queued.cause, key=queued.key)
+        old.attempts, queued.attempts = queued.attempts, envelope.attempts
         queued.message, queued.reply, queued.cause = envelope.message, envelope.reply, envelope.cause
-        queued.token, queued.size = envelope.token, envelope.size
-        return old
+        smaller = envelope.size < queued.size
+        self.bytes += envelope.size - queued.size
+        queued.size = envelope.size
+        if smaller:
+            self._wake_next()
+        return (Drop(old, "coalesced"),)
 
     # ------------------------------------------------------------------ out
     def take(self) -> Any:
@@ -300,8 +365,7 @@ class Mailbox:
         if self.control:
             item = self.control.popleft()
             self.pressing -= 1
-            if item.key is not None:
-                self._keyed.pop((_CONTROL, item.key), None)
+            self._forget_key(item, _CONTROL)
             return item
         if not self.urgent and not self.normal:
             return None
@@ -320,14 +384,14 @@ class Mailbox:
         self.pressing -= lane is _URGENT
         if type(item) is Envelope:
             self.bytes -= item.size
-            if item.key is not None:
-                self._keyed.pop((lane, item.key), None)
-        self._wake_waiter()
-
-    def _wake_waiter(self) -> None:
+            self._forget_key(item, lane)
         if self.waiters:
-            self.pressing -= 1
-            self.waiters.popleft().unpark()
+            self._wake_next()
+
+    def _forget_key(self, item: Envelope, lane: Lane) -> None:
+        """It is no longer the one to be replaced; another with its key, which came meanwhile, still is."""
+        if item.key is not None and self._keyed.get((lane, item.key)) is item:
+            del self._keyed[(lane, item.key)]
 
     def peek(self, most: int) -> list[Any]:
         """The messages in the order of their lanes, at most that many; nothing is taken."""
@@ -345,9 +409,9 @@ class Mailbox:
         left = [item for queue in self._lanes() if queue for item in queue]
         self.control = self.urgent = self.normal = self._keys = None
         self.bytes = 0
-        while self.waiters:
-            self._wake_waiter()
-        self.pressing = 0
+        self.pressing = len(self.waiters or ())
+        for waiter in self.waiters or ():
+            waiter.parker.unpark()
         return [item if type(item) is Envelope else Envelope(item) for item in left]
 
     # ------------------------------------------------------------------ room
@@ -356,28 +420,60 @@ class Mailbox:
         """Somebody waits for room already; a newcomer goes behind."""
         return bool(self.waiters)
 
-    async def room(self, backend: Backend, *, first: bool = False) -> None:
-        """Wait until a message of the counted lanes has gone, or all have. One waiter wakes for each, in order.
+    async def room(self, backend: Backend, put: Callable[[], object]) -> None:
+        """Call *put* when there may be room, behind all who came first; again, if it was too small after all.
 
-        *first*: it has waited before, and the room was too small.
+        One waiter is woken for each message that goes. Only the first of them tries, and when it leaves, served or
+        not, it wakes the next: so none is overtaken by another, and no room is left unused.
         """
         if self.waiters is None:
             self.waiters = deque()
-        parker = backend.parker()
-        if first:
-            self.waiters.appendleft(parker)
-        else:
-            self.waiters.append(parker)
+        waiter = _Waiter(backend.parker())
+        self.waiters.append(waiter)
         self.pressing += 1
         try:
-            await parker.wait()
-        except BaseException:
-            if parker in self.waiters:
-                self.waiters.remove(parker)
-                self.pressing -= 1
-            else:  # it was woken and cancelled at once: the next one may try instead
-                self._wake_waiter()
-            raise
+            while True:
+                await waiter.parker.wait()
+                waiter.parker = backend.parker()
+                if self.waiters[0] is waiter and self._served(put):
+                    return
+        finally:
+            self._leave(waiter)
+
+    def _served(self, put: Callable[[], object]) -> bool:
+        try:
+            put()
+        except MailboxFull as full:
+            if not full.passing:
+                raise
+            self._woken = 0
+            return False
+        return True
+
+    def _wake_next(self) -> None:
+        waiters = self.waiters
+        if waiters is not None and self._woken < len(waiters):
+            waiters[self._woken].parker.unpark()
+            self._woken += 1
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """It waits no more; if it was the first, the one behind it may have room."""
+        waiters = self.waiters
+        assert waiters is not None, "it is in there"
+        place = waiters.index(waiter)
+        del waiters[place]
+        self.pressing -= 1
+        if place < self._woken:
+            self._woken -= 1
+        if place == 0 and waiters:
+            self._woken = max(self._woken, 1) if self.counted < self.capacity else 0
+            if self._woken:
+                waiters[0].parker.unpark()
+
+
+def _is_own(item: Any) -> bool:
+    """The actor has sent it to itself by a timer."""
+    return type(item) is Envelope and item.token is not None
 
 
 def _size_of(item: Any) -> int:

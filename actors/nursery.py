@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from typing import Any
 
@@ -180,13 +180,16 @@ class ActorSystem:
         cell = self._cells.get(actor_id)
         return cell.children if cell is not None else ()
 
-    def monitor(self, actor_id: str, hear: Callable[[Down], None]) -> None:
-        """Call *hear* once when the actor has ended; at once, and without a reason, if it is already gone."""
+    def monitor(self, actor_id: str, hear: Callable[[Down], None], *, key: object = None) -> None:
+        """Call *hear* once when the actor has ended; at once, and without a reason, if it is already gone.
+
+        *key* is for those who take it back: what it is known by at that actor.
+        """
         cell = self._cells.get(actor_id)
         if cell is None:
             hear(Down(actor_id, None, 0))
         else:
-            cell.rare.watchers.append(hear)
+            cell.rare.watchers[object() if key is None else key] = hear
 
     # ------------------------------------------------------------------ ends
     def stop(self, actor_id: str, cause: object = None, *, grace_s: float = inf) -> None:
@@ -212,8 +215,13 @@ class ActorSystem:
     async def join(self, actor_id: str) -> None:
         """Wait until the actor has ended for good."""
         gone = self.dispatcher.backend.parker()
-        self.monitor(actor_id, lambda down: gone.unpark())
-        await gone.wait()
+        self.monitor(actor_id, lambda down: gone.unpark(), key=gone)
+        try:
+            await gone.wait()
+        finally:
+            cell = self._cells.get(actor_id)
+            if cell is not None and cell.rare_or_none is not None:
+                cell.rare.watchers.pop(gone, None)
 
     async def idle(self) -> None:
         """Wait until no actor has anything to do. Tasks, async handlers and timers that are yet to report are not
@@ -231,6 +239,7 @@ class ActorSystem:
 
         Raises:
             AskTimeout: its handler did not return in time; :meth:`inspect` says where it is.
+            InvalidOption: *timeout_s* is no time.
             NoSuchActor: no living actor has that id.
         """
         cell = self._known(actor_id)
@@ -269,6 +278,8 @@ class ActorSystem:
             AskTimeout, NoSuchActor: as :meth:`get_state`.
         """
         cell = self._known(actor_id)
+        if most < 0:
+            raise InvalidOption(f"peek at {actor_id!r}", "most", most, "give 0 messages or more")
         return await between(cell, lambda: cell.mailbox.peek(most), timeout_s)
 
     def trace(self, actor_id: str, *, on: bool = True) -> Sequence[tuple[float, str, str]]:
@@ -313,11 +324,16 @@ class ActorSystem:
         """Run the actors, for ever. If this breaks, nobody is left waiting for an actor that will not run again."""
         try:
             await self.dispatcher.run()
-        except Exception as error:
-            for cell in [*reversed(self._cells.values())]:
-                cell.begin_stop(Crashed(error), returning=False)
-                cell.finish()
+        except BaseException as error:  # it is cancelled with actors left where another task of the system broke
+            self._give_up(Crashed(error) if isinstance(error, Exception) else Killed("its system broke"))
             raise
+
+    def _give_up(self, reason: Crashed | Killed) -> None:
+        self.on_event = lambda event: None  # that it raised is on its way out; once is enough
+        for cell in [*reversed(self._cells.values())]:
+            with suppress(Exception):  # a monitor that raises as well must not keep the other asks
+                cell.begin_stop(reason, returning=False)
+                cell.finish()
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from actors.actor import CLEANUP_S, SHUTDOWN_S, Actor, Down, KernelEvent, Monitor, Restarted, Shutdown
 from actors.backoff import Uniform
 from actors.dispatch import Dispatcher
-from actors.errors import NoSuchActor
+from actors.errors import ActorStopped, NoSuchActor
 from actors.host import Host, TaskRecord, Worker
 from actors.mailbox import DEFAULT_LIMITS, Envelope, Lane, Limits, Mailbox
 from actors.parking import Backend
@@ -27,14 +27,16 @@ from actors.scopes import Scope
 from actors.timers import Timer, TimerService
 from actors.waits import WaitGraph
 
-__all__ = ["NOTHING", "Phase", "Place", "Rare", "Surroundings", "Ward", "is_async"]
+__all__ = ["ASIDE", "NOTHING", "Phase", "Place", "Rare", "Surroundings", "Ward", "is_async"]
 
 
 class _Nothing(Enum):
     NOTHING = "no message in hand"
+    ASIDE = "the message that was in hand is in the stash, and its handler goes on"
 
 
 NOTHING: Final = _Nothing.NOTHING
+ASIDE: Final = _Nothing.ASIDE
 
 
 class Phase(Enum):
@@ -83,7 +85,7 @@ class Surroundings(Protocol):
         ward: Ward | None = ...,
     ) -> Ref: ...
 
-    def monitor(self, actor_id: str, hear: Callable[[Down], None]) -> None: ...
+    def monitor(self, actor_id: str, hear: Callable[[Down], None], *, key: object = None) -> None: ...
 
     def rng(self, *stream: object) -> Uniform: ...
 
@@ -105,6 +107,7 @@ class Rare:
         "label",
         "links",
         "look",
+        "monitors",
         "names",
         "scope",
         "since",
@@ -125,13 +128,15 @@ class Rare:
         self.between: list[Callable[[], None]] = []
         """To be done before the next message is handled."""
         self.cleanup_left_s = CLEANUP_S
-        self.hears_restarts: list[Callable[[Restarted], None]] = []
+        self.hears_restarts: dict[object, Callable[[Restarted], None]] = {}
         self.label = ""
         self.links: list[Place] = []
         self.look: Timer | None = None
+        self.monitors: dict[Monitor, None] = {}
+        """Those of its own that have not been heard yet."""
         self.names: list[str] = []
         self.scope: Scope | None = None
-        self.since = 0.0
+        self.since: float | None = None
         """Since when the message in hand is being handled, by an async handler."""
         self.stash: list[Any] = []
         self.stop_by: float = inf
@@ -141,7 +146,8 @@ class Rare:
         self.told_all = False
         """The children of this pool have been told to end."""
         self.trace: deque[tuple[float, str, str]] | None = None
-        self.watchers: list[Callable[[Down], None]] = []
+        self.watchers: dict[object, Callable[[Down], None]] = {}
+        """Who hears of its end, by what they can be taken back with."""
         self.worker: Worker | None = None
 
 
@@ -326,14 +332,26 @@ class Place(ABC):
         monitor = Monitor(actor_id)
         cell = self.system.cell(actor_id)
         if watch_restarts and cell is not None:
-            cell.rare.hears_restarts.append(lambda restarted: self._hear(restarted, monitor))
-        self.system.monitor(actor_id, lambda down: self._hear(down, monitor))
+            cell.rare.hears_restarts[monitor] = lambda restarted: self._hear(restarted, monitor)
+        self.rare.monitors[monitor] = None
+        self.system.monitor(actor_id, lambda down: self._hear(down, monitor), key=monitor)
         return monitor
 
     def demonitor(self, monitor: Monitor) -> None:
         monitor.live = False
+        self._unwatch(monitor)
+
+    def _unwatch(self, monitor: Monitor) -> None:
+        """Leave nothing behind at an actor that may live for long."""
+        self.rare.monitors.pop(monitor, None)
+        target = self.system.cell(monitor.id)
+        if target is not None and target.rare_or_none is not None:
+            target.rare.watchers.pop(monitor, None)
+            target.rare.hears_restarts.pop(monitor, None)
 
     def _hear(self, news: Down | Restarted, monitor: Monitor) -> None:
+        if isinstance(news, Down):
+            self.rare.monitors.pop(monitor, None)
         if self.phase is Phase.LIVE and monitor.live:
             self.deliver(Envelope(news, token=monitor), Lane.CONTROL)
 
@@ -359,8 +377,11 @@ class Place(ABC):
         """Be found under *name*.
 
         Raises:
+            ActorStopped: this incarnation has ended, and would never give the name up.
             NameTaken: another actor has it.
         """
+        if self.phase is Phase.EXITED or self.phase is Phase.STOPPED:
+            raise ActorStopped(self.id, self.reason)
         self.system.registry.add(name, self.id)
         if name not in self.rare.names:
             self.rare.names.append(name)

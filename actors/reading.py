@@ -7,6 +7,7 @@ of an async handler.
 from __future__ import annotations
 
 from abc import abstractmethod
+from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,8 +16,8 @@ import anyio
 
 from actors.actor import DEFERRED, ActorCrashed, Crashed, DeadLetter, Poisoned
 from actors.errors import ActorRestarting, ActorStopped, MailboxFull, MessageDropped, WrongMessage
-from actors.mailbox import Envelope, Lane
-from actors.place import NOTHING, Phase, Place
+from actors.mailbox import Drop, Envelope, Lane
+from actors.place import ASIDE, NOTHING, Phase, Place
 from actors.ref import Call, Ref, Reply
 from actors.scopes import Scope
 from actors.timers import Timer
@@ -25,6 +26,8 @@ __all__ = ["Reader"]
 
 _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL
 _LIVE = Phase.LIVE
+_RAISED = (Exception, CancelledError)
+"""What a handler may raise and end only its actor: nothing cancels a plain handler, so it got that from a future."""
 
 
 class Reader(Place):
@@ -69,7 +72,7 @@ class Reader(Place):
         self._check(envelope.message, lane)
         dropped = self.mailbox.put(envelope, lane)
         if dropped:
-            self._dropped(dropped, itself=envelope)
+            self._dropped(dropped)
         elif lane is _URGENT:
             self.fast = None  # the capacity is no longer that of one lane
         elif lane is _NORMAL and self.fast is None:
@@ -90,9 +93,8 @@ class Reader(Place):
         if self.accepts is not None and lane is not _CONTROL and not isinstance(message, self.accepts):
             raise WrongMessage(self.id, message, self.accepts)
 
-    def _dropped(self, dropped: Sequence[Envelope], itself: Envelope) -> None:
-        for one in dropped:
-            why = "dropped_newest" if one is itself else "coalesced" if itself.key is not None else "dropped_oldest"
+    def _dropped(self, dropped: Sequence[Drop]) -> None:
+        for one, why in dropped:
             if one.reply is not None:
                 one.reply.fail(MessageDropped(self.id, why))
             self.system.report(DeadLetter(self.id, one.message, why, one.attempts))
@@ -101,6 +103,9 @@ class Reader(Place):
     def ready(self) -> bool:
         """The dispatcher has something to do for it."""
         return self.phase is _LIVE and not self.held and self.box is not None and len(self.box) > 0
+
+    def pressing(self) -> bool:
+        return self.box is not None and bool(self.box.control)
 
     def drain(self, most: int) -> int:
         """Handle up to *most* messages; how many were taken."""
@@ -127,7 +132,7 @@ class Reader(Place):
                 continue
             try:
                 receive(self, item)
-            except Exception as error:
+            except _RAISED as error:
                 self.crash(error)
         box.urgent_run = 0 if not box.urgent else box.urgent_run
         self.current = NOTHING
@@ -150,11 +155,12 @@ class Reader(Place):
     def _handle(self, item: Any) -> None:
         """Handle one message by a handler that is not async."""
         if type(item) is Envelope and not self.due(item):
+            self.handled -= 1  # it was taken, and no more
             return
         self.current = item
         try:
             answer = self.actor.receive(self, item.message if type(item) is Envelope else item)
-        except Exception as error:
+        except _RAISED as error:
             self.crash(error)
         else:
             self.answer(answer)
@@ -181,6 +187,7 @@ class Reader(Place):
             return False
         if isinstance(timer, Timer):
             timer.live = False
+            envelope.token = None  # put aside, or handed to the next incarnation, it is a message like any other
             if self._rare is not None and self._rare.timers.get(timer.key) is timer:
                 del self._rare.timers[timer.key]
         return True
@@ -208,7 +215,10 @@ class Reader(Place):
     def can_answer(self) -> bool:
         """It is idle, so that an ask can be handled at once."""
         return (
-            self.going and self.current is NOTHING and (self.box is None or len(self.box) == 0) and self.accepts is None
+            self.going
+            and self.current is NOTHING
+            and (self.box is None or not (len(self.box) or self.box.waiters))
+            and self.accepts is None
         )
 
     def answer_now(self, message: Any, cause: Any, timeout_s: float, detach: bool) -> Any:
@@ -219,13 +229,12 @@ class Reader(Place):
         if self._rare is not None:
             self.traced("answered", message)
         try:
-            answer = self.actor.receive(self, message)
+            answer = self.dispatcher.context.copy().run(self.actor.receive, self, message)
             if answer is not DEFERRED and type(self._asked) is tuple:
                 return answer
             envelope = self._asked_envelope()
-            if self.current is not NOTHING:  # it was not stashed
-                self.answer(answer)
-        except Exception as error:
+            self.answer(answer)
+        except _RAISED as error:
             envelope = self._asked_envelope()
             self.crash(error)
         finally:
@@ -235,7 +244,7 @@ class Reader(Place):
     @property
     def envelope(self) -> Envelope | None:
         """The message being handled, as it came. A plain one gets its envelope when it is looked at."""
-        if self.current is NOTHING:
+        if self.current is NOTHING or self.current is ASIDE:
             return None
         if type(self.current) is not Envelope:
             self.current = Envelope(self.current)
@@ -263,8 +272,11 @@ class Reader(Place):
         return self.system.waits.waiting(call.actor_id, self.id)
 
     # ------------------------------------------------------------------ crashes
-    def crash(self, error: Exception) -> None:
+    def crash(self, error: BaseException) -> None:
         """The handler raised with the message in hand: that is this actor's end, or the end of this incarnation."""
+        if not isinstance(error, Exception):  # whoever asked must not take it for its own cancellation
+            cancelled, error = error, RuntimeError(f"the handler of {self.id!r} raised {error!r}; nothing cancels it")
+            error.__cause__ = cancelled
         self.system.report(ActorCrashed(self.id, error))
         envelope, reason = self.envelope, Crashed(error)
         returns = self.may_return(reason)
@@ -298,8 +310,10 @@ class Reader(Place):
 
     # ------------------------------------------------------------------ timers
     def set_timer(self, key: str, delay_s: float, message: Any, *, cause: Any = None) -> None:
+        self._check(message, _URGENT)
+        timer = self.system.timers.set(key, (message, cause), delay_s, self._fire)
         self.cancel_timer(key)
-        self.rare.timers[key] = self.system.timers.set(key, (message, cause), delay_s, self._fire)
+        self.rare.timers[key] = timer
 
     def cancel_timer(self, key: str) -> None:
         timer = self._rare.timers.pop(key, None) if self._rare is not None else None
@@ -323,9 +337,10 @@ class Reader(Place):
             return
         stash = self.rare.stash
         if len(stash) >= self.limits.capacity:
-            raise MailboxFull(self.id, self.limits.capacity, "stashed messages")
+            fix = "unstash some, or give it a larger capacity"
+            raise MailboxFull(self.id, self.limits.capacity, "stashed messages", passing=False, fix=fix)
         stash.append(envelope)
-        self.current = NOTHING
+        self.current = ASIDE
 
     def unstash_all(self) -> None:
         """Handle what was put aside next, in the order in which it came."""

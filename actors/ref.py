@@ -293,19 +293,9 @@ class Ref:
             except MailboxFull as full:
                 if not full.passing:
                     raise
+        target = self._target
         with anyio.move_on_after(max(timeout_s, 0.0)):
             asks = envelope.reply is not None  # then the edge is drawn already
-            with nullcontext() if asks or call is None or not call.blocking else self._target.waiting(call):
-                return await self._deliver_later(envelope, lane)
-        raise MailboxFull(self.id, self._target.mailbox.capacity)
-
-    async def _deliver_later(self, envelope: Envelope, lane: Lane) -> None:
-        """Wait for room, behind those who came first, until the message is in."""
-        tried = False
-        while True:
-            await self._target.mailbox.room(self._target.backend, first=tried)
-            tried = True
-            try:
-                return self._target.deliver(envelope, lane)
-            except MailboxFull:
-                continue
+            with nullcontext() if asks or call is None or not call.blocking else target.waiting(call):
+                return await target.mailbox.room(target.backend, lambda: target.deliver(envelope, lane))
+        raise target.mailbox.full(envelope.size)

@@ -45,7 +45,7 @@ class WaitGraph:
 
     def path(self, start: str, goal: str) -> tuple[str, ...]:
         """The waits that lead from *start* to *goal*, both included; empty if none do."""
-        came_from: dict[str, str] = {start: ""}
+        came_from: dict[str, str | None] = {start: None}
         pending = [start]
         while pending:
             here = pending.pop()
@@ -57,8 +57,8 @@ class WaitGraph:
                     pending.append(following)
         return ()
 
-    def _walk(self, came_from: dict[str, str], goal: str) -> tuple[str, ...]:
+    def _walk(self, came_from: dict[str, str | None], goal: str) -> tuple[str, ...]:
         walked = [goal]
-        while came_from[walked[-1]]:
-            walked.append(came_from[walked[-1]])
+        while (before := came_from[walked[-1]]) is not None:
+            walked.append(before)
         return tuple(reversed(walked))

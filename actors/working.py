@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from actors.actor import ActorCrashed, Killed, TaskFailed
+from actors.actor import ActorCrashed, DeadLetter, Killed, TaskFailed
 from actors.errors import ActorStopped, InvalidOption
 from actors.host import TASK, Host, TaskRecord, Worker, sole
 from actors.mailbox import Envelope, Lane
@@ -51,7 +51,11 @@ class Workplace(Reader):
     async def _run_task(
         self, fn: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...], name: str, reply: Reply | None
     ) -> None:
-        record = TaskRecord(name or getattr(fn, "__qualname__", type(fn).__name__), fn(*args))
+        name = name or getattr(fn, "__qualname__", type(fn).__name__)
+        try:
+            record = TaskRecord(name, fn(*args))
+        except Exception as error:
+            return self._task_failed(name, error)
         tasks = self.rare.tasks
         tasks[record] = None
         TASK.set(record)
@@ -148,8 +152,10 @@ class Workplace(Reader):
         self.traced("handled", item)
         try:
             await self._serve(item)
+        except BaseException:
+            self._interrupted()
+            raise
         finally:
-            self._left_unanswered()
             self.current = NOTHING
             for then in self.rare.between:
                 then()
@@ -168,10 +174,14 @@ class Workplace(Reader):
         except Exception as error:
             self.crash(sole(error))
 
-    def _left_unanswered(self) -> None:
-        """The handler was cancelled: whoever asked hears of the end when it comes."""
-        envelope = self.current
-        if type(envelope) is Envelope and envelope.reply is not None and not envelope.reply.settled:
+    def _interrupted(self) -> None:
+        """The handler was cancelled by an end: whoever asked hears of it when it comes."""
+        envelope = self.envelope
+        if envelope is None:
+            return
+        if envelope.reply is None:
+            self.system.report(DeadLetter(self.id, envelope.message, "stopped", envelope.attempts))
+        elif not envelope.reply.settled:
             self.defer(envelope)
 
     # ------------------------------------------------------------------ under observation

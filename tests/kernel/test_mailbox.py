@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 import anyio
 import pytest
@@ -111,10 +112,10 @@ def test_drain_takes_all_in_the_order_of_the_lanes() -> None:
 @pytest.mark.parametrize(("how", "expected"), [("take", ["first"]), ("drain", ["first", "second"])])
 async def test_room_comes_with_a_take_and_with_a_drain(how: str, expected: list[str]) -> None:
     """A message that goes wakes the one who has waited longest, a drain wakes all of them."""
-    box, woken = filled((1, Lane.NORMAL), capacity=1), []
+    box, woken = filled((1, Lane.NORMAL), (2, Lane.NORMAL), capacity=2), []
 
     async def wait(name: str) -> None:
-        await box.room(current_backend())
+        await box.room(current_backend(), partial(box.put, Envelope(name), Lane.NORMAL))
         woken.append(name)
 
     with anyio.fail_after(30):
@@ -135,7 +136,7 @@ async def test_a_waiter_that_is_cancelled_as_it_wakes_hands_its_turn_on() -> Non
     box, woken = filled((1, Lane.NORMAL), capacity=1), []
 
     async def wait(name: str) -> None:
-        await box.room(current_backend())
+        await box.room(current_backend(), partial(box.put, Envelope(name), Lane.NORMAL))
         woken.append(name)
 
     with anyio.fail_after(30):
@@ -159,7 +160,7 @@ async def test_taking_a_control_message_makes_no_room() -> None:
     woken = anyio.Event()
 
     async def wait() -> None:
-        await box.room(current_backend())
+        await box.room(current_backend(), lambda: None)
         woken.set()
 
     with anyio.fail_after(30):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -167,6 +168,52 @@ async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
     assert sorted(line for line in log if not line.startswith("actor")) == ["answered", "task a", "task b", "task c"]
 
 
+@both
+@pytest.mark.parametrize("where", ["task", "timer"])
+async def test_a_hook_that_raises_outside_of_the_dispatcher_leaves_nobody_waiting(where: str) -> None:
+    """A task of the system that breaks takes the dispatcher along; asks from outside are answered all the same."""
+    log: list[str] = []
+
+    def fail(*args: Any) -> None:
+        raise Boom(where)
+
+    async def broken() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError
+
+    async def ask(deaf: Ref) -> None:
+        with pytest.raises(ActorStopped):
+            await deaf.ask("anything", timeout_s=1000)
+        log.append("answered")
+
+    async def host() -> None:
+        async with open_system() as system:
+            system.spawn(Echo(), "a")
+            context = system.context("a")
+            assert context is not None
+            for n in range(3):
+                outside.start_soon(ask, system.spawn(Script(lambda ctx, message: DEFERRED), str(n)))
+                system.monitor(str(n), fail)
+            await blocked(system)
+            system.on_event = fail
+            if where == "task":
+                context.start_task(broken)
+                await blocked(system)
+                system.stop("a")
+            else:
+                system.timers.set("a", None, 0, fail)
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as outside:
+            with pytest.raises(ExceptionGroup) as caught:
+                await host()
+    assert caught.group_contains(Boom, match=where)
+    assert log == ["answered"] * 3
+
+
 # ---------------------------------------------------------------------- fairness
 def flood(ctx: Context, message: Any) -> None:
     """Never done: each message is told again."""
@@ -304,6 +351,153 @@ async def test_messages_are_handled_while_thousands_stop() -> None:
         assert await ref.ask("there?", timeout_s=DEADLINE_S) == "there?"
         assert "big" in system
         await system.join("big")
+
+
+@both
+async def test_all_control_messages_of_an_actor_go_ahead_of_others() -> None:
+    """Also those beyond the quantum of one turn: an actor keeps its place in front while it has any."""
+    async with running() as system:
+        order: list[str] = []
+        n_messages = 5 * QUANTUM
+        script = Script(lambda ctx, message: order.append(ctx.id))
+        refs = [system.spawn(script, str(n)) for n in range(50)]
+        for ref in refs:
+            ref.tell("work")
+        for _ in range(n_messages):
+            refs[40].tell("control", lane=Lane.CONTROL)
+        await system.idle()
+    assert order[:n_messages] == ["40"] * n_messages
+    assert len(order) == n_messages + 50
+
+
+# ---------------------------------------------------------------------- one handler is nobody else's
+VAR: ContextVar[str] = ContextVar("var", default="nothing")
+
+
+@both
+async def test_context_variables_of_a_handler_are_its_own() -> None:
+    """What one sets is seen by no other actor, by no asker, by no hook, and not in its own next turn."""
+    async with running() as system:
+        seen: list[str] = []
+
+        class Setting:
+            def receive(self, ctx: Context, message: Any) -> str:
+                was = VAR.get()
+                VAR.set(f"set by {ctx.id}")
+                return was
+
+            def stopped(self, ctx: Context, reason: object) -> None:
+                seen.append(VAR.get())
+                VAR.set("set at its end")
+
+        a, b = system.spawn(Setting(), "a"), system.spawn(Setting(), "b")
+        for way in ("in place", "queued"):
+            for ref in (a, b, a, b):
+                if way == "queued":
+                    ref.tell("before")
+                    await system.idle()
+                    ref.tell("and its turn is over", lane=Lane.CONTROL)
+                    await system.idle()
+                assert await ref.ask("x", timeout_s=30) == "nothing"
+                assert VAR.get() == "nothing"
+        for actor_id in "ab":
+            system.stop(actor_id)
+            await system.join(actor_id)
+        assert seen == ["nothing", "nothing"]
+
+
+@both
+@pytest.mark.parametrize("idle", [True, False], ids=["in place", "queued"])
+async def test_a_handler_sees_what_the_opener_of_the_system_has_set(idle: bool) -> None:
+    """Not what its asker has: whether an ask is answered in place is nothing that a behaviour can tell."""
+    token = VAR.set("by the opener")
+    try:
+        async with running() as system:
+            VAR.set("by the asker")
+            seen: list[str] = []
+
+            async def task() -> None:
+                seen.append(VAR.get())
+
+            def receive(ctx: Context, message: Any) -> str:
+                ctx.start_task(task)
+                return VAR.get()
+
+            ref = system.spawn(Script(receive), "a")
+            if not idle:
+                ref.tell("before")
+            assert await ref.ask("x", timeout_s=30) == "by the opener"
+            await blocked(system)
+            assert set(seen) == {"by the opener"}
+    finally:
+        VAR.reset(token)
+
+
+@both
+async def test_errors_of_handlers_in_one_batch_are_each_their_own() -> None:
+    """Every second of a hundred actors crashes in the same batch; the others have handled all of their messages."""
+    async with running() as system:
+        heard: list[str] = []
+
+        def receive(ctx: Context, message: Any) -> None:
+            if int(ctx.id) % 2:
+                raise Boom(ctx.id)
+            heard.append(ctx.id)
+
+        for n in range(100):
+            ref = system.spawn(Script(receive), str(n))
+            for _ in range(3):
+                ref.tell("x")
+        await system.idle()
+        assert (system.crashes, len(system), len(heard)) == (50, 50, 150)
+        assert system.dead_letters == 50 * 3
+
+
+@both
+async def test_a_cancelled_block_ends_all_kinds_of_actors_in_order() -> None:
+    """With handlers under way, tasks that clean up, and asks from inside and outside: nobody is left waiting."""
+    log: list[str] = []
+
+    class Busy:
+        async def receive(self, ctx: Context, message: Any) -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with ctx.cleanup(1):
+                    await checkpoint()
+                log.append(f"handler of {ctx.id}")
+
+    async def ask(ref: Ref, name: str) -> None:
+        try:
+            await ref.ask("x", timeout_s=1000)
+        except ActorStopped:
+            log.append(f"{name} heard")
+
+    async def host() -> None:
+        async with open_system() as system:
+            busy = system.spawn(Busy(), "busy")
+            deaf = system.spawn(Script(lambda ctx, message: DEFERRED), "deaf", parent="busy")
+            asker = system.spawn(Script(lambda ctx, message: ctx.start_task(ask, deaf, "inside")), "asker")
+            for actor_id in ("busy", "deaf", "asker"):
+                system.monitor(actor_id, lambda down: log.append(down.id))
+            busy.tell("x")
+            asker.tell("x")
+            outside.start_soon(ask, deaf, "outside")
+            outside.start_soon(ask, busy, "queued outside")
+            await blocked(system)
+            ready.set()
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as outside:
+            ready = anyio.Event()
+            async with anyio.create_task_group() as group:
+                group.start_soon(host)
+                await ready.wait()
+                group.cancel_scope.cancel()
+    ends = [line for line in log if "heard" not in line]
+    assert ends == ["asker", "deaf", "handler of busy", "busy"]
+    assert {"outside heard", "queued outside heard"} < set(log)
 
 
 # ---------------------------------------------------------------------- idle
