@@ -49,6 +49,7 @@ from actors.restart import AutoShutdown, Intensity, Restart, Strategy
 from actors.scopes import Scope
 from actors.supervision import (
     BRUTAL_KILL,
+    ChildActive,
     ChildInfo,
     ChildSpec,
     CountChildren,
@@ -77,6 +78,7 @@ __all__ = [
     "AutoShutdown",
     "Backoff",
     "CancelSwallowed",
+    "ChildActive",
     "ChildInfo",
     "ChildSpec",
     "Coalesce",

@@ -24,7 +24,7 @@ from actors.actor import (
     Shutdown,
 )
 from actors.errors import ActorRestarting, ActorStopped, StartFailed
-from actors.host import stack_of
+from actors.host import Host, stack_of
 from actors.mailbox import Envelope
 from actors.place import Phase, Place, Rare, Ward
 from actors.timers import Timer
@@ -84,11 +84,13 @@ class Cell(Workplace):
                 self.finish()
                 return
             self.advance()
-        if stop_by < (self._rare.stop_by if self._rare is not None else inf):
+        before = self._rare.stop_by if self._rare is not None else inf
+        if stop_by < before:
             self.rare.stop_by = stop_by
             for child in (self.below or {}).values():
                 child.hasten(stop_by, give_up=False)
             if self.host is not None and self.host.closing:
+                self.rare.stop_by = min(before, max(stop_by, self.backend.now() + KILL_S))
                 self._watch_end()
 
     def may_return(self, reason: object) -> bool:
@@ -121,7 +123,7 @@ class Cell(Workplace):
 
     def _stop_children(self, below: dict[str, Place]) -> None:
         """The youngest first, one after the other; the members of a pool all at once."""
-        reason = self.reason if isinstance(self.reason, Shutdown) else Shutdown(self.reason)
+        reason = self.reason if isinstance(self.reason, Shutdown | Killed) else Shutdown(self.reason)
         stop_by = self._rare.stop_by if self._rare is not None else inf
         if not getattr(self.actor, "stops_together", False):
             next(reversed(below.values())).end_with_parent(reason, stop_by)
@@ -130,7 +132,7 @@ class Cell(Workplace):
             for child in tuple(reversed(below.values())):
                 child.end_with_parent(reason, stop_by)
 
-    def end_with_parent(self, reason: Shutdown, stop_by: float) -> None:
+    def end_with_parent(self, reason: Shutdown | Killed, stop_by: float) -> None:
         """End for good, by a deadline that is the smaller of one's own and the parent's."""
         if self.ward is None:
             self.begin_stop(reason, stop_by=stop_by, returning=False)
@@ -143,32 +145,57 @@ class Cell(Workplace):
     def _watch_end(self) -> None:
         """Look again when the tasks should have ended, and before that for those that swallow their cancellation."""
         rare, now = self.rare, self.backend.now()
+        cancelled_at = now
         if rare.look is not None:
             self.system.timers.cancel(rare.look)
+            cancelled_at = rare.look.message
         else:
             rare.stop_by = max(min(rare.stop_by, now + self.shutdown_s), now + KILL_S)
         delay_s = max(min(SWALLOWED_AFTER_S, rare.stop_by - now), 0.0)
-        rare.look = self.system.timers.set(self.id, now, delay_s, self._look)
+        rare.look = self.system.timers.set(self.id, cancelled_at, delay_s, self._look)
 
     def _look(self, timer: Timer) -> None:
-        if self.phase is not _STOPPING or self.host is None or self.host.over(len(self.rare.tasks)):
+        if self.phase is not _STOPPING or self.host is None:
+            return
+        if self.host.over(len(self.rare.tasks)):
+            self.advance()
             return
         now = self.backend.now()
-        for task in [one for one in self.rare.tasks if not (one.cleaning or one.reported)]:
+        for task in [one for one in self.rare.tasks if not (one.shields or one.reported)]:
             task.reported = True
             after_s = now - timer.message
             self.system.report(CancelSwallowed(self.id, task.name, after_s, stack_of(task.coroutine)))
         if now < self.rare.stop_by:
             self._watch_end()
-            return
+        elif any(task.shields for task in self.rare.tasks):
+            self._cut_cleanup()
+        else:
+            self._abandon(self.host)
+
+    def _cut_cleanup(self) -> None:
+        """The time is over for clean-up too, and there will be no more of it; then the last rung."""
+        rare = self.rare
+        self.system.report(GraceExceeded(self.id, "cleanup", self.shutdown_s))
+        rare.cleanup_left_s = 0.0
+        rare.stop_by = self.backend.now() + KILL_S
+        for shield in [shield for task in rare.tasks for shield in task.shields]:
+            shield.cancel()
+        for task in rare.tasks:
+            task.shields.clear()
+        self._watch_end()
+
+    def _abandon(self, host: Host) -> None:
         self.system.report(GraceExceeded(self.id, "cancel", self.shutdown_s))
         self.system.report(Abandoned(self.id, tuple(task.name for task in self.rare.tasks)))
-        self.host.abandon()
+        host.abandon()
+        self.abandon_work()
         self._over()
 
     # ------------------------------------------------------------------ one incarnation is over
     def _over(self) -> None:
         """Nothing of this incarnation is left but its words; then it is down, or gone."""
+        if self.host is not None:
+            self.host.leave_home()
         self._run_stopped()
         if self._rare is not None:
             self._let_go(self._rare)
@@ -201,6 +228,8 @@ class Cell(Workplace):
         for then in rare.between:
             then()
         rare.between.clear()
+        for monitor in [*rare.monitors]:
+            self.demonitor(monitor)
 
     def _go_down(self, ward: Ward) -> None:
         """It has ended and may come back: its ref, its mailbox and its place in the tree are kept."""
@@ -213,8 +242,8 @@ class Cell(Workplace):
             self.unstash_all()
         ward.is_down(self.reason)
 
-    def revive(self) -> None:
-        """Start the next incarnation. A factory or a ``started`` that raises is an end like any other."""
+    def revive(self) -> StartFailed | None:
+        """Start the next incarnation. A factory or a ``started`` that raises is the answer, and its end."""
         assert self.ward is not None
         assert self.phase is _EXITED
         before, rare = self.reason, self._rare
@@ -223,17 +252,18 @@ class Cell(Workplace):
         if rare is not None:
             self._rare = fresh = Rare()
             fresh.watchers, fresh.hears_restarts, fresh.label = rare.watchers, rare.hears_restarts, rare.label
-            fresh.monitors = rare.monitors
         try:
-            self.actor = self.ward.make()
+            actor = self.ward.make()
         except Exception as error:
-            self.phase, self.reason = _EXITED, StartFailed(self.id, error)
-            self.returning = True
-            self.ward.is_down(self.reason)
-            return
+            failed = StartFailed(self.id, error)
+            self.phase, self.reason, self.returning = _EXITED, failed, True
+            self.ward.is_down(failed)
+            return failed
+        self.actor = actor
         self.phase = _LIVE
-        self._meet(self.actor)
-        self.begin(before)
+        self._meet(actor)
+        begun = self.begin(before)
+        return self.reason if not begun and isinstance(self.reason, StartFailed) else None
 
     def begin(self, before: object = None) -> bool:
         """Run ``started``; ``False`` if it raised, and the actor ends with that error."""
@@ -265,8 +295,6 @@ class Cell(Workplace):
         rare, box = self._rare, self.box
         if rare is not None:
             self._bounce([*rare.asks, *rare.stash])
-            for monitor in [*rare.monitors]:
-                self._unwatch(monitor)
         if box is not None and (len(box) or box.awaited):
             self._bounce(box.drain())
         self.system.forget(self.id)

@@ -29,14 +29,14 @@ Start = tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]]
 class TaskRecord:
     """One running task of an actor."""
 
-    __slots__ = ("cleaning", "coroutine", "name", "reported")
+    __slots__ = ("coroutine", "name", "reported", "shields")
 
     def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.name = name
         self.coroutine = coroutine
-        self.cleaning = 0
-        """How many clean-up blocks it is in."""
         self.reported = False
+        self.shields: list[anyio.CancelScope] = []
+        """The clean-up block that it is in, if any, and those inside it."""
 
 
 TASK: ContextVar[TaskRecord | None] = ContextVar("actors.task", default=None)
@@ -102,9 +102,10 @@ class Host:
         while outer is not None and not outer.haunted:
             outer.haunted = True
             outer = outer._home
-        self._leave_home()
+        self.leave_home()
 
-    def _leave_home(self) -> None:
+    def leave_home(self) -> None:
+        """Whoever is further out need not wait for it any more."""
         home, self._home = self._home, None
         if home is not None:
             home._inner -= 1
@@ -123,7 +124,7 @@ class Host:
         finally:
             self.ended = True
             self._group = None
-            self._leave_home()
+            self.leave_home()
             self.owner.advance()
 
     async def _until_closed(self) -> None:
@@ -145,16 +146,18 @@ class WorkerOwner(Protocol):
 
     def has_message(self) -> bool: ...
 
-    async def serve_next(self) -> None: ...
+    async def serve_next(self, worker: Worker) -> None: ...
 
 
 class Worker:
     """The task of an actor with an async handler: it handles one message after the other, in that task."""
 
-    __slots__ = ("_owner", "_parker")
+    __slots__ = ("_owner", "_parker", "retired")
 
     def __init__(self, owner: WorkerOwner) -> None:
         self._owner = owner
+        self.retired = False
+        """It was abandoned: the actor has nothing to do with it any more."""
         self._parker: Parker | None = None
 
     def wake(self) -> None:
@@ -163,13 +166,13 @@ class Worker:
 
     async def run(self) -> None:
         owner, served = self._owner, 0
-        while True:
+        while not self.retired:
             if not owner.has_message():
                 self._parker = owner.backend.parker()
                 await self._parker.wait()
                 self._parker = None
                 continue
-            await owner.serve_next()
+            await owner.serve_next(self)
             served += 1
             if served % QUANTUM == 0:
                 await anyio.lowlevel.checkpoint()

@@ -172,7 +172,7 @@ def inspection_of(cell: Cell, waits: WaitGraph) -> Inspection:
 def _tasks(cell: Cell) -> list[TaskSeen]:
     rare = cell.rare_or_none
     tasks: Any = rare.tasks if rare is not None else ()
-    return [TaskSeen(one.name, stack_of(one.coroutine), one.cleaning > 0) for one in tasks]
+    return [TaskSeen(one.name, stack_of(one.coroutine), bool(one.shields)) for one in tasks]
 
 
 def _chain(waits: WaitGraph, actor_id: str) -> list[str]:

@@ -14,7 +14,7 @@ from inspect import CO_COROUTINE
 from math import inf
 from typing import Any, Final, Protocol
 
-from actors.actor import CLEANUP_S, SHUTDOWN_S, Actor, Down, KernelEvent, Monitor, Restarted, Shutdown
+from actors.actor import CLEANUP_S, SHUTDOWN_S, Actor, Down, KernelEvent, Killed, Monitor, Restarted, Shutdown
 from actors.backoff import Uniform
 from actors.dispatch import Dispatcher
 from actors.errors import ActorStopped, NoSuchActor
@@ -133,7 +133,7 @@ class Rare:
         self.links: list[Place] = []
         self.look: Timer | None = None
         self.monitors: dict[Monitor, None] = {}
-        """Those of its own that have not been heard yet."""
+        """Its own that have not been heard yet: an incarnation hears nothing that an earlier one wanted to hear."""
         self.names: list[str] = []
         self.scope: Scope | None = None
         self.since: float | None = None
@@ -276,7 +276,7 @@ class Place(ABC):
     def begin_stop(self, reason: object, *, stop_by: float = inf, returning: bool | None = None) -> None: ...
 
     @abstractmethod
-    def end_with_parent(self, reason: Shutdown, stop_by: float) -> None: ...
+    def end_with_parent(self, reason: Shutdown | Killed, stop_by: float) -> None: ...
 
     @abstractmethod
     def hasten(self, stop_by: float, *, give_up: bool) -> None: ...
@@ -350,8 +350,6 @@ class Place(ABC):
             target.rare.hears_restarts.pop(monitor, None)
 
     def _hear(self, news: Down | Restarted, monitor: Monitor) -> None:
-        if isinstance(news, Down):
-            self.rare.monitors.pop(monitor, None)
         if self.phase is Phase.LIVE and monitor.live:
             self.deliver(Envelope(news, token=monitor), Lane.CONTROL)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from actors.actor import DEFERRED, ActorCrashed, Crashed, DeadLetter, Poisoned
+from actors.actor import DEFERRED, ActorCrashed, Crashed, DeadLetter, Down, Monitor, Poisoned
 from actors.errors import ActorRestarting, ActorStopped, MailboxFull, MessageDropped, WrongMessage
 from actors.mailbox import Drop, Envelope, Lane
 from actors.place import ASIDE, NOTHING, Phase, Place
@@ -22,12 +22,17 @@ from actors.ref import Call, Ref, Reply
 from actors.scopes import Scope
 from actors.timers import Timer
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "is_idempotent"]
 
 _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL
 _LIVE = Phase.LIVE
 _RAISED = (Exception, CancelledError)
 """What a handler may raise and end only its actor: nothing cancels a plain handler, so it got that from a future."""
+
+
+def is_idempotent(envelope: Envelope) -> bool:
+    """The message says that it may be handled twice."""
+    return bool(getattr(envelope.message, "idempotent", False))
 
 
 class Reader(Place):
@@ -190,6 +195,8 @@ class Reader(Place):
             envelope.token = None  # put aside, or handed to the next incarnation, it is a message like any other
             if self._rare is not None and self._rare.timers.get(timer.key) is timer:
                 del self._rare.timers[timer.key]
+        elif isinstance(timer, Monitor) and isinstance(envelope.message, Down):
+            self.rare.monitors.pop(timer, None)
         return True
 
     def defer(self, envelope: Envelope) -> None:
@@ -290,7 +297,7 @@ class Reader(Place):
     def _redelivered(self, envelope: Envelope) -> bool:
         """Handed to the next incarnation: where the supervisor allows it, and the message says it may be repeated."""
         assert self.ward is not None
-        if not (self.ward.redeliver and getattr(envelope.message, "idempotent", False)):
+        if not (self.ward.redeliver and is_idempotent(envelope)):
             return False
         if envelope.attempts > self.ward.redeliver:
             self.system.report(Poisoned(self.id, envelope.message, envelope.attempts))

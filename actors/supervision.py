@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from actors.actor import SHUTDOWN_S, Actor, Context, Shutdown, is_clean
+from actors.actor import SHUTDOWN_S, Actor, Context, Killed, Shutdown, is_clean
 from actors.backoff import Backoff, Uniform
 from actors.cell import Cell
-from actors.errors import ActorError, InvalidOption, NameTaken, NoSuchActor, StartFailed
+from actors.errors import ActorError, InvalidOption, NameTaken, NoSuchActor, StartFailed, WrongMessage
 from actors.mailbox import DEFAULT_LIMITS, Lane, Limits
 from actors.place import Phase
 from actors.ref import DEFERRED, Ref, Reply
@@ -31,6 +31,7 @@ from actors.restart import (
 
 __all__ = [
     "BRUTAL_KILL",
+    "ChildActive",
     "ChildInfo",
     "ChildSpec",
     "CountChildren",
@@ -74,28 +75,32 @@ class ChildSpec(NamedTuple):
     name: str = ""
 
     def checked(self, auto_shutdown: AutoShutdown) -> ChildSpec:
-        """This spec.
+        """This spec, with its restart type as a :class:`Restart`.
 
         Raises:
             InvalidOption: a field has a value that it cannot have, here or at all.
         """
         whose = f"child spec {self.id!r}"
-        if not self.id or "/" in self.id:
+        if not isinstance(self.id, str) or not self.id or "/" in self.id:
             raise InvalidOption("child spec", "id", self.id, "give a name without '/'")
         if not callable(self.start):
             raise InvalidOption(whose, "start", self.start, "give a function that makes the behaviour")
         if self.restart not in list(Restart):
             raise InvalidOption(whose, "restart", self.restart, f"give one of: {', '.join(Restart)}")
-        if not self.shutdown_s >= 0:
+        if not isinstance(self.shutdown_s, int | float) or not self.shutdown_s >= 0:
             raise InvalidOption(whose, "shutdown_s", self.shutdown_s, "give seconds >= 0, or BRUTAL_KILL")
-        if self.redeliver < 0:
+        if not isinstance(self.redeliver, int) or self.redeliver < 0:
             raise InvalidOption(whose, "redeliver", self.redeliver, "give 0 or more")
+        if not isinstance(self.limits, Limits):
+            raise InvalidOption(whose, "limits", self.limits, "give Limits(capacity, ...)")
+        if not isinstance(self.name, str):
+            raise InvalidOption(whose, "name", self.name, "give a name, or '' for none")
         if self.significant and self.restart == Restart.PERMANENT:
             raise InvalidOption(whose, "significant", True, "a permanent child never ends by itself; make it transient")
         if self.significant and auto_shutdown == AutoShutdown.NEVER:
             raise InvalidOption(whose, "significant", True, "give its supervisor an auto_shutdown other than never")
         self.limits.checked(self.id)
-        return self
+        return self._replace(restart=Restart(self.restart))
 
 
 # ---------------------------------------------------------------------------------------------- what it can be asked
@@ -117,13 +122,15 @@ class StopChild(NamedTuple):
 
 
 class RestartChild(NamedTuple):
-    """Ask a supervisor to start a child that has ended; the answer is its ref."""
+    """Ask a supervisor to start a child that has ended; the answer is its ref. Fails with :class:`ChildActive`,
+    :class:`NoSuchActor` or :class:`StartFailed`."""
 
     id: str
 
 
 class DeleteChild(NamedTuple):
-    """Ask a supervisor to forget the spec of a child that has ended."""
+    """Ask a supervisor to forget the spec of a child that has ended. Fails with :class:`ChildActive` or
+    :class:`NoSuchActor`."""
 
     id: str
 
@@ -146,6 +153,14 @@ class ChildInfo(NamedTuple):
     restarts: int
     next_attempt_s: float | None
     """When it will be started again, on the system's clock, in seconds."""
+
+
+class ChildActive(ActorError):
+    """The child runs, or will be started again by itself: first stop it."""
+
+    def __init__(self, actor_id: str, state: str) -> None:
+        self.actor_id, self.state = actor_id, state
+        super().__init__(f"child {actor_id!r} is {state}; ask its supervisor to stop it first, with StopChild")
 
 
 class RestartLimitExceeded(ActorError):
@@ -178,11 +193,10 @@ class _Owner(Protocol):
 class Child:
     """One child of a supervisor: its spec, and what has become of it. It is its actor's ward."""
 
-    def __init__(self, owner: _Owner, spec: ChildSpec, actor_id: str, make: Callable[[], Actor]) -> None:
+    def __init__(self, owner: _Owner, spec: ChildSpec, actor_id: str) -> None:
         self.owner = owner
         self.spec = spec
         self.actor_id = actor_id
-        self.make = make
         self.shutdown_s = spec.shutdown_s
         self.redeliver = spec.redeliver
         self.name = spec.name
@@ -195,6 +209,17 @@ class Child:
         self.total_restarts = 0
         self.restarts: tuple[float, ...] = ()
         self.stoppers: list[Reply] = []
+
+    def make(self) -> Actor:
+        """A new behaviour.
+
+        Raises:
+            InvalidOption: the factory made something else.
+        """
+        actor = self.spec.start()
+        if not callable(getattr(actor, "receive", None)):
+            raise InvalidOption(f"child spec {self.spec.id!r}", "start()", actor, "return a behaviour, with a receive")
+        return actor
 
     def returns(self, reason: object) -> bool:
         return not self.told and wanted(self.spec.restart, clean=is_clean(reason))
@@ -215,7 +240,7 @@ class Child:
     def state(self) -> str:
         if self.running:
             return "running"
-        if self.due is not None:
+        if self.due is not None or (self.cell is not None and self.cell.phase is Phase.EXITED):
             return "restarting"
         return "down" if self.down else "stopping"
 
@@ -259,12 +284,12 @@ class Supervisor:
         self._child_intensity = child_intensity.checked(whose, "child_intensity")
         self._backoff = backoff.checked(whose)
         self._auto_shutdown = AutoShutdown(auto_shutdown)
-        self._specs = [spec.checked(self._auto_shutdown) for spec in specs]
+        self._specs = [_checked(spec, self._auto_shutdown) for spec in specs]
         _check_ids(self._specs)
         self._children: dict[str, Child] = {}
         self._restarts: tuple[float, ...] = ()
         self._group: list[str] = []
-        """Children that are being taken down, to be started again together, oldest first."""
+        """Children that are being taken down, or wait for one of them, to be started again together; oldest first."""
         self._ctx: Cell
 
     # ------------------------------------------------------------------ its life
@@ -272,8 +297,10 @@ class Supervisor:
         """Start the static children in order. If one cannot be started, neither can the supervisor."""
         assert isinstance(ctx, Cell)
         self._ctx = ctx
+        self._children.clear()
+        self._restarts, self._group = (), []
         for spec in self._specs:
-            self._add(spec, spec.start)
+            self._add(spec)
 
     def get_state(self) -> object:
         return {"strategy": self._strategy.value, "restarts": len(self._restarts), "children": self._infos()}
@@ -297,7 +324,7 @@ class Supervisor:
             case CountChildren():
                 return self._counts()
             case _:
-                return None
+                return self._refuse(WrongMessage(self._ctx.id, message, _REQUESTS))
 
     def hear_down(self, child: Child, reason: object) -> None:
         """From the child's own end, in the middle of anything: a message to oneself."""
@@ -305,11 +332,11 @@ class Supervisor:
             self._ctx.tell_self(_ChildDown(child, reason), lane=Lane.CONTROL)
 
     # ------------------------------------------------------------------ children
-    def _add(self, spec: ChildSpec, make: Callable[[], Actor]) -> Ref:
+    def _add(self, spec: ChildSpec) -> Ref:
         if spec.id in self._children:
             raise NameTaken(spec.id, "child id")
         actor_id = f"{self._ctx.id}/{spec.id}"
-        child = Child(self, spec, actor_id, make)
+        child = Child(self, spec, actor_id)
         try:
             actor = child.make()
         except Exception as error:
@@ -342,12 +369,16 @@ class Supervisor:
     def _child_down(self, child: Child, reason: object) -> None:
         if self._children.get(child.spec.id) is not child or child.cell is None or not child.down:
             return  # it was deleted, or lives again already
-        if child.spec.id in self._group and child.told:
-            self._taken_down(child)
-        elif child.cell is not None and child.cell.phase is Phase.EXITED and not child.told:
+        if child.due is not None and child.cell.phase is Phase.EXITED:
+            return  # its group was quicker than this message: it will be started with the others
+        if child.spec.id in self._group:
+            self._next_down()
+        elif child.cell.phase is Phase.EXITED and not child.told:
             self._restart(child, reason)
         else:
             self._gone(child, reason)
+            if self._group:  # it was taken out of it
+                self._next_down()
 
     def _gone(self, child: Child, reason: object) -> None:
         """It will not be started again by itself."""
@@ -358,11 +389,17 @@ class Supervisor:
         child.stoppers.clear()
         if child.spec.restart is Restart.TEMPORARY:
             self._children.pop(child.spec.id)
-        left = sum(1 for one in self._children.values() if one.spec.significant and not one.down)
+        left = sum(1 for one in self._children.values() if one.spec.significant and self._expected(one))
         if by_itself and ends_supervisor(
             self._auto_shutdown, significant=child.spec.significant, significant_left=left
         ):
             self._ctx.begin_stop(Shutdown(f"its significant child {child.spec.id!r} has ended"))
+
+    def _expected(self, child: Child) -> bool:
+        """It runs, or will again."""
+        if child.due is not None or child.spec.id in self._group:
+            return True
+        return child.cell is not None and not child.told
 
     def _restart(self, child: Child, reason: object) -> None:
         """Start it again, with whom the strategy says, unless that was once too often."""
@@ -393,41 +430,56 @@ class Supervisor:
         self._ctx.set_timer(f"restart {ids[0]}", delay_s, _RestartDue(tuple(ids)))
 
     def _restart_due(self, ids: Sequence[str]) -> None:
-        """Start them in order. One that fails is down again at once, and takes the others of its group along."""
-        for one in ids:
-            child = self._children.get(one)
-            if child is None or child.running or child.due is None:
-                continue
+        """Start those that are due, in order. Where one fails, those after it wait for what becomes of it."""
+        due = [one for one in ids if self._is_due(one)]
+        for position, one in enumerate(due):
+            child = self._children[one]
             child.due, child.told, child.up_since = None, False, self._now()
-            if child.cell is not None and child.cell.phase is Phase.EXITED:
-                child.cell.revive()
-            else:
-                self._respawn(child)
-            if not child.running:  # it says so by a message; the rest of its group is started with it, later
-                for later in ids[ids.index(one) + 1 :]:
-                    self._children[later].due = None
-                return
+            failed = self._start_again(child)
+            if failed is None:
+                continue
+            self._group = due[position + 1 :]
+            for later in self._group:
+                self._children[later].due = None
+            if child.cell is None:
+                self._restart(child, failed)
+            return
 
-    def _respawn(self, child: Child) -> None:
-        """It had ended for good, and is wanted again."""
+    def _is_due(self, child_id: str) -> bool:
+        """It is to be started now, unless it was stopped meanwhile, or deleted, or waits for a later time."""
+        child = self._children.get(child_id)
+        return child is not None and not child.running and child.due is not None and child.due <= self._now()
+
+    def _start_again(self, child: Child) -> StartFailed | None:
+        """Its next incarnation, or the error; a cell that could not be revived also says so by a message."""
+        if child.cell is not None and child.cell.phase is Phase.EXITED:
+            return child.cell.revive()
         try:
             self._spawn(child, child.make())
         except Exception as error:
             child.cell = None
-            failed = error if isinstance(error, StartFailed) else StartFailed(child.actor_id, error)
-            self._restart(child, failed)
+            return error if isinstance(error, StartFailed) else StartFailed(child.actor_id, error)
+        return None
 
     # ------------------------------------------------------------------ taking a group down
     def _take_down(self, ids: Sequence[str]) -> None:
         """End those of the group that still run, the youngest first, one after the other; then start all again."""
-        members = {*ids, *self._group}
+        members = {*self._group, *(one for one in ids if not self._being_stopped(self._children[one]))}
         self._group = [one for one in self._children if one in members]
         for one in self._group:
             self._ctx.cancel_timer(f"restart {one}")
             self._children[one].due = None
         self._next_down()
 
+    def _being_stopped(self, child: Child) -> bool:
+        """On request: it will not come back with others."""
+        known_down = child.cell is None or child.due is not None
+        return child.told and not known_down and child.spec.id not in self._group
+
     def _next_down(self) -> None:
+        """One more of the group; after the last, start again those that are wanted. Whoever ends by itself meanwhile
+        is one of them: the restart was counted when it began."""
+        self._group = [one for one in self._group if one in self._children]
         for one in reversed(self._group):
             child = self._children[one]
             if child.down:
@@ -435,28 +487,31 @@ class Supervisor:
             if not child.told:
                 child.told = True
                 assert child.cell is not None
-                child.cell.end_to_return(Shutdown("its group is started again"), self._now() + child.shutdown_s)
+                why = Shutdown("its group is started again")
+                end = why if child.shutdown_s > 0 else Killed(why.cause)
+                child.cell.end_to_return(end, self._now() + child.shutdown_s)
             return
         group, self._group = self._group, []
-        for one in group:
-            if self._children[one].spec.restart is Restart.TEMPORARY and self._children[one].told:
-                self._gone(self._children[one], None)
+        for child in [self._children[one] for one in group]:
+            if child.spec.restart is Restart.TEMPORARY:
+                self._let_go(child)
         if ids := [one for one in group if one in self._children]:
             self._delay(ids)
 
-    def _taken_down(self, child: Child) -> None:
-        if child.spec.restart is Restart.TEMPORARY and child.cell is not None:
+    def _let_go(self, child: Child) -> None:
+        """A temporary child was taken down with others, and is not started again with them."""
+        child.told = True
+        if child.cell is not None:
             child.cell.finish()
-        self._next_down()
+        self._gone(child, None)
 
     # ------------------------------------------------------------------ what it is asked
     def _start_child(self, spec: ChildSpec | None, args: tuple[Any, ...]) -> Any:
         try:
-            if args or spec is None:
+            if args:
                 whose = f"StartChild of {self._ctx.id!r}"
-                raise InvalidOption(whose, "spec", spec, "give a ChildSpec; only a Pool takes arguments")
-            spec.checked(self._auto_shutdown)
-            return self._add(spec, spec.start)
+                raise InvalidOption(whose, "args", args, "give a ChildSpec; only a Pool takes arguments")
+            return self._add(_checked(spec, self._auto_shutdown))
         except ActorError as error:
             return self._refuse(error)
 
@@ -471,12 +526,13 @@ class Supervisor:
         child = self._children.get(child_id)
         if child is None:
             return self._refuse(NoSuchActor(f"{self._ctx.id}/{child_id}"))
-        self._ctx.cancel_timer(f"restart {child_id}")
-        child.due, child.told = None, True
+        child.due, child.told = None, True  # its timer may be that of a group, which goes on
         if child_id in self._group:
             self._group.remove(child_id)
         if child.cell is None:
             return None
+        if child.cell.phase is Phase.STOPPED:
+            return self._gone(child, None)
         envelope = self._ctx.envelope
         if envelope is not None and isinstance(envelope.reply, Reply):
             child.stoppers.append(envelope.reply)
@@ -485,9 +541,7 @@ class Supervisor:
 
     def _restart_child(self, child_id: str) -> Any:
         try:
-            child = self._known(child_id)
-            if child.cell is not None:
-                raise NameTaken(child.actor_id)
+            child = self._idle(child_id)
             return self._spawn(child, child.make())
         except ActorError as error:
             return self._refuse(error)
@@ -496,13 +550,23 @@ class Supervisor:
 
     def _delete_child(self, child_id: str) -> Any:
         try:
-            child = self._known(child_id)
-            if child.cell is not None:
-                raise NameTaken(child.actor_id, "running child")
+            self._idle(child_id)
         except ActorError as error:
             return self._refuse(error)
         del self._children[child_id]
         return None
+
+    def _idle(self, child_id: str) -> Child:
+        """A child that does not run and is not about to.
+
+        Raises:
+            NoSuchActor: there is no such child.
+            ChildActive: it runs, or will again.
+        """
+        child = self._known(child_id)
+        if child.cell is not None or child.due is not None or child_id in self._group:
+            raise ChildActive(child.actor_id, child.state)
+        return child
 
     def _infos(self) -> tuple[ChildInfo, ...]:
         return tuple(
@@ -550,11 +614,11 @@ class Pool(Supervisor):
     def _start_child(self, spec: ChildSpec | None, args: tuple[Any, ...]) -> Any:
         if spec is not None:
             whose = f"StartChild of the pool {self._ctx.id!r}"
-            return self._refuse(InvalidOption(whose, "spec", spec.id, "give the arguments of its factory"))
+            return self._refuse(InvalidOption(whose, "spec", spec, "give the arguments of its factory"))
         self._numbers += 1
         numbered = self._template._replace(id=str(self._numbers), start=lambda: self._start(*args))
         try:
-            return self._add(numbered, numbered.start)
+            return self._add(numbered)
         except ActorError as error:
             return self._refuse(error)
 
@@ -562,6 +626,15 @@ class Pool(Supervisor):
         """A member of a pool has no place to come back to."""
         super()._gone(child, reason)
         self._children.pop(child.spec.id, None)
+
+
+_REQUESTS = (StartChild, StopChild, RestartChild, DeleteChild, WhichChildren, CountChildren)
+
+
+def _checked(spec: object, auto_shutdown: AutoShutdown) -> ChildSpec:
+    if not isinstance(spec, ChildSpec):
+        raise InvalidOption("supervisor", "child spec", spec, "give a ChildSpec(id, start, ...)")
+    return spec.checked(auto_shutdown)
 
 
 def _check_ids(specs: Sequence[ChildSpec]) -> None:

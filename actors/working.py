@@ -16,7 +16,7 @@ from actors.errors import ActorStopped, InvalidOption
 from actors.host import TASK, Host, TaskRecord, Worker, sole
 from actors.mailbox import Envelope, Lane
 from actors.place import NOTHING, Phase, is_async
-from actors.reading import Reader
+from actors.reading import Reader, is_idempotent
 from actors.ref import CALL, Call, Reply
 from actors.scopes import Scope
 
@@ -71,6 +71,8 @@ class Workplace(Reader):
             self._task_failed(record.name, sole(errors))
         finally:
             del tasks[record]
+            if not tasks:
+                self.advance()
 
     def _task_failed(self, name: str, error: Exception) -> None:
         if self.phase is Phase.LIVE:
@@ -98,19 +100,19 @@ class Workplace(Reader):
         if not budget_s >= 0:
             raise InvalidOption(f"cleanup in {self.id!r}", "budget_s", budget_s, "give seconds >= 0")
         rare, task, began = self.rare, TASK.get(), self.backend.now()
-        nested = task is not None and task.cleaning > 0
+        nested = task is not None and len(task.shields) > 0
         left_s = 0.0 if isinstance(self.reason, Killed) else rare.cleanup_left_s
         deadline = began + max(min(budget_s, left_s), 0.0)
-        if task is not None:
-            task.cleaning += 1
-        try:
-            with anyio.CancelScope(shield=not nested, deadline=deadline) as scope:
-                yield scope
-        finally:
+        with anyio.CancelScope(shield=not nested, deadline=deadline) as scope:
             if task is not None:
-                task.cleaning -= 1
-            if not nested:
-                rare.cleanup_left_s -= self.backend.now() - began
+                task.shields.append(scope)
+            try:
+                yield scope
+            finally:
+                if task is not None and scope in task.shields:
+                    task.shields.remove(scope)
+                if not nested:
+                    rare.cleanup_left_s -= self.backend.now() - began
 
     # ------------------------------------------------------------------ an async handler
     def wake_worker(self) -> int:
@@ -135,13 +137,14 @@ class Workplace(Reader):
         try:
             await worker.run()
         finally:
-            self.begin_stop(Killed(self.scope.cause))
+            if not worker.retired:
+                self.begin_stop(Killed(self.scope.cause))
 
     def has_message(self) -> bool:
         suspended = self._rare is not None and self._rare.suspended
         return self.box is not None and len(self.box) > 0 and self.phase is Phase.LIVE and not suspended
 
-    async def serve_next(self) -> None:
+    async def serve_next(self, worker: Worker) -> None:
         """Have the async handler handle the next message, to its end."""
         item = self.mailbox.take()
         if item is None or (type(item) is Envelope and not self.due(item)):
@@ -151,38 +154,59 @@ class Workplace(Reader):
         self.rare.since = self.backend.now()
         self.traced("handled", item)
         try:
-            await self._serve(item)
+            await self._serve(item, worker)
         except BaseException:
-            self._interrupted()
+            if not worker.retired:
+                self._interrupted()
             raise
         finally:
-            self.current = NOTHING
-            for then in self.rare.between:
-                then()
-            self.rare.between.clear()
+            if not worker.retired:
+                self.current = NOTHING
+                for then in self.rare.between:
+                    then()
+                self.rare.between.clear()
 
-    async def _serve(self, item: Any) -> None:
+    async def _serve(self, item: Any, worker: Worker) -> None:
         message, reply = (item.message, item.reply) if type(item) is Envelope else (item, None)
         CALL.set(Call(self.id, reply.deadline if isinstance(reply, Reply) else None, blocking=True))
         try:
             if isinstance(reply, Reply) and not reply.detached:
                 with anyio.CancelScope() as scope:
                     reply.on_withdrawal(scope.cancel)
-                    self.answer(await self.actor.receive(self, message))
+                    answer = await self.actor.receive(self, message)
+                    if not worker.retired:
+                        self.answer(answer)
             else:
-                self.answer(await self.actor.receive(self, message))
+                answer = await self.actor.receive(self, message)
+                if not worker.retired:
+                    self.answer(answer)
         except Exception as error:
-            self.crash(sole(error))
+            if worker.retired:
+                self.system.report(ActorCrashed(self.id, sole(error)))
+            else:
+                self.crash(sole(error))
+
+    def abandon_work(self) -> None:
+        """A handler that swallows its cancellation is left behind: what it does from now on is nothing to the actor."""
+        if self._rare is not None and self._rare.worker is not None:
+            self._rare.worker.retired = True
+        if self.current is not NOTHING:
+            self._interrupted()
+            self.current = NOTHING
 
     def _interrupted(self) -> None:
-        """The handler was cancelled by an end: whoever asked hears of it when it comes."""
+        """The handler was cancelled with a message in hand: it is handled again, or nobody has; an asker hears of the
+        end when it comes."""
         envelope = self.envelope
         if envelope is None:
             return
-        if envelope.reply is None:
+        if envelope.reply is not None:
+            if not envelope.reply.settled:
+                self.defer(envelope)
+        elif self.returning and self.ward is not None and self.ward.redeliver and is_idempotent(envelope):
+            self.mailbox.put_back([envelope])
+        else:
             self.system.report(DeadLetter(self.id, envelope.message, "stopped", envelope.attempts))
-        elif not envelope.reply.settled:
-            self.defer(envelope)
 
     # ------------------------------------------------------------------ under observation
     def suspend(self) -> None:

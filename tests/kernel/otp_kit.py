@@ -1,0 +1,172 @@
+"""What the supervisor tests share: children that write a log of their starts and ends, and end as they are told.
+
+The tests are named after the cases of OTP's ``supervisor_SUITE`` where there is one; the docstring names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+import trio
+import trio.testing
+from kernel_kit import DEADLINE_S, blocked
+
+from actors import (
+    Actor,
+    ActorSystem,
+    Backoff,
+    ChildInfo,
+    ChildSpec,
+    Context,
+    Down,
+    Intensity,
+    Ref,
+    Restart,
+    Shutdown,
+    Supervisor,
+    WhichChildren,
+    open_system,
+)
+
+__all__ = ["AT_ONCE", "EXITS", "KINDS", "OFTEN", "Boom", "Family", "House", "kinds", "supervised"]
+
+AT_ONCE = Backoff(0.0, 1.0, 0.0)
+"""No delay: a restart is still a timer message."""
+OFTEN = Intensity(1000, 60.0)
+KINDS = ("plain", "async")
+kinds = pytest.mark.parametrize("kind", KINDS)
+EXITS = ("normal", "shutdown", "crash", "killed")
+
+
+class Boom(Exception):
+    """An error of the test's own."""
+
+
+class Plain:
+    """A child that does what it is told, and writes when it starts and ends."""
+
+    def __init__(self, family: Family, name: str) -> None:
+        self.family, self.name = family, name
+
+    def started(self, ctx: Context) -> None:
+        family = self.family
+        if family.fails.get(self.name, 0) > 0:
+            family.fails[self.name] -= 1
+            family.log.append(f"!{self.name}")
+            raise Boom(f"{self.name} cannot start")
+        family.log.append(f"+{self.name}")
+        if self.name in family.on_start:
+            family.on_start[self.name](ctx)
+
+    def stopped(self, ctx: Context, reason: object) -> None:
+        self.family.log.append(f"-{self.name}")
+
+    def receive(self, ctx: Context, message: Any) -> Any:
+        return self.act(ctx, message)
+
+    def act(self, ctx: Context, message: Any) -> Any:
+        if callable(message):
+            return message(ctx)
+        if message == "crash":
+            raise Boom(self.name)
+        if message == "normal":
+            return ctx.exit()
+        if message == "shutdown":
+            return ctx.stop("enough")
+        return (self.name, ctx.incarnation, message)
+
+
+class Async(Plain):
+    """The same with a task of its own."""
+
+    async def receive(self, ctx: Context, message: Any) -> Any:
+        return self.act(ctx, message)
+
+
+class Family:
+    """Children, what has become of them, and how often their next starts fail."""
+
+    def __init__(self, kind: str = "plain") -> None:
+        self.kind = Plain if kind == "plain" else Async
+        self.log: list[str] = []
+        self.fails: dict[str, int] = {}
+        self.on_start: dict[str, Callable[[Context], None]] = {}
+
+    def actor(self, name: str) -> Actor:
+        return self.kind(self, name)
+
+    def spec(self, name: str, restart: str = "permanent", /, **fields: Any) -> ChildSpec:
+        return ChildSpec(name, lambda: self.actor(name), Restart(restart), **fields)
+
+    def specs(self, *names: str, restart: str = "permanent") -> list[ChildSpec]:
+        return [self.spec(name, restart) for name in names]
+
+    def nested(self, name: str, *specs: ChildSpec, restart: str = "permanent", **options: Any) -> ChildSpec:
+        """A supervisor below a supervisor."""
+        options = {"backoff": AT_ONCE, **options}
+        return ChildSpec(name, lambda: Supervisor(specs, **options), Restart(restart))
+
+    def news(self) -> list[str]:
+        """What was written since the last look."""
+        log, self.log = self.log, []
+        return log
+
+
+class House:
+    """A supervisor in a system of its own."""
+
+    def __init__(self, system: ActorSystem, ref: Ref, downs: list[Down]) -> None:
+        self.system, self.ref, self.downs = system, ref, downs
+
+    def child(self, name: str) -> Ref:
+        ref = self.system.ref(f"sup/{name}")
+        assert ref is not None, f"no child {name!r}"
+        return ref
+
+    async def ask(self, message: Any) -> Any:
+        return await self.ref.ask(message, timeout_s=20)
+
+    async def end(self, name: str, how: str) -> None:
+        """Have the child end in that way, and wait for what comes of it."""
+        if how == "killed":
+            self.system.kill(f"sup/{name}")
+        else:
+            self.child(name).tell(how)
+        await blocked(self.system)
+
+    async def children(self) -> tuple[ChildInfo, ...]:
+        infos: tuple[ChildInfo, ...] = await self.ask(WhichChildren())
+        return infos
+
+    async def states(self) -> dict[str, str]:
+        return {info.id: info.state for info in await self.children()}
+
+    @property
+    def reason(self) -> object:
+        """Why the supervisor has ended."""
+        assert len(self.downs) == 1
+        return self.downs[0].reason
+
+    @property
+    def gave_up(self) -> bool:
+        return bool(self.downs) and not isinstance(self.reason, Shutdown)
+
+
+def virtual_time() -> bool:
+    return trio.lowlevel.in_trio_run() and isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
+
+
+@asynccontextmanager
+async def supervised(*specs: ChildSpec, supervisor: Supervisor | None = None, **options: Any) -> AsyncIterator[House]:
+    """A supervisor of these children, which restarts without delay and often, unless told otherwise."""
+    with anyio.fail_after(10**6 if virtual_time() else DEADLINE_S):
+        async with open_system() as system:
+            options = {"backoff": AT_ONCE, "intensity": OFTEN, "child_intensity": OFTEN, **options}
+            ref = system.spawn(supervisor or Supervisor(specs, **options), "sup")
+            downs: list[Down] = []
+            system.monitor("sup", downs.append)
+            yield House(system, ref, downs)

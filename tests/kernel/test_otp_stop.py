@@ -1,0 +1,615 @@
+"""OTP's supervisor cases: the order of a stop, its deadlines, what a kill grants, and whoever does not end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from kernel_kit import Echo, blocked, both, virtual
+from otp_kit import AT_ONCE, Family, House, kinds, supervised
+
+from actors import (
+    BRUTAL_KILL,
+    Abandoned,
+    CancelSwallowed,
+    ChildSpec,
+    Context,
+    Down,
+    GraceExceeded,
+    InvalidOption,
+    KernelEvent,
+    Killed,
+    Pool,
+    Restart,
+    Shutdown,
+    StartChild,
+    StopChild,
+    Strategy,
+    Supervisor,
+)
+
+Work = Callable[[Context], Coroutine[Any, Any, None]]
+
+
+class Worker:
+    """An actor with one task from its start."""
+
+    def __init__(self, work: Work, log: list[str]) -> None:
+        self.work, self.log = work, log
+
+    def started(self, ctx: Context) -> None:
+        ctx.start_task(self.work, ctx, name="work")
+
+    def stopped(self, ctx: Context, reason: object) -> None:
+        self.log.append(ctx.id.rpartition("/")[2])
+
+    def receive(self, ctx: Context, message: Any) -> Any:
+        if message == "crash":
+            raise ValueError("told to")
+        return ctx.incarnation
+
+
+def cleaning(clean_s: float, budget_s: float = 100.0) -> Work:
+    """Work that takes that long to clean up."""
+
+    async def work(ctx: Context) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with ctx.cleanup(budget_s):
+                await anyio.sleep(clean_s)
+
+    return work
+
+
+def swallowing(for_s: float) -> Work:
+    """Work that takes no notice of its cancellation for that long."""
+
+    async def work(ctx: Context) -> None:
+        until = anyio.current_time() + for_s
+        while anyio.current_time() < until:
+            with anyio.CancelScope(shield=True, deadline=until):
+                await anyio.sleep_forever()
+
+    return work
+
+
+def worker(name: str, work: Work, log: list[str], **fields: Any) -> ChildSpec:
+    return ChildSpec(name, lambda: Worker(work, log), **fields)
+
+
+def hear(house: House) -> list[KernelEvent]:
+    events: list[KernelEvent] = []
+    house.system.on_event = events.append
+    return events
+
+
+async def stop(house: House, actor_id: str = "sup", **how: Any) -> float:
+    """Stop an actor; how long that took, in virtual seconds."""
+    await anyio.wait_all_tasks_blocked()
+    began = anyio.current_time()
+    house.system.stop(actor_id, **how)
+    await house.system.join(actor_id)
+    return anyio.current_time() - began
+
+
+# ---------------------------------------------------------------------- the order
+@both
+@kinds
+@pytest.mark.parametrize("strategy", list(Strategy))
+async def test_children_stop_in_reverse(strategy: Strategy, kind: str) -> None:
+    """The youngest first, whatever the strategy, and those below a nested supervisor with it (sup_stop_infinity)."""
+    family = Family(kind)
+    inner = family.nested("inner", *family.specs("x", "y"))
+    async with supervised(family.spec("a"), inner, family.spec("c"), strategy=strategy) as house:
+        family.news()
+        house.system.stop("sup")
+        await house.system.join("sup")
+        assert family.log == ["-c", "-y", "-x", "-a"]
+        assert len(house.system) == 0
+
+
+@both
+async def test_children_that_were_added_stop_first() -> None:
+    """A child that was started on request is the youngest (child_adm)."""
+    family = Family()
+    async with supervised(*family.specs("a", "b")) as house:
+        await house.ask(StartChild(family.spec("late")))
+        await house.end("a", "crash")
+        family.news()
+    assert family.log == ["-late", "-b", "-a"]
+
+
+@both
+async def test_a_stop_is_a_shutdown_for_all() -> None:
+    """All below a supervisor that is stopped end by the same reason."""
+    family = Family()
+    downs: list[Down] = []
+    async with supervised(family.spec("a"), family.nested("inner", family.spec("x"))) as house:
+        for one in ("sup/a", "sup/inner/x"):
+            house.system.monitor(one, downs.append)
+        house.system.stop("sup", "enough")
+        await house.system.join("sup")
+    assert [down.reason for down in downs] == [Shutdown("enough")] * 2
+
+
+@virtual
+async def test_an_older_child_works_until_the_younger_has_ended(autojump_clock: trio.abc.Clock) -> None:
+    """Static children end one after the other: their times add up (sup_stop_infinity)."""
+    log: list[str] = []
+    specs = [worker(name, cleaning(2), log) for name in ("a", "b", "c")]
+    async with supervised(*specs) as house:
+        assert await stop(house) == pytest.approx(6)
+    assert log == ["c", "b", "a"]
+
+
+@virtual
+async def test_a_pool_stops_all_at_once(autojump_clock: trio.abc.Clock) -> None:
+    """It takes as long as the longest, not as the sum (simple_one_for_one_shutdown)."""
+    log: list[str] = []
+    pool = Pool(lambda clean_s: Worker(cleaning(clean_s), log), backoff=AT_ONCE)
+    async with supervised(supervisor=pool) as house:
+        for clean_s in (3, 1, 2):
+            await house.ask(StartChild(args=(clean_s,)))
+        assert await stop(house) == pytest.approx(3)
+    assert log == ["2", "3", "1"]
+
+
+@virtual
+async def test_a_pool_among_static_children(autojump_clock: trio.abc.Clock) -> None:
+    """The pool is one child of the row: parallel inside, in order outside."""
+    log: list[str] = []
+
+    def pool() -> Pool:
+        return Pool(lambda clean_s: Worker(cleaning(clean_s), log))
+
+    specs = [worker("a", cleaning(1), log), ChildSpec("pool", pool), worker("c", cleaning(1), log)]
+    async with supervised(*specs) as house:
+        ref = house.child("pool")
+        for clean_s in (2, 2, 2):
+            await ref.ask(StartChild(args=(clean_s,)), timeout_s=20)
+        assert await stop(house) == pytest.approx(4)
+    assert (log[0], sorted(log[1:4]), log[4]) == ("c", ["1", "2", "3"], "a")
+
+
+# ---------------------------------------------------------------------- deadlines
+@virtual
+@pytest.mark.parametrize(("clean_s", "took_s"), [(0.0, 0.0), (1.0, 1.0), (1.9, 1.9), (5.0, 2.0), (50.0, 2.0)])
+async def test_shutdown_s_bounds_a_childs_end(autojump_clock: trio.abc.Clock, clean_s: float, took_s: float) -> None:
+    """A child that is done in time is let be; at the deadline its clean-up is cut (sup_stop_timeout)."""
+    log: list[str] = []
+    async with supervised(worker("a", cleaning(clean_s), log, shutdown_s=2.0)) as house:
+        events = hear(house)
+        assert await stop(house) == pytest.approx(took_s, abs=0.01)
+        assert events == ([GraceExceeded("sup/a", "cleanup", 2.0)] if clean_s > 2 else [])
+    assert log == ["a"]
+
+
+@virtual
+async def test_nobody_else_pays_for_a_child_that_took_too_long(autojump_clock: trio.abc.Clock) -> None:
+    """The next one in the row has all its own time (sup_stop_timeout)."""
+    log: list[str] = []
+    specs = [worker("a", cleaning(1.5), log, shutdown_s=2.0), worker("b", cleaning(50), log, shutdown_s=1.0)]
+    async with supervised(*specs) as house:
+        events = hear(house)
+        assert await stop(house) == pytest.approx(2.5)
+        assert events == [GraceExceeded("sup/b", "cleanup", 1.0)]
+
+
+@virtual
+async def test_a_nested_supervisors_shutdown_s_is_for_all_below_it(autojump_clock: trio.abc.Clock) -> None:
+    """One absolute deadline flows down: each child's time is the smaller of its own and what is left."""
+    log: list[str] = []
+
+    def inner() -> Supervisor:
+        return Supervisor([worker(name, cleaning(2), log, shutdown_s=10.0) for name in ("x", "y", "z")])
+
+    async with supervised(ChildSpec("inner", inner, shutdown_s=3.0)) as house:
+        events = hear(house)
+        took_s = await stop(house)
+        assert 3.0 <= took_s <= 3.0 + 2 * 0.25 + 0.01
+        assert [event.actor_id for event in events if isinstance(event, GraceExceeded)] == [
+            "sup/inner/y",
+            "sup/inner/x",
+        ]
+    assert log == ["z", "y", "x"]
+
+
+@virtual
+@pytest.mark.parametrize("depth", [1, 2, 5])
+async def test_a_grace_reaches_the_bottom(autojump_clock: trio.abc.Clock, depth: int) -> None:
+    """A stop with a grace bounds a whole tree, however deep, and not each level."""
+    log: list[str] = []
+    spec = worker("leaf", cleaning(50), log, shutdown_s=40.0)
+    for level in range(depth):
+        spec = ChildSpec(f"s{level}", lambda below=spec: Supervisor([below]), shutdown_s=40.0)
+    async with supervised(spec) as house:
+        assert await stop(house, grace_s=3.0) == pytest.approx(3.0, abs=0.01)
+
+
+@virtual
+async def test_a_second_stop_may_only_shorten(autojump_clock: trio.abc.Clock) -> None:
+    """A later stop with less grace shortens the first; one with more changes nothing."""
+    log: list[str] = []
+    async with supervised(worker("a", cleaning(50), log, shutdown_s=40.0)) as house:
+        await anyio.wait_all_tasks_blocked()
+        began = anyio.current_time()
+        house.system.stop("sup", grace_s=20)
+        await trio.sleep(1)
+        house.system.stop("sup", grace_s=4)
+        await trio.sleep(1)
+        house.system.stop("sup", grace_s=30)
+        await house.system.join("sup")
+        assert anyio.current_time() - began == pytest.approx(5, abs=0.01)
+
+
+@virtual
+async def test_a_kill_during_a_slow_stop_cuts_it(autojump_clock: trio.abc.Clock) -> None:
+    """A kill after a stop ends the clean-up now."""
+    log: list[str] = []
+    async with supervised(worker("a", cleaning(50), log, shutdown_s=40.0)) as house:
+        await anyio.wait_all_tasks_blocked()
+        house.system.stop("sup")
+        await trio.sleep(1)
+        began = anyio.current_time()
+        house.system.kill("sup")
+        await house.system.join("sup")
+        assert anyio.current_time() - began <= 0.26
+
+
+@virtual
+@pytest.mark.parametrize("grace_s", [0.0, 0.1, 1.0])
+async def test_a_task_that_is_done_at_once_is_never_abandoned(autojump_clock: trio.abc.Clock, grace_s: float) -> None:
+    """However little grace there is, a cancelled task gets a moment to end."""
+    log: list[str] = []
+    async with supervised(*[worker(name, cleaning(0), log) for name in ("a", "b", "c")]) as house:
+        events = hear(house)
+        assert await stop(house, grace_s=grace_s) == pytest.approx(0)
+        assert events == []
+
+
+@both
+@pytest.mark.parametrize("grace_s", [-1.0, float("nan")])
+async def test_a_grace_that_is_no_time(grace_s: float) -> None:
+    """A negative grace is refused, and nothing is stopped."""
+    family = Family()
+    async with supervised(family.spec("a")) as house:
+        with pytest.raises(InvalidOption, match="grace_s"):
+            house.system.stop("sup", grace_s=grace_s)
+        assert await house.states() == {"a": "running"}
+
+
+# ---------------------------------------------------------------------- brutal kill
+@virtual
+@pytest.mark.parametrize("by", ["stop", "StopChild", "group"])
+async def test_brutal_kill_grants_no_clean_up(autojump_clock: trio.abc.Clock, by: str) -> None:
+    """With BRUTAL_KILL there is neither time to clean up nor a last word, whoever ends it (sup_stop_brutal_kill)."""
+    log: list[str] = []
+    specs = [worker("z", cleaning(0), []), worker("a", cleaning(1), log, shutdown_s=BRUTAL_KILL)]
+    async with supervised(*specs, strategy=Strategy.ONE_FOR_ALL) as house:
+        downs: list[Down] = []
+        house.system.monitor("sup/a", downs.append)
+        await anyio.wait_all_tasks_blocked()
+        began = anyio.current_time()
+        match by:
+            case "stop":
+                await stop(house)
+            case "StopChild":
+                await house.ask(StopChild("a"))
+            case _:
+                house.child("z").tell("crash")
+                await blocked(house.system)
+                assert house.child("a").incarnation == 2
+        assert anyio.current_time() - began == pytest.approx(0)
+        assert log == []
+        if by != "group":
+            assert isinstance(downs[0].reason, Killed)
+
+
+@virtual
+async def test_brutal_kill_of_a_pools_members(autojump_clock: trio.abc.Clock) -> None:
+    """The template's BRUTAL_KILL is for each of them (sup_stop_brutal_kill_dynamic)."""
+    log: list[str] = []
+    template = ChildSpec("m", Echo, shutdown_s=BRUTAL_KILL)
+    pool = Pool(lambda: Worker(cleaning(5), log), template)
+    async with supervised(supervisor=pool) as house:
+        for _ in range(5):
+            await house.ask(StartChild())
+        assert await stop(house) == pytest.approx(0)
+    assert log == []
+
+
+@virtual
+async def test_a_kill_reaches_all_below(autojump_clock: trio.abc.Clock) -> None:
+    """Whoever lives under an actor that is killed is killed: none of them cleans up."""
+    log: list[str] = []
+    inner = ChildSpec("inner", lambda: Supervisor([worker("x", cleaning(3), log)]))
+    downs: list[Down] = []
+    async with supervised(worker("a", cleaning(3), log), inner) as house:
+        house.system.monitor("sup/inner/x", downs.append)
+        await anyio.wait_all_tasks_blocked()
+        began = anyio.current_time()
+        house.system.kill("sup", "now")
+        await house.system.join("sup")
+        assert anyio.current_time() - began == pytest.approx(0)
+        assert house.reason == Killed("now")
+        assert downs == [Down("sup/inner/x", Killed("now"), 1)]
+    assert log == []
+
+
+@both
+@kinds
+async def test_a_killed_child_has_no_last_word(kind: str) -> None:
+    """Its stopped is not called; what comes back is a new incarnation (sup_stop_brutal_kill)."""
+    family = Family(kind)
+    async with supervised(family.spec("a")) as house:
+        await house.end("a", "killed")
+        assert family.log == ["+a", "+a"]
+
+
+# ---------------------------------------------------------------------- clean-up
+@virtual
+async def test_one_budget_for_all_clean_up(autojump_clock: trio.abc.Clock) -> None:
+    """What one block has used the next one does not have."""
+    took: list[float] = []
+
+    async def work(ctx: Context) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            for budget_s in (3.0, 3.0, 3.0):
+                began = anyio.current_time()
+                with ctx.cleanup(budget_s):
+                    await anyio.sleep(100)
+                took.append(anyio.current_time() - began)
+
+    async with supervised(worker("a", work, [], shutdown_s=60.0)) as house:
+        await stop(house)
+    assert took == pytest.approx([3.0, 2.0, 0.0])
+
+
+@virtual
+async def test_a_nested_block_extends_nothing(autojump_clock: trio.abc.Clock) -> None:
+    """A block inside a block ends with the outer one at the latest, and uses no budget of its own."""
+    took: list[float] = []
+
+    async def work(ctx: Context) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            began = anyio.current_time()
+            with ctx.cleanup(1.0):
+                with ctx.cleanup(0.5):
+                    await anyio.sleep(100)
+                took.append(anyio.current_time() - began)
+                with ctx.cleanup(50.0):
+                    await anyio.sleep(100)
+            took.append(anyio.current_time() - began)
+            with ctx.cleanup(50.0):
+                await anyio.sleep(100)
+            took.append(anyio.current_time() - began)
+
+    async with supervised(worker("a", work, [], shutdown_s=60.0)) as house:
+        await stop(house)
+    assert took == pytest.approx([0.5, 1.0, 5.0])
+
+
+@both
+@pytest.mark.parametrize("budget_s", [-1.0, float("nan")])
+async def test_a_budget_that_is_no_time(budget_s: float) -> None:
+    """A negative budget is refused."""
+    family = Family()
+    async with supervised(family.spec("a")) as house:
+        context = house.system.context("sup/a")
+        assert context is not None
+        with pytest.raises(InvalidOption, match="budget_s"), context.cleanup(budget_s):
+            pass
+
+
+@virtual
+async def test_a_new_incarnation_has_a_new_budget(autojump_clock: trio.abc.Clock) -> None:
+    """What one incarnation has used up is not the next one's loss."""
+    async with supervised(worker("a", cleaning(5), [], shutdown_s=60.0)) as house:
+        events = hear(house)
+        for incarnation in (2, 3):
+            await anyio.wait_all_tasks_blocked()
+            house.child("a").tell("crash")
+            await trio.sleep(6)
+            assert house.child("a").incarnation == incarnation
+        assert not [event for event in events if isinstance(event, GraceExceeded)]
+
+
+# ---------------------------------------------------------------------- whoever does not end
+@virtual
+async def test_a_swallowed_cancel_is_reported_with_its_stack(autojump_clock: trio.abc.Clock) -> None:
+    """After 250 ms the report names the actor, the task, and the line where it hangs; the stop still waits."""
+    async with supervised(worker("a", swallowing(3), [], shutdown_s=60.0)) as house:
+        events = hear(house)
+        await trio.sleep(1)
+        assert await stop(house) == pytest.approx(2)
+        (event,) = events
+        assert isinstance(event, CancelSwallowed)
+        assert (event.actor_id, event.task, event.after_s) == ("sup/a", "work", pytest.approx(0.25))
+        assert any("test_otp_stop.py" in line and "swallowing" in line for line in event.stack)
+
+
+@virtual
+async def test_clean_up_that_was_announced_is_no_swallowed_cancel(autojump_clock: trio.abc.Clock) -> None:
+    """A task in its clean-up block is let be, as long as there is time."""
+    async with supervised(worker("a", cleaning(3), [], shutdown_s=60.0)) as house:
+        events = hear(house)
+        await stop(house)
+        assert events == []
+
+
+@virtual
+async def test_who_does_not_end_is_abandoned_and_blocks_nobody(autojump_clock: trio.abc.Clock) -> None:
+    """At the deadline the actor is gone, its siblings and its supervisor end, and the task runs on in quarantine
+    (sup_stop_timeout)."""
+    log: list[str] = []
+    specs = [worker("z", cleaning(1), log), worker("a", swallowing(100), log, shutdown_s=2.0)]
+    async with supervised(*specs) as house:
+        events = hear(house)
+        assert await stop(house) == pytest.approx(3)
+        assert [type(event) for event in events] == [CancelSwallowed, GraceExceeded, Abandoned]
+        assert events[1:] == [GraceExceeded("sup/a", "cancel", 2.0), Abandoned("sup/a", ("work",))]
+        assert (log, len(house.system)) == (["a", "z"], 0)
+        left = house.system.group
+        assert left is not None
+        assert anyio.current_time() < 10
+    assert anyio.current_time() == pytest.approx(100)
+
+
+@virtual
+async def test_a_parent_with_tasks_of_its_own_survives_an_abandoned_child(autojump_clock: trio.abc.Clock) -> None:
+    """Its own tasks are waited for; then it ends at once, although the abandoned one still runs inside its scope."""
+    log: list[str] = []
+
+    class Parent(Worker):
+        def started(self, ctx: Context) -> None:
+            super().started(ctx)
+            ctx.spawn(Worker(swallowing(100), log), "child", shutdown_s=1.0)
+
+    async with supervised(ChildSpec("a", lambda: Parent(cleaning(0.5), log), shutdown_s=30.0)) as house:
+        assert await stop(house) == pytest.approx(1.5)
+    assert log == ["child", "a"]
+
+
+@virtual
+async def test_an_abandoned_child_is_started_again(autojump_clock: trio.abc.Clock) -> None:
+    """A task in quarantine does not keep its actor from its next incarnation, nor touch it when it ends."""
+    works = [swallowing(100), cleaning(0)]
+    spec = ChildSpec("a", lambda: Worker(works.pop(0), []), shutdown_s=1.0)
+    async with supervised(spec) as house:
+        await anyio.wait_all_tasks_blocked()
+        house.child("a").tell("crash")
+        await trio.sleep(1.5)
+        assert await house.child("a").ask("who", timeout_s=5) == 2
+        await trio.sleep(200)
+        assert await house.child("a").ask("who", timeout_s=5) == 2
+
+
+@virtual
+@pytest.mark.parametrize("end", ["returns", "raises"])
+async def test_an_abandoned_handler_is_nothing_to_the_next_incarnation(
+    autojump_clock: trio.abc.Clock, end: str
+) -> None:
+    """A handler that swallows its cancellation neither answers for the next incarnation, nor reads its mailbox, nor
+    ends it; its asker hears of the restart when it is abandoned."""
+    heard: list[tuple[int, Any]] = []
+
+    class Stubborn:
+        async def receive(self, ctx: Context, message: Any) -> Any:
+            incarnation = ctx.incarnation
+            if message == "hang":
+                await swallowing(50)(ctx)
+                if end == "raises":
+                    raise ValueError("late")
+                return "late"
+            if message == "long":
+                await anyio.sleep(80)
+            heard.append((incarnation, message))
+            return message
+
+    from actors import ActorRestarting
+
+    spec = ChildSpec("a", Stubborn, shutdown_s=1.0)
+    async with supervised(family_spec(), spec, strategy=Strategy.ONE_FOR_ALL) as house:
+        ref = house.child("a")
+
+        async def ask_hang() -> None:
+            with pytest.raises(ActorRestarting) as caught:
+                await ref.ask("hang", timeout_s=500)
+            assert caught.value.started
+
+        answers: list[Any] = []
+
+        async def ask_long() -> None:
+            answers.append(await ref.ask("long", timeout_s=500))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask_hang)
+            await anyio.wait_all_tasks_blocked()
+            house.system.kill("sup/z")
+            await trio.sleep(2)
+            group.start_soon(ask_long)
+            await trio.sleep(1)
+            ref.tell("behind")
+            await trio.sleep(200)
+        assert answers == ["long"]
+        assert heard == [(2, "long"), (2, "behind")]
+        assert ref.incarnation == 2
+
+
+def family_spec() -> ChildSpec:
+    return Family().spec("z")
+
+
+@virtual
+async def test_an_abandoned_member_of_a_pool(autojump_clock: trio.abc.Clock) -> None:
+    """The others have their time, and the pool ends with the last of them."""
+    log: list[str] = []
+    pool = Pool(lambda work: Worker(work, log), ChildSpec("m", Echo, Restart.TEMPORARY, shutdown_s=1.0))
+    async with supervised(supervisor=pool) as house:
+        for work in (swallowing(100), cleaning(0.5), swallowing(100)):
+            await house.ask(StartChild(args=(work,)))
+        assert await stop(house) == pytest.approx(1)
+    assert sorted(log) == ["1", "2", "3"]
+
+
+# ---------------------------------------------------------------------- who owns a scope
+@both
+@kinds
+async def test_a_context_manager_is_entered_and_left_by_one_task(kind: str) -> None:
+    """What a task of an actor opens is closed by that task, however the actor ends, in every incarnation."""
+    tasks: list[tuple[int, int]] = []
+
+    class Connection:
+        async def __aenter__(self) -> None:
+            self.scope = anyio.CancelScope()
+            self.scope.__enter__()
+            self.task = anyio.get_current_task().id
+
+        async def __aexit__(self, *error: Any) -> None:
+            self.scope.__exit__(*error)
+            tasks.append((self.task, anyio.get_current_task().id))
+
+    async def work(ctx: Context) -> None:
+        async with Connection():
+            await anyio.sleep_forever()
+
+    family = Family(kind)
+    family.on_start["a"] = lambda ctx: ctx.start_task(work, ctx)
+    async with supervised(family.spec("a")) as house:
+        for how in ("crash", "killed", "normal"):
+            await anyio.wait_all_tasks_blocked()
+            await house.end("a", how)
+        await anyio.wait_all_tasks_blocked()
+    assert len(tasks) == 4
+    assert all(entered == left for entered, left in tasks)
+
+
+@both
+async def test_a_stop_during_the_stop_is_the_same_stop() -> None:
+    """A supervisor that is stopped twice, and asked in between, ends once (sup_stop_race)."""
+    family = Family()
+    async with supervised(*family.specs("a", "b")) as house:
+        house.system.stop("sup", "first")
+        house.system.stop("sup", "second")
+        await house.system.join("sup")
+        assert house.downs == [Down("sup", Shutdown("first"), 1)]
+    assert family.log == ["+a", "+b", "-b", "-a"]
+
+
+@both
+async def test_a_child_that_crashes_while_its_supervisor_stops_is_not_started_again() -> None:
+    """Nothing is born under a supervisor that ends (sup_stop_race)."""
+    family = Family()
+    async with supervised(*family.specs("a", "b")) as house:
+        house.child("a").tell("crash")
+        house.system.stop("sup")
+        await house.system.join("sup")
+    assert family.log.count("+a") == 1
