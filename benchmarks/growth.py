@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -32,25 +32,16 @@ from benchmarks.harness import (
 )
 from benchmarks.lives import actor_bytes, actor_lives, task_bytes, task_lives
 from benchmarks.messages import TIMEOUT_S, Echo
+from benchmarks.plots import Point, draw
 from benchmarks.primitives import native, parked, settle
 
-__all__ = ["QUANTITIES", "Point", "main", "measure_growth", "write_csv"]
+__all__ = ["QUANTITIES", "main", "measure_growth", "write_csv"]
 
 RESULTS = Path(__file__).parent / "results"
 FAN = 100
 """Children of each node, at most, in the tree that is stopped."""
 TASKS_MAX = 30_000
 """Bare tasks are not measured beyond this: each costs a hundred times an actor's time."""
-
-
-class Point(NamedTuple):
-    """One point of one curve."""
-
-    quantity: str
-    unit: str
-    who: str
-    actors: int
-    value: float
 
 
 # ---------------------------------------------------------------------- actors
@@ -222,8 +213,6 @@ def main() -> None:
     args.into.mkdir(parents=True, exist_ok=True)
     write_csv(points, args.into / "growth.csv")
     try:
-        from benchmarks.plots import draw
-
         draw(points, args.into / "growth.png")
     except Missing as why:
         print(f"no plot: {why}")

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from benchmarks.peers import need
 
-if TYPE_CHECKING:
-    from benchmarks.growth import Point
+__all__ = ["Point", "draw"]
 
-__all__ = ["draw"]
+
+class Point(NamedTuple):
+    """One point of one curve."""
+
+    quantity: str
+    unit: str
+    who: str
+    actors: int
+    value: float
+
 
 STYLES: dict[str, dict[str, Any]] = {
     "actors, asyncio": {"color": "#0b5fa5", "linestyle": "-", "marker": "o", "linewidth": 4.0, "markersize": 8},

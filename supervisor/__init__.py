@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from supervisor.plan_runner import PlanResult, TaskResult, run_plan
     from supervisor.ports import JournalError
     from supervisor.runtime import Refused, Session, SubscriptionLagged, Supervisor, TurnResult, open_supervisor
-    from supervisor.tree import NoSuchEntity
     from supervisor.vocabulary import (
         AbortPolicy,
         AbortReason,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
         LifecycleEvent,
         TransitionReason,
     )
+    from supervisor.work import NoSuchEntity
 
 __all__ = [
     "AbortPlan",

@@ -18,8 +18,9 @@ from supervisor.ladder import SLACK_S, highest
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
 from supervisor.lifecycles.turn import Turn
-from supervisor.tree import Link, Tree, Work
+from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, AbortScope, CancelMode, Rung, ToolOutcome, TransitionReason
+from supervisor.work import Link, Work
 
 __all__ = ["Aborter"]
 

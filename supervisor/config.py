@@ -94,6 +94,7 @@ class LimitsConfig(Model):
     stable_after_s: Seconds = _LIMITS.stable_after_s
     restarts_max: Count = _LIMITS.restarts_max
     restarts_within_s: Seconds = _LIMITS.restarts_within_s
+    waiting_max: Count = _LIMITS.waiting_max
 
     def value(self) -> SessionLimits:
         return msgspec.convert(self.model_dump(), SessionLimits)

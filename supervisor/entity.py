@@ -20,7 +20,7 @@ from supervisor.logs import get_logger
 from supervisor.policy import severity_of
 from supervisor.vocabulary import Kind, LifecycleEvent, Severity
 
-__all__ = ["Entity", "Lifecycle", "Refused"]
+__all__ = ["Entity", "Lifecycle", "Refused", "weight"]
 
 
 _log = get_logger()
@@ -221,3 +221,8 @@ def _word(event: Event, name: str) -> str | None:
     if found is None and "verdict" in fields:
         found = getattr(event.verdict, name)  # type: ignore[attr-defined]
     return found
+
+
+def weight(event: object) -> int:
+    """How large a message is, for the bound of a mailbox in bytes: what somebody wrote into it."""
+    return len(getattr(event, "prompt", "")) + len(getattr(event, "text", ""))

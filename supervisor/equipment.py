@@ -18,7 +18,8 @@ from supervisor.link import Delegate
 from supervisor.ports import Launch, TranscriptSink
 from supervisor.process_link import ProcessLink
 from supervisor.processes.host import WardenHost
-from supervisor.tree import AgentProfile, Link, Tree, Work
+from supervisor.tree import Tree
+from supervisor.work import AgentProfile, Link, Work
 
 __all__ = ["LinkMaker", "profile_of", "transcript_of"]
 

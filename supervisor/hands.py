@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import anyio
 
-from actors import ActorStopped
+from actors import ActorStopped, Intensity
+from actors.restart import add_restart
 from supervisor.effects import (
     Answer,
     BuildPrompt,
@@ -51,10 +52,11 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.logs import get_logger
-from supervisor.policy import build_prompt, too_often
+from supervisor.policy import build_prompt
 from supervisor.ports import Workspace
-from supervisor.tree import Link, Outcome, Tree, Work
+from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, CancelMode, Exit, TransitionReason, Verdict
+from supervisor.work import Link, Outcome, Work
 
 __all__ = ["CLEANUP_S", "Hands", "MakeLink"]
 
@@ -195,15 +197,16 @@ class Hands:
     def _look_before_retry(self, work: Work, cause: Cause) -> None:
         """A session that failed may try again, unless it does so too often, or the supervisor drains."""
         data = self._tree.entity(work.session_id).data
+        intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
         if data.incarnation == work.prompted:
-            work.crashes.append(self._tree.ledger.clock.now())
+            work.crashes = add_restart(work.crashes, self._tree.ledger.clock.now(), intensity.period_s)
             work.prompted = 0
         if self._no_retries:
             stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")
             self._tree.end(work.session_id, stop, cause=cause)
-        elif too_often(work.crashes, data.limits.restarts_max, data.limits.restarts_within_s):
-            count, window_s = len(work.crashes), data.limits.restarts_within_s
-            words = f"restart limit exceeded ({count} failures within {window_s:g} s): {data.last_error}"
+        elif intensity.exceeded(work.crashes):
+            counted = f"{len(work.crashes)} failures within {intensity.period_s:g} s"
+            words = f"restart limit exceeded ({counted}): {data.last_error}"
             self._tree.tell(work.session_id, FatalError(message=words), cause=cause)
 
     # ------------------------------------------------------------------ a turn's way to its agent

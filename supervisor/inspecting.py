@@ -9,7 +9,8 @@ from typing import Any
 
 from actors import Inspection, NoSuchActor
 from supervisor.projection import Inspected, TaskAt
-from supervisor.tree import NoSuchEntity, Tree
+from supervisor.tree import Tree
+from supervisor.work import NoSuchEntity
 
 __all__ = ["inspect"]
 

@@ -20,8 +20,9 @@ from supervisor.abort_state import AbortState, same_abort
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.logs import get_logger
-from supervisor.tree import EndReport, Tree, Work
+from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
+from supervisor.work import EndReport, Work
 
 __all__ = ["SLACK_S", "Endings", "highest"]
 

@@ -31,8 +31,9 @@ from supervisor.policy import judge
 from supervisor.ports import (
     ProcessReport,
 )
-from supervisor.tree import END_S, NoSuchEntity, Outcome, Tree, Work
+from supervisor.tree import END_S, Tree
 from supervisor.vocabulary import CancelMode, Exit, ToolOutcome, Verdict
+from supervisor.work import NoSuchEntity, Outcome, Work
 
 __all__ = ["Delegate", "LinkBase", "ToolCell"]
 

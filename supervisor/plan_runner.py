@@ -30,7 +30,7 @@ from supervisor.lifecycles.task import (
 )
 from supervisor.ports import JournalError
 from supervisor.runtime import Session, Supervisor
-from supervisor.tree import NoSuchEntity
+from supervisor.work import NoSuchEntity
 
 __all__ = ["PlanResult", "TaskResult", "run_plan"]
 

@@ -15,7 +15,7 @@ from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.session import Message
 from supervisor.vocabulary import AbortReason, Exit, Severity, TransitionReason, Verdict
 
-__all__ = ["abort_reason_of", "build_prompt", "describe_status", "judge", "severity_of", "too_often"]
+__all__ = ["abort_reason_of", "build_prompt", "describe_status", "judge", "severity_of"]
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
@@ -98,11 +98,6 @@ def build_prompt(prompt: str, messages: Sequence[Message]) -> str:
         kind = "Urgent message" if message.urgent else "Message"
         parts.append(f"{kind} from {message.sender}:\n{message.text}")
     return "\n\n".join(parts)
-
-
-def too_often(failed_at: Sequence[float], most: int, within_s: float) -> bool:
-    """True if more than *most* of the times in *failed_at* (ascending, seconds) lie within *within_s* of the last."""
-    return len(failed_at) > most and failed_at[-1] - failed_at[-1 - most] <= within_s
 
 
 def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:

@@ -47,8 +47,9 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.tree import Outcome, Tree, Work
+from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
+from supervisor.work import Outcome, Work
 
 __all__ = ["MUTE_S", "ProcessLink"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import anyio
 
@@ -26,11 +26,12 @@ from actors import (
     Poisoned,
 )
 from actors.waiting import any_of
-from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of
-from supervisor.aborter import Aborter
+from supervisor.abort import AbortPlan, Receipt
+from supervisor.aborts import Aborts
 from supervisor.config import Settings
 from supervisor.entity import Refused
 from supervisor.equipment import LinkMaker, transcript_of
+from supervisor.handle import Session, TurnResult
 from supervisor.hands import Hands
 from supervisor.inspecting import inspect
 from supervisor.journal.statedir import StateDir
@@ -45,8 +46,9 @@ from supervisor.moments import Moment, first_of
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.projection import Inspected
 from supervisor.subscriptions import Subscriptions
-from supervisor.tree import END_S, AgentFunction, AgentProfile, NoSuchEntity, Outcome, Tree, Work
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Kind, LifecycleEvent
+from supervisor.tree import END_S, Tree
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent
+from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
 from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["Session", "Supervisor", "TurnResult"]
@@ -60,81 +62,9 @@ ID_MAX = 200
 HOST = Cause(actor="host")
 
 
-class TurnResult(NamedTuple):
-    """How a prompt ended: ``completed``, ``failed`` or ``aborted``, why, and the end of what the agent said."""
-
-    outcome: str
-    error: str
-    text: str
-
-    @property
-    def ok(self) -> bool:
-        return self.outcome == "completed"
-
-
 class _Wall:
     def time(self) -> float:
         return time.time()
-
-
-class Session:
-    """A handle on one session. It stays valid after the session has ended; then it only answers so."""
-
-    def __init__(self, supervisor: Supervisor, session_id: str) -> None:
-        self._supervisor = supervisor
-        self.id = session_id
-
-    @property
-    def state(self) -> str:
-        """The session's state, in the specification's spelling."""
-        return self._supervisor.state_of(self.id)
-
-    async def run(self, prompt: str) -> TurnResult:
-        """Have the agent work on *prompt*; how that ended. Prompts of one session queue up.
-
-        Cancelling this call does not abort the turn: use :meth:`abort`.
-
-        Raises:
-            Refused: the session has ended.
-        """
-        return await self._supervisor.request(self.id, prompt)
-
-    async def send(
-        self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"
-    ) -> str:
-        """Leave a message for the next prompt; an urgent one does not wait that long. The message's id.
-
-        Args:
-            text: what the agent is told.
-            urgent: it interrupts the turn that runs.
-            at: when an urgent one does: ``now`` (the default), at the ``tool_boundary`` (as soon as no tool call is
-                open), or not at all, but in a turn of its own right at the ``turn_end``; whoever waits for the turn
-                that ran is answered after that one.
-            sender: who says it.
-
-        Raises:
-            ValueError: *at* is none of these, or is given for a message that is not urgent.
-            NoSuchEntity: the session has ended.
-        """
-        return await self._supervisor.send(self.id, text, urgent=urgent, at=at, sender=sender)
-
-    async def start_child(
-        self,
-        name: str,
-        *,
-        agent: str | AgentFunction | None = None,
-        cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
-    ) -> Session:
-        """Start a child session. It ends before this one does, unless its cancel mode says otherwise."""
-        return await self._supervisor.start_session(name, agent=agent, parent=self.id, cancel_mode=cancel_mode)
-
-    async def abort(self, scope: AbortScope | str = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
-        """End it, and what the scope reaches."""
-        return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
-
-    async def close(self, reason: str = "no more work") -> None:
-        """End it in order, and wait until everything below it has ended."""
-        await self._supervisor.close_session(self.id, reason=reason)
 
 
 class Supervisor:
@@ -175,7 +105,7 @@ class Supervisor:
             failed=self._journal_failed,
         )
         self.tree = Tree(system, self.ledger)
-        self._aborter = Aborter(self.tree)
+        self._aborts = Aborts(self.tree, journal, self._ended)
         endings = Endings(self.tree, JANITOR)
         self._hands = Hands(
             self.tree, JANITOR, endings, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
@@ -335,6 +265,7 @@ class Supervisor:
     async def _request(self, session_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
         work = self._work(session_id)
         _check_text("prompt", prompt)
+        await self._check_waiting(session_id, "prompts", len(self.tree.entity(session_id).data.queue))
         work.requests += 1
         request_id = f"{session_id}:r{work.requests}"
         self._waiting[request_id] = answer
@@ -344,6 +275,14 @@ class Supervisor:
         except BaseException:
             self._waiting.pop(request_id, None)
             raise
+
+    async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
+        """Push back; whoever tries again and again does not keep the loop either."""
+        most = self.settings.limits.waiting_max
+        if waiting >= most:
+            await anyio.lowlevel.checkpoint()
+            words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
+            raise Refused(words)
 
     def _answered(self, request_id: str, outcome: Outcome) -> None:
         answer = self._waiting.pop(request_id, None)
@@ -363,11 +302,12 @@ class Supervisor:
         Raises:
             ValueError: *at* is no delivery point, or is given for a message that is not urgent.
             NoSuchEntity: no living session has that id.
-            Refused: the session has ended.
+            Refused: the session has ended, or as many messages as may be wait for it already.
         """
         point = _point(urgent, at)
         self._work(session_id)
         _check_text("text", text)
+        await self._check_waiting(session_id, "messages", len(self.tree.entity(session_id).data.inbox))
         self._messages += 1
         message_id = f"m{self.journal.generation}.{self._messages}"
         event: UrgentMessage | MessageReceived
@@ -421,17 +361,7 @@ class Supervisor:
             UnknownWord: no scope has that name.
             NoSiblings: SIBLING of a root session.
         """
-        return plan_abort(self.tree.nodes(hurry=now), target, scope, now=now)
-
-    async def _has_ended(self, target: str) -> bool:
-        """True if the journal knows *target*: a session, or a tool call of one of its turns."""
-        turn_id, _, call = target.rpartition(":c")
-        if any(row.id == target and row.kind == Kind.SESSION for row in await self.journal.entities()):
-            return True
-        if not (turn_id and call.isdigit()):
-            return False
-        events = await self.journal.events(entity_id=turn_id)
-        return any(event.event == "tool_started" and event.metadata.get("number") == int(call) for event in events)
+        return self._aborts.plan(target, scope, now=now)
 
     async def abort(
         self,
@@ -457,40 +387,9 @@ class Supervisor:
             NoSiblings: SIBLING of a root session.
             Refused: the plan of that id would not be carried out; nothing was ended.
         """
-        scope = scope_of(scope)
-        if within_s is not None and not within_s >= 0:
-            raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
         reason = reason or f"aborted by {actor}"
-        try:
-            plan = self.plan_abort(target, scope, now=now)
-        except UnknownTarget:
-            if not await self._has_ended(target):
-                raise
-            return Receipt(abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True)
-        if plan_id is not None and plan_id not in self._plan_ids(plan, now):
-            words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
-            raise Refused(f"{words}; look at it with --dry-run")
-        return await self._carry_out(plan, reason, actor, now, within_s)
-
-    def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
-        """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""
-        return [self.plan_abort(plan.target, plan.scope, now=one).id for one in dict.fromkeys((now, False))]
-
-    async def _join(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
-        """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
-        joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
-        survivors = 0
-        for work in [self.tree.works[one] for one in plan.ending if one in self.tree.works]:
-            await self._ended(work)
-            survivors += work.report.survivors if work.report is not None else 0
-        return Receipt(
-            abort_id="",
-            target=plan.target,
-            scope=plan.scope,
-            reason="already_ended",
-            already_ended=True,
-            survivors=survivors,
-            joined=joined,
+        return await self._aborts.abort(
+            target, scope, reason=reason, actor=actor, now=now, within_s=within_s, plan_id=plan_id
         )
 
     async def execute(
@@ -507,16 +406,7 @@ class Supervisor:
         Raises:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
         """
-        if not plan.already_ended and plan.id not in self._plan_ids(plan, now or plan.now):
-            raise Refused(f"the tree below {plan.target} has changed since the abort was planned; plan it again")
-        return await self._carry_out(plan, reason, actor, now, within_s)
-
-    async def _carry_out(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
-        """Carry out a plan of the tree as it is."""
-        now = now or plan.now
-        if plan.already_ended:
-            return await self._join(plan, reason, actor, now, within_s)
-        return await self._aborter.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
+        return await self._aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
         """End a session in order and wait until everything below it has ended; no error if it already has.

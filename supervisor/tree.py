@@ -1,31 +1,32 @@
 """What is alive now: the entities, and the work that goes on for each session.
 
 The journal says what happened; the tree says what there is to talk to. It decides nothing: it finds, tells, asks and
-counts. Every task that works for a session is counted, so that the end of the last one is an event and not a guess.
+counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import anyio
 import msgspec
 
-from actors import ActorStopped, ActorSystem, Context, Lane
+from actors import ActorStopped, ActorSystem, Lane, Limits
 from actors.machine import Event
-from supervisor.abort import PlannedProcess, ProcessFate, TreeNode
+from supervisor.abort import TreeNode
 from supervisor.abort_state import AbortState, Joined, merged, same_abort
-from supervisor.entity import Entity, Lifecycle
+from supervisor.entity import Entity, Lifecycle, weight
 from supervisor.ledger import Cause, Ledger
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
-from supervisor.moments import Moment
-from supervisor.ports import EntityRow, TranscriptSink
-from supervisor.vocabulary import AbortPolicy, CancelMode, Kind, LifecycleEvent, Rung, Verdict
+from supervisor.nodes import Nodes
+from supervisor.ports import EntityRow
+from supervisor.vocabulary import Kind, LifecycleEvent, Rung
+from supervisor.work import NoSuchEntity, Work
 
-__all__ = ["END_S", "AgentFunction", "AgentProfile", "EndReport", "Link", "NoSuchEntity", "Outcome", "Tree", "Work"]
+__all__ = ["END_S", "Tree"]
 
 POST_S = 600.0
 """How long anything may wait for a record to become durable; the disk's own trouble is reported long before."""
@@ -33,253 +34,11 @@ POST_S = 600.0
 END_S = 60.0
 """What the kernel gives an entity's tasks to end before it counts them no more: longer than any ladder."""
 
-TEXT_MAX = 64 * 1024
-"""Characters of an agent's last answer that are kept in memory for whoever asked for it."""
+MAILBOX = Limits(size_of=weight)
+"""The bounds of an entity's mailbox."""
 
 HEARD_LAST = frozenset(SESSION.allowed(Session.STOPPED))
 """What still means something to a session that is ending."""
-
-AgentFunction = Callable[[Any], Awaitable[Any]]
-"""An in-process agent: it is given its turn (``supervisor.adapters.inprocess.AgentTurn``) and works on it."""
-
-
-class NoSuchEntity(LookupError):
-    """Nothing alive has that id."""
-
-    def __init__(self, entity_id: str) -> None:
-        self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
-
-
-class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How to have an agent: a program and the adapter that it speaks to, or a function."""
-
-    name: str
-    adapter: str
-    command: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    directory: str = "."
-    permissions: str = "allow"
-    function: AgentFunction | None = None
-
-
-class Outcome(NamedTuple):
-    """How a request ended: ``completed``, ``failed`` or ``aborted``; ``seq`` is the record that settled it."""
-
-    outcome: str
-    error: str
-    text: str
-    seq: int | None = None
-
-
-class EndReport(NamedTuple):
-    """How a session's scope was joined."""
-
-    rung: Rung
-    took_s: float
-    killed_at: float
-    survivors: int
-
-
-class Link(Protocol):
-    """The live connection to one agent: what a session's hands hold while the agent is there."""
-
-    agent_id: str
-    turn_id: str | None
-    ended: anyio.Event
-    is_ready: bool
-
-    @property
-    def reusable(self) -> bool:
-        """True if it is ready and idle, and will stay."""
-        ...
-
-    async def run(self) -> None:
-        """Have the agent, from its start to its end. Reports everything to the entities."""
-        ...
-
-    async def free(self) -> None:
-        """Wait until it works on no turn."""
-        ...
-
-    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
-        """Begin a turn. Its end is reported exactly once, whatever happens."""
-        ...
-
-    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
-        """Ask it, within its protocol, to stop that turn; *intent* is why."""
-        ...
-
-    def runs(self, call_id: str) -> bool:
-        """True if we run that call's work, and can end it by its scope."""
-        ...
-
-    def has_returned(self, turn_id: str, call_id: str) -> bool:
-        """True if that call's work is over, so that an abort of it comes too late."""
-        ...
-
-    def abandon_call(self, call_id: str) -> None:
-        """Expect no result of that call any more."""
-        ...
-
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """The agent runs that call by itself and is about to be interrupted: its result will be that of this abort."""
-        ...
-
-    def let_go(self, call_id: str, outcome: Outcome) -> None:
-        """Answer the delegation that this call is, without waiting for the child session."""
-        ...
-
-    def processes(self) -> tuple[PlannedProcess, ...]:
-        """The processes that are known to be alive."""
-        ...
-
-    def report_started(self, incarnation: int) -> None:
-        """Say that it is ready for the prompt of this incarnation (an agent that was idle)."""
-        ...
-
-    def finish(self) -> None:
-        """Let it end by itself as soon as it is idle."""
-        ...
-
-    def kill(self, intent: Verdict) -> None:
-        """End it and everything it started, now."""
-        ...
-
-
-class Work:
-    """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
-
-    def __init__(
-        self,
-        tree: Tree,
-        *,
-        session_id: str,
-        parent: Work | None,
-        profile: AgentProfile,
-        policy: AbortPolicy,
-        started_by: str | None,
-        transcript: TranscriptSink,
-        mode: CancelMode = CancelMode.WAIT_COMPLETED,
-    ) -> None:
-        self._tree = tree
-        self.session_id = session_id
-        self.parent = parent
-        contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
-        self.root_id: str = parent.root_id if parent is not None and contained else session_id
-        self.profile = profile
-        self.policy = policy
-        self.started_by = started_by
-        self.mode = mode
-        """What the end of its parent means to it."""
-        self.transcript = transcript
-        self.directory = profile.directory
-        self.children: dict[str, Work] = {}
-        """The child sessions that are alive, oldest first."""
-        self.turns: dict[str, Entity] = {}
-        self.link: Link | None = None
-        self.launches = 0
-        self.requests = 0
-        self.because: int | None = None
-        """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
-        self.told = False
-        self.asked: AbortState | None = None
-        """What it was told, all who said so merged."""
-        self.prompted = 0
-        """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
-        self.crashes: list[float] = []
-        self.ending = False
-        self.hurried = False
-        self.interrupted_for: list[str] = []
-        self.running = Moment()
-        self.heard = Moment()
-        """It knows that it is to end."""
-        self.over = Moment()
-        self.ended = Moment()
-        self.report: EndReport | None = None
-        self.fates: list[ProcessFate] = []
-        self.text = ""
-        self.text_of: str | None = None
-        """The request that the text answers."""
-        self.said = ""
-        """What the agent said to that request in turns that succeeded."""
-        self.busy = 0
-        """The tasks that work for it, and the children that are not over."""
-        self.unrecorded = 0
-        """The entities below it that its last record waits for."""
-        self._rest: Moment | None = None
-
-    @property
-    def parent_id(self) -> str | None:
-        return self.parent.session_id if self.parent is not None else None
-
-    def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run ``fn(*args)`` in that actor's scope, counted as work of this session.
-
-        Raises:
-            ActorStopped: the actor is stopping, or its scope was cancelled.
-        """
-        self.busy += 1
-        try:
-            ctx.start_task(self._counted, fn, args, name=fn.__qualname__)
-        except ActorStopped:
-            self._done()
-            raise
-
-    async def _counted(self, fn: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
-        try:
-            await fn(*args)
-        finally:
-            self._done()
-
-    def _done(self) -> None:
-        self.busy -= 1
-        if self.busy == 0:
-            if self._rest is not None:
-                self._rest.set()
-            self._tree.on_rest(self)
-
-    async def quiet(self) -> None:
-        """Wait until nothing works for this session."""
-        while self.busy:
-            if self._rest is None or self._rest.is_set():
-                self._rest = Moment()
-            await self._rest.wait()
-
-    def join(self) -> None:
-        """It is there: its parent is not quiet before it is over."""
-        if self.parent is not None:
-            self.parent.children[self.session_id] = self
-            self.parent.busy += 1
-
-    def leave(self) -> None:
-        """Everything of it has ended."""
-        if not self.over.is_set():
-            self.over.set()
-            if self.parent is not None:
-                self.parent._done()
-
-    def move(self, heir: Work | None) -> None:
-        """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
-        left, self.parent = self.parent, heir
-        if left is not None:
-            left.children.pop(self.session_id, None)
-        over = self.over.is_set()
-        if heir is not None:
-            heir.children[self.session_id] = self
-            heir.busy += not over
-        if left is not None and not over:
-            left._done()
-
-    def wait_for(self, moment: Moment) -> None:
-        """It is not quiet before that has come."""
-        if not moment.is_set():
-            self.busy += 1
-            moment.then(self._done)
-
-    def say(self, text: str) -> None:
-        """Keep the end of what the agent says in this turn."""
-        self.text = (self.text + text)[-TEXT_MAX:]
 
 
 class Tree:
@@ -318,9 +77,9 @@ class Tree:
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.ledger)
         if parent_id is None or not contained:
-            self.system.spawn(entity, entity_id, shutdown_s=END_S)
+            self.system.spawn(entity, entity_id, limits=MAILBOX, shutdown_s=END_S)
         else:
-            self.system.spawn(entity, entity_id, parent=parent_id, home=home, shutdown_s=END_S)
+            self.system.spawn(entity, entity_id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
         self.entities[entity_id] = entity
         above = self.works.get(parent_id) if parent_id is not None else None
         if above is not None:
@@ -512,7 +271,7 @@ class Tree:
 
         A view, made as it is read: it is good until something is awaited.
         """
-        return _Nodes(self, hurry)
+        return Nodes(self.works, self.entities, hurry=hurry)
 
     def rows(self) -> list[EntityRow]:
         """The living entities in the journal's form."""
@@ -531,66 +290,3 @@ class Tree:
             )
             for one in self.entities.values()
         ]
-
-
-class _Nodes(Mapping[str, TreeNode]):
-    """The nodes of a tree by their ids. What is not asked for is not made."""
-
-    def __init__(self, tree: Tree, hurry: bool) -> None:
-        self._tree = tree
-        self._hurry = hurry
-        self._made: dict[str, TreeNode] = {}
-
-    def __getitem__(self, node_id: str) -> TreeNode:
-        node = self._made.get(node_id)
-        if node is None:
-            work = self._tree.works.get(node_id)
-            node = self._made[node_id] = self._session(work) if work is not None else self._call(node_id)
-        return node
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._tree.works
-        for work in self._tree.works.values():
-            yield from _calls(work)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def _session(self, work: Work) -> TreeNode:
-        return TreeNode(
-            id=work.session_id,
-            kind="session",
-            parent=work.parent_id if work.parent_id in self._tree.works else None,
-            children=(*work.children, *_calls(work)),
-            started_by=work.started_by,
-            policy=work.policy,
-            mode=work.mode,
-            ended=(work.told or work.ending) and not self._hurry,
-            processes=work.link.processes() if work.link is not None else (),
-        )
-
-    def _call(self, node_id: str) -> TreeNode:
-        """An open call. One whose work is over has ended, though its record may still be on its way; one whose session
-        is ending ends with it."""
-        turn_id, _, number = node_id.rpartition(":c")
-        turn = self._tree.entities.get(turn_id)
-        work = self._tree.works.get(turn.parent_id or "") if turn is not None else None
-        call = next((one for one in turn.data.open if str(one.number) == number), None) if turn is not None else None
-        if work is None or call is None or turn_id not in work.turns:
-            raise KeyError(node_id)
-        link = work.link
-        ending = (work.told or work.ending) and not self._hurry
-        return TreeNode(
-            id=node_id,
-            kind="tool",
-            parent=work.session_id,
-            ended=ending or link is None or link.has_returned(turn_id, call.call_id),
-            processes=tuple(one for one in link.processes() if one.owner == node_id) if link is not None else (),
-        )
-
-
-def _calls(work: Work) -> list[str]:
-    """The ids of a session's open calls."""
-    if not work.turns:
-        return []
-    return [f"{turn.id}:c{call.number}" for turn in work.turns.values() for call in turn.data.open]

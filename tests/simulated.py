@@ -28,8 +28,8 @@ from supervisor.lifecycles.events import AgentExited
 from supervisor.plan_runner import run_plan
 from supervisor.ports import JournalError
 from supervisor.runtime import Refused, Session, Supervisor
-from supervisor.tree import AgentProfile, NoSuchEntity
 from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
+from supervisor.work import AgentProfile, NoSuchEntity
 
 __all__ = ["HostError", "Ran", "simulate"]
 

@@ -25,8 +25,8 @@ import pytest
 from supervisor.abort import AbortPlan, NoSiblings, Receipt, TreeNode, plan_abort
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.ledger import Cause
-from supervisor.tree import AgentProfile
 from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
+from supervisor.work import AgentProfile
 from tests.support import Run, quick, supervising
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION

@@ -11,8 +11,8 @@ from supervisor.abort import NoSiblings, Receipt
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.runtime import Refused
-from supervisor.tree import Outcome
 from supervisor.vocabulary import AbortScope, CancelMode, UnknownWord
+from supervisor.work import Outcome
 from tests.support import FrozenJournal, Run, ask, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

@@ -22,8 +22,8 @@ from supervisor.projection import Inspected
 from supervisor.surfaces.calling import is_running, request
 from supervisor.surfaces.control import LINE_BYTES_MAX, serve_control
 from supervisor.surfaces.failure import ControlError, NotRunning
-from supervisor.tree import NoSuchEntity
 from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.work import NoSuchEntity
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from support import ask, supervising
 from actors import NoSuchActor
 from supervisor import AgentTurn
 from supervisor.surfaces.render import inspected_text
-from supervisor.tree import NoSuchEntity
+from supervisor.work import NoSuchEntity
 
 pytestmark = pytest.mark.anyio
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor import AgentTurn
 from supervisor.config import AgentConfig
 from supervisor.journal.memory import MemoryStore
 from supervisor.runtime import Refused, TurnResult, open_supervisor
-from supervisor.tree import NoSuchEntity
+from supervisor.work import NoSuchEntity
 from tests.support import (
     FrozenJournal,
     Gate,
@@ -437,3 +438,39 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
     assert len(pids) == 1
     await gone(*pids)
     assert [one.message.count("actor=broken ") for one in caplog.records if "an actor crashed" in one.message] == [1]
+
+
+# ---------------------------------------------------------------------------------------------------- push back
+async def test_as_many_messages_wait_as_may(tmp_path: Path) -> None:
+    """One message more than may wait is refused with the bound and its name; the others are all in the next prompt."""
+    async with supervising(tmp_path, settings=quick(waiting_max=2)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        await session.send("one")
+        await session.send("two", urgent=True)
+        for urgent in (False, True):
+            with pytest.raises(Refused, match=r"s has 2 messages waiting already \(limits.waiting_max\)"):
+                await session.send("three", urgent=urgent)
+        assert (await session.run("@say done")).ok
+        await session.send("there is room again")
+    assert not any(event.outcome == "refused" for event in run.events())
+
+
+async def test_as_many_prompts_wait_as_may(tmp_path: Path) -> None:
+    """While one prompt is worked on, as many wait as may; one more is refused, and those are answered in order."""
+    begun, go = anyio.Event(), anyio.Event()
+
+    async def agent(turn: AgentTurn) -> str:
+        begun.set()
+        await go.wait()
+        return turn.prompt
+
+    async with supervising(tmp_path, settings=quick(waiting_max=2)) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=agent)
+        first = ask(group, session, "first")
+        await begun.wait()
+        waiting = [ask(group, session, word) for word in ("a", "b")]
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(Refused, match=r"s has 2 prompts waiting already"):
+            await session.run("c")
+        go.set()
+        assert [(await one.result()).text for one in (first, *waiting)] == ["first", "a", "b"]

@@ -16,8 +16,9 @@ from actors import ActorStopped
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.link import Delegate, LinkBase
-from supervisor.tree import AgentFunction, Outcome, Tree, Work
+from supervisor.tree import Tree
 from supervisor.vocabulary import CancelMode, ToolOutcome, Verdict
+from supervisor.work import AgentFunction, Outcome, Work
 
 __all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
 

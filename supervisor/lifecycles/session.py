@@ -81,6 +81,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     The seed resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
     every 2 s: more than ``restarts_max`` such failures within ``restarts_within_s`` seconds give the session up.
+    ``waiting_max`` bounds the messages, and the prompts, that wait for it: all of them are written with every record.
     """
 
     max_consecutive_errors: int = 5
@@ -93,6 +94,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stable_after_s: float = 0.0
     restarts_max: int = 3
     restarts_within_s: float = 60.0
+    waiting_max: int = 100
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,108 @@
+"""What a host holds of one session: a handle that only passes its wishes on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from supervisor.abort import Receipt
+from supervisor.vocabulary import AbortScope, CancelMode, DeliveryPoint
+from supervisor.work import AgentFunction
+
+__all__ = ["Session", "Supervising", "TurnResult"]
+
+
+class TurnResult(NamedTuple):
+    """How a prompt ended: ``completed``, ``failed`` or ``aborted``, why, and the end of what the agent said."""
+
+    outcome: str
+    error: str
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "completed"
+
+
+class Supervising(Protocol):
+    """What a handle needs of its supervisor."""
+
+    def state_of(self, entity_id: str) -> str: ...
+
+    async def request(self, session_id: str, prompt: str) -> TurnResult: ...
+
+    async def send(
+        self, session_id: str, text: str, *, urgent: bool, at: DeliveryPoint | str | None = None, sender: str
+    ) -> str: ...
+
+    async def start_session(
+        self,
+        name: str,
+        *,
+        agent: str | AgentFunction | None = ...,
+        parent: str | None = ...,
+        cancel_mode: CancelMode | str = ...,
+    ) -> Session: ...
+
+    async def abort(self, target: str, scope: AbortScope | str, *, reason: str = ..., actor: str = ...) -> Receipt: ...
+
+    async def close_session(self, session_id: str, *, reason: str) -> None: ...
+
+
+class Session:
+    """A handle on one session. It stays valid after the session has ended; then it only answers so."""
+
+    def __init__(self, supervisor: Supervising, session_id: str) -> None:
+        self._supervisor = supervisor
+        self.id = session_id
+
+    @property
+    def state(self) -> str:
+        """The session's state, in the specification's spelling."""
+        return self._supervisor.state_of(self.id)
+
+    async def run(self, prompt: str) -> TurnResult:
+        """Have the agent work on *prompt*; how that ended. Prompts of one session queue up.
+
+        Cancelling this call does not abort the turn: use :meth:`abort`.
+
+        Raises:
+            Refused: the session has ended.
+        """
+        return await self._supervisor.request(self.id, prompt)
+
+    async def send(
+        self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"
+    ) -> str:
+        """Leave a message for the next prompt; an urgent one does not wait that long. The message's id.
+
+        Args:
+            text: what the agent is told.
+            urgent: it interrupts the turn that runs.
+            at: when an urgent one does: ``now`` (the default), at the ``tool_boundary`` (as soon as no tool call is
+                open), or not at all, but in a turn of its own right at the ``turn_end``; whoever waits for the turn
+                that ran is answered after that one.
+            sender: who says it.
+
+        Raises:
+            ValueError: *at* is none of these, or is given for a message that is not urgent.
+            NoSuchEntity: the session has ended.
+        """
+        return await self._supervisor.send(self.id, text, urgent=urgent, at=at, sender=sender)
+
+    async def start_child(
+        self,
+        name: str,
+        *,
+        agent: str | AgentFunction | None = None,
+        cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
+    ) -> Session:
+        """Start a child session. It ends before this one does, unless its cancel mode says otherwise."""
+        return await self._supervisor.start_session(name, agent=agent, parent=self.id, cancel_mode=cancel_mode)
+
+    async def abort(self, scope: AbortScope | str = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
+        """End it, and what the scope reaches."""
+        return await self._supervisor.abort(self.id, scope, reason=reason, actor="host")
+
+    async def close(self, reason: str = "no more work") -> None:
+        """End it in order, and wait until everything below it has ended."""
+        await self._supervisor.close_session(self.id, reason=reason)

@@ -1,0 +1,275 @@
+"""What goes on for one session: its agent's link, its tasks, its children, and what is known of its end.
+
+It decides nothing. It counts: every task that works for a session, and every child that is not over, so that the end of
+the last one is an event and not a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
+
+import anyio
+import msgspec
+
+from actors import ActorStopped, Context
+from supervisor.abort import PlannedProcess, ProcessFate
+from supervisor.abort_state import AbortState
+from supervisor.entity import Entity
+from supervisor.moments import Moment
+from supervisor.ports import TranscriptSink
+from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Verdict
+
+__all__ = ["AgentFunction", "AgentProfile", "EndReport", "Link", "NoSuchEntity", "Outcome", "Resting", "Work"]
+
+TEXT_MAX = 64 * 1024
+"""Characters of an agent's last answer that are kept in memory for whoever asked for it."""
+
+AgentFunction = Callable[[Any], Awaitable[Any]]
+"""An in-process agent: it is given its turn (``supervisor.adapters.inprocess.AgentTurn``) and works on it."""
+
+
+class NoSuchEntity(LookupError):
+    """Nothing alive has that id."""
+
+    def __init__(self, entity_id: str) -> None:
+        self.entity_id = entity_id
+        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
+
+
+class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """How to have an agent: a program and the adapter that it speaks to, or a function."""
+
+    name: str
+    adapter: str
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    directory: str = "."
+    permissions: str = "allow"
+    function: AgentFunction | None = None
+
+
+class Outcome(NamedTuple):
+    """How a request ended: ``completed``, ``failed`` or ``aborted``; ``seq`` is the record that settled it."""
+
+    outcome: str
+    error: str
+    text: str
+    seq: int | None = None
+
+
+class EndReport(NamedTuple):
+    """How a session's scope was joined."""
+
+    rung: Rung
+    took_s: float
+    killed_at: float
+    survivors: int
+
+
+class Link(Protocol):
+    """The live connection to one agent: what a session's hands hold while the agent is there."""
+
+    agent_id: str
+    turn_id: str | None
+    ended: anyio.Event
+    is_ready: bool
+
+    @property
+    def reusable(self) -> bool:
+        """True if it is ready and idle, and will stay."""
+        ...
+
+    async def run(self) -> None:
+        """Have the agent, from its start to its end. Reports everything to the entities."""
+        ...
+
+    async def free(self) -> None:
+        """Wait until it works on no turn."""
+        ...
+
+    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+        """Begin a turn. Its end is reported exactly once, whatever happens."""
+        ...
+
+    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
+        """Ask it, within its protocol, to stop that turn; *intent* is why."""
+        ...
+
+    def runs(self, call_id: str) -> bool:
+        """True if we run that call's work, and can end it by its scope."""
+        ...
+
+    def has_returned(self, turn_id: str, call_id: str) -> bool:
+        """True if that call's work is over, so that an abort of it comes too late."""
+        ...
+
+    def abandon_call(self, call_id: str) -> None:
+        """Expect no result of that call any more."""
+        ...
+
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
+        """The agent runs that call by itself and is about to be interrupted: its result will be that of this abort."""
+        ...
+
+    def let_go(self, call_id: str, outcome: Outcome) -> None:
+        """Answer the delegation that this call is, without waiting for the child session."""
+        ...
+
+    def processes(self) -> tuple[PlannedProcess, ...]:
+        """The processes that are known to be alive."""
+        ...
+
+    def report_started(self, incarnation: int) -> None:
+        """Say that it is ready for the prompt of this incarnation (an agent that was idle)."""
+        ...
+
+    def finish(self) -> None:
+        """Let it end by itself as soon as it is idle."""
+        ...
+
+    def kill(self, intent: Verdict) -> None:
+        """End it and everything it started, now."""
+        ...
+
+
+class Resting(Protocol):
+    """Who wants to know that nothing works for a session any more."""
+
+    on_rest: Callable[[Work], None]
+
+
+class Work:
+    """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
+
+    def __init__(
+        self,
+        tree: Resting,
+        *,
+        session_id: str,
+        parent: Work | None,
+        profile: AgentProfile,
+        policy: AbortPolicy,
+        started_by: str | None,
+        transcript: TranscriptSink,
+        mode: CancelMode = CancelMode.WAIT_COMPLETED,
+    ) -> None:
+        self._tree = tree
+        self.session_id = session_id
+        self.parent = parent
+        contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
+        self.root_id: str = parent.root_id if parent is not None and contained else session_id
+        self.profile = profile
+        self.policy = policy
+        self.started_by = started_by
+        self.mode = mode
+        """What the end of its parent means to it."""
+        self.transcript = transcript
+        self.directory = profile.directory
+        self.children: dict[str, Work] = {}
+        """The child sessions that are alive, oldest first."""
+        self.turns: dict[str, Entity] = {}
+        self.link: Link | None = None
+        self.launches = 0
+        self.requests = 0
+        self.because: int | None = None
+        """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
+        self.told = False
+        self.asked: AbortState | None = None
+        """What it was told, all who said so merged."""
+        self.prompted = 0
+        """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
+        self.crashes: tuple[float, ...] = ()
+        """When it failed after a start, within the window that counts."""
+        self.ending = False
+        self.hurried = False
+        self.interrupted_for: list[str] = []
+        self.running = Moment()
+        self.heard = Moment()
+        """It knows that it is to end."""
+        self.over = Moment()
+        self.ended = Moment()
+        self.report: EndReport | None = None
+        self.fates: list[ProcessFate] = []
+        self.text = ""
+        self.text_of: str | None = None
+        """The request that the text answers."""
+        self.said = ""
+        """What the agent said to that request in turns that succeeded."""
+        self.busy = 0
+        """The tasks that work for it, and the children that are not over."""
+        self.unrecorded = 0
+        """The entities below it that its last record waits for."""
+        self._rest: Moment | None = None
+
+    @property
+    def parent_id(self) -> str | None:
+        return self.parent.session_id if self.parent is not None else None
+
+    def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Run ``fn(*args)`` in that actor's scope, counted as work of this session.
+
+        Raises:
+            ActorStopped: the actor is stopping, or its scope was cancelled.
+        """
+        self.busy += 1
+        try:
+            ctx.start_task(self._counted, fn, args, name=fn.__qualname__)
+        except ActorStopped:
+            self._done()
+            raise
+
+    async def _counted(self, fn: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
+        try:
+            await fn(*args)
+        finally:
+            self._done()
+
+    def _done(self) -> None:
+        self.busy -= 1
+        if self.busy == 0:
+            if self._rest is not None:
+                self._rest.set()
+            self._tree.on_rest(self)
+
+    async def quiet(self) -> None:
+        """Wait until nothing works for this session."""
+        while self.busy:
+            if self._rest is None or self._rest.is_set():
+                self._rest = Moment()
+            await self._rest.wait()
+
+    def join(self) -> None:
+        """It is there: its parent is not quiet before it is over."""
+        if self.parent is not None:
+            self.parent.children[self.session_id] = self
+            self.parent.busy += 1
+
+    def leave(self) -> None:
+        """Everything of it has ended."""
+        if not self.over.is_set():
+            self.over.set()
+            if self.parent is not None:
+                self.parent._done()
+
+    def move(self, heir: Work | None) -> None:
+        """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
+        left, self.parent = self.parent, heir
+        if left is not None:
+            left.children.pop(self.session_id, None)
+        over = self.over.is_set()
+        if heir is not None:
+            heir.children[self.session_id] = self
+            heir.busy += not over
+        if left is not None and not over:
+            left._done()
+
+    def wait_for(self, moment: Moment) -> None:
+        """It is not quiet before that has come."""
+        if not moment.is_set():
+            self.busy += 1
+            moment.then(self._done)
+
+    def say(self, text: str) -> None:
+        """Keep the end of what the agent says in this turn."""
+        self.text = (self.text + text)[-TEXT_MAX:]
