@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -426,12 +427,12 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         other = await sup.start_session("other", agent="scripted")
         asked = ask(group, broken, "@hang")
         await until(sup, "SessionStarted", "broken")
-        sup.tree.entity("broken").data = None
-        with pytest.raises(AttributeError):
+        sup.tree.entity("broken").data = SimpleNamespace(inbox=())
+        with pytest.raises(TypeError):
             await broken.send("hello")
         result = await asked.result()
         assert result.outcome == "failed"
-        assert result.error.startswith("the session's actor crashed: AttributeError")
+        assert result.error.startswith("the session's actor crashed: TypeError")
         await broken.close()
         assert (await other.run("@say hi")).text == "hi\n"
         pids = pids_of(await sup.journal.events(), "broken")
