@@ -117,7 +117,10 @@ class Cell(Workplace):
         elif self.host is None or self.host.over(len(self.rare.tasks)):
             self._over()
         elif not self.host.closing:
-            self.scope.cancel(self.reason)
+            if self.host.busy:
+                self.scope.cancel(self.reason)
+            else:
+                self.scope.close(self.reason)
             self.host.close()
             self._watch_end()
 

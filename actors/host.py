@@ -49,13 +49,29 @@ class HostOwner(Protocol):
     @property
     def scope(self) -> Scope: ...
 
+    @property
+    def backend(self) -> Backend: ...
+
     def advance(self) -> None: ...
 
 
 class Host:
     """The task that owns an actor's scope and task group."""
 
-    __slots__ = ("_closing", "_first", "_group", "_home", "_inner", "_waiting", "ended", "haunted", "open", "owner")
+    __slots__ = (
+        "_first",
+        "_group",
+        "_home",
+        "_inner",
+        "_own",
+        "_parker",
+        "_waiting",
+        "closing",
+        "ended",
+        "haunted",
+        "open",
+        "owner",
+    )
 
     def __init__(self, owner: HostOwner, home: Host | None) -> None:
         self.owner = owner
@@ -65,7 +81,9 @@ class Host:
         """Something that was abandoned is still in here."""
         self._home = home
         self._inner = 0
-        self._closing = anyio.Event()
+        self._own = 0
+        self.closing = False
+        self._parker: Parker | None = None
         self._group: TaskGroup | None = None
         self._first: Start | None = None
         self._waiting: list[Start] = []
@@ -73,7 +91,8 @@ class Host:
             home._inner += 1
 
     def lead(self, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
-        """Run the first task of the actor in the host itself, which saves one; start any other."""
+        """Run the first task of the actor in the host itself, which saves one; start any other. It says ``done``."""
+        self._own += 1
         if self._group is None and self._first is None:
             self._first = fn, args
         else:
@@ -85,12 +104,20 @@ class Host:
         else:
             self._group.start_soon(fn, *args)
 
+    def done(self) -> None:
+        """A task of its actor has ended."""
+        self._own -= 1
+
     @property
-    def closing(self) -> bool:
-        return self._closing.is_set()
+    def busy(self) -> bool:
+        """There is, or soon will be, something in here that a cancellation would reach."""
+        return self._own > 0 or self._inner > 0
 
     def close(self) -> None:
-        self._closing.set()
+        """Start nothing more, and end with what is there."""
+        self.closing = True
+        if self._parker is not None:
+            self._parker.unpark()
 
     def over(self, tasks: int) -> bool:
         """All tasks in here have ended, or are haunting it: *tasks* are those of its own actor that have not."""
@@ -133,7 +160,9 @@ class Host:
             if self._first is not None:
                 fn, args = self._first
                 await fn(*args)
-            await self._closing.wait()
+            if not self.closing:
+                self._parker = self.owner.backend.parker()
+                await self._parker.wait()
         finally:
             self.open = False
 

@@ -14,12 +14,13 @@ __all__ = ["Scope"]
 class Scope:
     """One cancel scope with its causes. It is entered and left by the one task that owns it."""
 
-    __slots__ = ("cancel_scope", "causes", "name")
+    __slots__ = ("_told", "cancel_scope", "causes", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.cancel_scope = anyio.CancelScope()
         self.causes: list[object] = []
+        self._told = False
 
     @property
     def cancelled(self) -> bool:
@@ -32,6 +33,12 @@ class Scope:
 
     def cancel(self, cause: object) -> None:
         """Cancel everything inside, now. A repeat only adds its cause."""
-        self.causes.append(cause)
-        if len(self.causes) == 1:
+        self.close(cause)
+        if not self._told:
+            self._told = True
             self.cancel_scope.cancel(reason=self.name)
+
+    def close(self, cause: object) -> None:
+        """It counts as cancelled from now on, for that cause. For who knows that nothing is inside: a cancel costs more
+        than all the rest of an end."""
+        self.causes.append(cause)

@@ -46,12 +46,25 @@ class Workplace(Reader):
             raise ActorStopped(self.id, self.reason or self.scope.cause)
         envelope = self.envelope if type(self._asked) is tuple else self.current
         reply = envelope.reply if type(envelope) is Envelope and isinstance(envelope.reply, Reply) else None
-        self.open_host().lead(self._run_task, fn, args, name, reply)
+        host = self.open_host()
+        host.lead(self._run_task, host, fn, args, name or getattr(fn, "__qualname__", type(fn).__name__), reply)
 
     async def _run_task(
+        self,
+        host: Host,
+        fn: Callable[..., Coroutine[Any, Any, None]],
+        args: tuple[Any, ...],
+        name: str,
+        reply: Reply | None,
+    ) -> None:
+        try:
+            await self._run_one(fn, args, name, reply)
+        finally:
+            host.done()
+
+    async def _run_one(
         self, fn: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...], name: str, reply: Reply | None
     ) -> None:
-        name = name or getattr(fn, "__qualname__", type(fn).__name__)
         try:
             record = TaskRecord(name, fn(*args))
         except Exception as error:
