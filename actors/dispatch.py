@@ -20,9 +20,9 @@ __all__ = ["Dispatcher", "Runnable"]
 
 QUANTUM = 16
 """Messages one actor may handle before the next one's turn, and before the clock is read again."""
-BATCH = 256
+BATCH = 64
 """Messages handled between two checkpoints, so that tasks and aborts get the loop."""
-BATCH_S = 0.005
+BATCH_S = 0.001
 """Seconds between two checkpoints, whichever comes first."""
 FRONT_RUN_MAX = 32
 """After this many turns in a row for actors with a CONTROL message, one goes to an actor without."""
@@ -148,7 +148,7 @@ class Dispatcher:
         while self._advancing and steps < QUANTUM:
             self._advancing.popleft().step_down()
             steps += 1
-        one = self._next()
+        one = self._next() if self._front else self._next_ordinary()
         if one is None:
             return steps
         taken = self.context.copy().run(one.drain, QUANTUM)
@@ -157,11 +157,15 @@ class Dispatcher:
         return steps + taken
 
     def _next(self) -> Runnable | None:
-        if self._front and (self._front_run < FRONT_RUN_MAX or not self.runnable):
+        """One with a CONTROL message, or, after many of them, one without."""
+        if self._front_run < FRONT_RUN_MAX or not self.runnable:
             self._front_run += 1
             one = self._front.popleft()
             one.front = False
             return one
+        return self._next_ordinary()
+
+    def _next_ordinary(self) -> Runnable | None:
         self._front_run = 0
         if not self.runnable:
             return None

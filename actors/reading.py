@@ -107,7 +107,8 @@ class Reader(Place):
     # ------------------------------------------------------------------ messages out
     def ready(self) -> bool:
         """The dispatcher has something to do for it."""
-        return self.phase is _LIVE and not self.held and self.box is not None and len(self.box) > 0
+        box = self.box
+        return self.going and box is not None and bool(box.normal or box.control or box.urgent)
 
     def pressing(self) -> bool:
         return self.box is not None and bool(self.box.control)
@@ -120,26 +121,30 @@ class Reader(Place):
         if self._rare is not None and self._rare.trace is not None:
             return self._drain_closely(most)
         receive, taken = self.actor.receive, 0
-        while taken < most and self.going:
+        while self.going:
             normal = box.normal
-            if box.pressing or not normal:
+            if box.pressing:
                 item = box.take()
                 if item is None:
                     break
-                taken += 1
                 self._handle(item)
-                continue
+            elif normal:
+                self.current = item = normal.popleft()
+                if type(item) is Envelope:
+                    box.left(item, _NORMAL)
+                    self._handle(item)
+                else:
+                    try:
+                        receive(self, item)
+                    except _RAISED as error:
+                        self.crash(error)
+            else:
+                break
             taken += 1
-            self.current = item = normal.popleft()
-            if type(item) is Envelope:
-                box.left(item, _NORMAL)
-                self._handle(item)
-                continue
-            try:
-                receive(self, item)
-            except _RAISED as error:
-                self.crash(error)
-        box.urgent_run = 0 if not box.urgent else box.urgent_run
+            if taken == most:
+                break
+        if box.urgent_run and not box.urgent:
+            box.urgent_run = 0
         self.current = NOTHING
         self.handled += taken
         return taken
