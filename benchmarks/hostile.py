@@ -116,9 +116,11 @@ class Hostile:
                 self.swallowed += 1
 
     async def _flood(self, session: Session) -> None:
-        with suppress(Refused, NoSuchEntity):
+        """Again and again, also once as many messages wait as may."""
+        with suppress(NoSuchEntity):
             while not self.over:
-                await session.send("x" * 100)
+                with suppress(Refused):
+                    await session.send("x" * 100)
                 self.flooded.set()
 
     async def begin(self, group: TaskGroup, flooders: int) -> None:
