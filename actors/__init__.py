@@ -37,6 +37,7 @@ from actors.errors import (
     NameTaken,
     NoSuchActor,
     StartFailed,
+    StrayCancellation,
     WrongMessage,
 )
 from actors.inspection import Inspection, Stats, TaskSeen
@@ -127,6 +128,7 @@ __all__ = [
     "Step",
     "StopChild",
     "Strategy",
+    "StrayCancellation",
     "Supervisor",
     "TaskFailed",
     "TaskSeen",

@@ -26,6 +26,7 @@ from actors.actor import (
 from actors.errors import ActorRestarting, ActorStopped, StartFailed
 from actors.host import Host, stack_of
 from actors.mailbox import Envelope
+from actors.parking import RAISED, as_error
 from actors.place import Phase, Place, Rare, Ward
 from actors.timers import Timer
 from actors.working import Workplace
@@ -212,8 +213,8 @@ class Cell(Workplace):
         if stopped is not None and not isinstance(self.reason, Killed):
             try:
                 self.dispatcher.context.copy().run(stopped, self, self.reason)
-            except Exception as error:
-                self.system.report(ActorCrashed(self.id, error))
+            except RAISED as error:
+                self.system.report(ActorCrashed(self.id, as_error(error)))
 
     def _let_go(self, rare: Rare) -> None:
         for timer in (*rare.timers.values(), *((rare.look,) if rare.look is not None else ())):
@@ -255,10 +256,11 @@ class Cell(Workplace):
         if rare is not None:
             self._rare = fresh = Rare()
             fresh.watchers, fresh.hears_restarts, fresh.label = rare.watchers, rare.hears_restarts, rare.label
+            fresh.trace = rare.trace
         try:
             actor = self.ward.make()
-        except Exception as error:
-            failed = StartFailed(self.id, error)
+        except RAISED as error:
+            failed = StartFailed(self.id, as_error(error))
             self.phase, self.reason, self.returning = _EXITED, failed, True
             self.ward.is_down(failed)
             return failed
@@ -278,8 +280,8 @@ class Cell(Workplace):
                     self.register(name)
                 if started is not None:
                     started(self)
-            except Exception as error:
-                failed = error if isinstance(error, StartFailed) else StartFailed(self.id, error)
+            except RAISED as error:
+                failed = error if isinstance(error, StartFailed) else StartFailed(self.id, as_error(error))
                 self.begin_stop(failed, returning=self.incarnation > 1)
                 return False
         if self.incarnation > 1 and self._rare is not None:

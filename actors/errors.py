@@ -16,6 +16,7 @@ __all__ = [
     "NameTaken",
     "NoSuchActor",
     "StartFailed",
+    "StrayCancellation",
     "WrongMessage",
 ]
 
@@ -121,3 +122,10 @@ class StartFailed(ActorError):
     def __init__(self, actor_id: str, error: BaseException) -> None:
         self.actor_id, self.error = actor_id, error
         super().__init__(f"actor {actor_id!r} could not be started: {error!r}")
+
+
+class StrayCancellation(ActorError):
+    """A cancellation came out of something that was awaited, or looked at, and that somebody else had cancelled."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"what it waited for was cancelled by somebody else: {error!r}")

@@ -221,7 +221,7 @@ class Mailbox:
         return len(self.control or ()) + self.counted
 
     # ------------------------------------------------------------------ in
-    def put(self, envelope: Envelope, lane: Lane) -> Sequence[Drop]:
+    def put(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> Sequence[Drop]:
         """Add a message; what was dropped for it, if anything: older ones, or itself.
 
         One with a token of its own (an actor's timer, one per key) is always taken.
@@ -231,7 +231,7 @@ class Mailbox:
             MailboxFull: there is no room, and the policy drops nothing; nothing was added.
         """
         if lane is not _CONTROL:
-            return self._put_counted(envelope, lane)
+            return self._put_counted(envelope, lane, in_turn)
         if envelope.key is not None:
             queued = self._keyed.setdefault((lane, envelope.key), envelope)
             if queued is not envelope:
@@ -242,7 +242,7 @@ class Mailbox:
         self.pressing += 1
         return ()
 
-    def _put_counted(self, envelope: Envelope, lane: Lane) -> Sequence[Drop]:
+    def _put_counted(self, envelope: Envelope, lane: Lane, in_turn: bool) -> Sequence[Drop]:
         if lane is not _NORMAL and lane is not _URGENT:
             known = ", ".join(f"Lane.{one.name}" for one in Lane)
             raise InvalidOption(f"message to {self.owner_id!r}", "lane", lane, f"give one of: {known}")
@@ -252,6 +252,8 @@ class Mailbox:
             queued = self._same_key(envelope, lane)
             if queued is not None and self._fits(envelope.size - queued.size):
                 return self._exchange(queued, envelope)
+            if self.waiters and not in_turn:  # the next room is theirs
+                raise self.full(envelope.size)
             if queued is not None or not self._has_room(envelope.size):
                 dropped = self._overflow(envelope, lane, in_place=queued is not None)
                 if dropped[0].envelope is envelope:

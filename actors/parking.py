@@ -11,7 +11,33 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Backend", "Parker", "current_backend"]
+from actors.errors import StrayCancellation
+
+__all__ = ["RAISED", "Backend", "Parker", "as_error", "current_backend", "is_cancellation"]
+
+RAISED = (Exception, asyncio.CancelledError)
+"""What somebody's code may raise and end only itself: see :func:`is_cancellation`."""
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """True for a ``CancelledError`` that was sent to this task; one out of a future that was cancelled elsewhere is an
+    error like any other."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # not on asyncio at all
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def as_error(error: BaseException) -> Exception:
+    """The same as an ``Exception``, which nobody takes for a cancellation of his own."""
+    if isinstance(error, Exception):
+        return error
+    stray = StrayCancellation(error)
+    stray.__cause__ = error
+    return stray
 
 
 class Parker(Protocol):

@@ -7,7 +7,6 @@ of an async handler.
 from __future__ import annotations
 
 from abc import abstractmethod
-from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,6 +16,7 @@ import anyio
 from actors.actor import DEFERRED, ActorCrashed, Crashed, DeadLetter, Down, Monitor, Poisoned
 from actors.errors import ActorRestarting, ActorStopped, MailboxFull, MessageDropped, WrongMessage
 from actors.mailbox import Drop, Envelope, Lane
+from actors.parking import RAISED, as_error
 from actors.place import ASIDE, NOTHING, Phase, Place
 from actors.ref import Call, Ref, Reply
 from actors.scopes import Scope
@@ -26,8 +26,6 @@ __all__ = ["Reader", "is_idempotent"]
 
 _CONTROL, _URGENT, _NORMAL = Lane.CONTROL, Lane.URGENT, Lane.NORMAL
 _LIVE = Phase.LIVE
-_RAISED = (Exception, CancelledError)
-"""What a handler may raise and end only its actor: nothing cancels a plain handler, so it got that from a future."""
 
 
 def is_idempotent(envelope: Envelope) -> bool:
@@ -66,8 +64,8 @@ class Reader(Place):
         if self.dispatcher.parked is not None:
             self.dispatcher.rouse()
 
-    def deliver(self, envelope: Envelope, lane: Lane) -> None:
-        """Put a message into the mailbox.
+    def deliver(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> None:
+        """Put a message into the mailbox. *in_turn*: it has waited for its room, or may go ahead of those who do.
 
         Raises:
             ActorStopped, MailboxFull, WrongMessage: it was not put there.
@@ -75,7 +73,7 @@ class Reader(Place):
         if self.phase is not _LIVE and not self.returning:
             raise ActorStopped(self.id, self.reason)
         self._check(envelope.message, lane)
-        dropped = self.mailbox.put(envelope, lane)
+        dropped = self.mailbox.put(envelope, lane, in_turn=in_turn)
         if dropped:
             self._dropped(dropped)
         elif lane is _URGENT:
@@ -91,7 +89,7 @@ class Reader(Place):
     def _open_fast_lane(self) -> None:
         """From now on a message that needs no envelope can go straight into the NORMAL lane."""
         box = self.mailbox
-        if self.phase is _LIVE and self.accepts is None and box.plain and not box.urgent:
+        if self.phase is _LIVE and self.accepts is None and box.plain and not box.urgent and not box.waiters:
             self.fast = box.normal
 
     def _check(self, message: Any, lane: Lane) -> None:
@@ -136,7 +134,7 @@ class Reader(Place):
                 else:
                     try:
                         receive(self, item)
-                    except _RAISED as error:
+                    except RAISED as error:
                         self.crash(error)
             else:
                 break
@@ -170,7 +168,7 @@ class Reader(Place):
         self.current = item
         try:
             answer = self.actor.receive(self, item.message if type(item) is Envelope else item)
-        except _RAISED as error:
+        except RAISED as error:
             self.crash(error)
         else:
             self.answer(answer)
@@ -246,7 +244,7 @@ class Reader(Place):
                 return answer
             envelope = self._asked_envelope()
             self.answer(answer)
-        except _RAISED as error:
+        except RAISED as error:
             envelope = self._asked_envelope()
             self.crash(error)
         finally:
@@ -286,12 +284,10 @@ class Reader(Place):
     # ------------------------------------------------------------------ crashes
     def crash(self, error: BaseException) -> None:
         """The handler raised with the message in hand: that is this actor's end, or the end of this incarnation."""
-        if not isinstance(error, Exception):  # whoever asked must not take it for its own cancellation
-            cancelled, error = error, RuntimeError(f"the handler of {self.id!r} raised {error!r}; nothing cancels it")
-            error.__cause__ = cancelled
+        error = as_error(error)  # whoever asked must not take it for its own cancellation
         self.system.report(ActorCrashed(self.id, error))
         envelope, reason = self.envelope, Crashed(error)
-        returns = self.may_return(reason)
+        returns = self.may_return(reason) if self.phase is _LIVE else self.returning
         if envelope is not None:
             envelope.attempts += 1
             if not (returns and self._redelivered(envelope)):
@@ -364,4 +360,4 @@ class Reader(Place):
                 self.dispatcher.make_runnable(self)
 
     def tell_self(self, message: Any, *, lane: Lane = Lane.NORMAL) -> None:
-        self.deliver(Envelope(message), lane)
+        self.deliver(Envelope(message), lane, in_turn=True)

@@ -69,7 +69,7 @@ class Target(Protocol):
 
     def queue(self) -> None: ...
 
-    def deliver(self, envelope: Envelope, lane: Lane) -> None: ...
+    def deliver(self, envelope: Envelope, lane: Lane, *, in_turn: bool = False) -> None: ...
 
     def can_answer(self) -> bool: ...
 
@@ -107,6 +107,11 @@ class Reply:
     def settled(self) -> bool:
         """Nobody waits any more: it was answered, or the asker has gone."""
         return self._closed or self._answered
+
+    @property
+    def answered(self) -> bool:
+        """It has its answer: what is still done for it is done for nobody."""
+        return self._answered
 
     @property
     def live(self) -> bool:
@@ -297,5 +302,7 @@ class Ref:
         with anyio.move_on_after(max(timeout_s, 0.0)):
             asks = envelope.reply is not None  # then the edge is drawn already
             with nullcontext() if asks or call is None or not call.blocking else target.waiting(call):
-                return await target.mailbox.room(target.backend, lambda: target.deliver(envelope, lane))
+                target.fast = None  # until nobody waits any more
+                await target.mailbox.room(target.backend, lambda: target.deliver(envelope, lane, in_turn=True))
+                return None
         raise target.mailbox.full(envelope.size)

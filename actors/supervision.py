@@ -16,6 +16,7 @@ from actors.backoff import Backoff, Uniform
 from actors.cell import Cell
 from actors.errors import ActorError, InvalidOption, NameTaken, NoSuchActor, StartFailed, WrongMessage
 from actors.mailbox import DEFAULT_LIMITS, Lane, Limits
+from actors.parking import RAISED, as_error
 from actors.place import Phase
 from actors.ref import DEFERRED, Ref, Reply
 from actors.restart import (
@@ -339,8 +340,8 @@ class Supervisor:
         child = Child(self, spec, actor_id)
         try:
             actor = child.make()
-        except Exception as error:
-            raise StartFailed(actor_id, error) from error
+        except RAISED as error:
+            raise StartFailed(actor_id, as_error(error)) from error
         self._children[spec.id] = child
         try:
             return self._spawn(child, actor)

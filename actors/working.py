@@ -5,6 +5,7 @@ Whatever awaits is a task in the actor's own cancel scope, which is made with th
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from actors.actor import ActorCrashed, DeadLetter, Killed, TaskFailed
 from actors.errors import ActorStopped, InvalidOption
 from actors.host import TASK, Host, TaskRecord, Worker, sole
 from actors.mailbox import Envelope, Lane
+from actors.parking import RAISED, as_error, is_cancellation
 from actors.place import NOTHING, Phase, is_async
 from actors.reading import Reader, is_idempotent
 from actors.ref import CALL, Call, Reply
@@ -59,6 +61,10 @@ class Workplace(Reader):
     ) -> None:
         try:
             await self._run_one(fn, args, name, reply)
+        except CancelledError as error:
+            if is_cancellation(error):
+                raise
+            self._task_failed(name, as_error(error))
         finally:
             host.done()
 
@@ -74,7 +80,7 @@ class Workplace(Reader):
         TASK.set(record)
         CALL.set(Call(self.id, reply.deadline if reply is not None and not reply.settled else None, blocking=False))
         try:
-            if reply is None or reply.settled or reply.detached:
+            if reply is None or reply.answered or reply.detached:
                 await record.coroutine
             else:
                 with anyio.CancelScope() as scope:
@@ -193,11 +199,14 @@ class Workplace(Reader):
                 answer = await self.actor.receive(self, message)
                 if not worker.retired:
                     self.answer(answer)
-        except Exception as error:
+        except RAISED as error:
+            if is_cancellation(error):
+                raise
+            failed = sole(as_error(error))
             if worker.retired:
-                self.system.report(ActorCrashed(self.id, sole(error)))
+                self.system.report(ActorCrashed(self.id, failed))
             else:
-                self.crash(sole(error))
+                self.crash(failed)
 
     def abandon_work(self) -> None:
         """A handler that swallows its cancellation is left behind: what it does from now on is nothing to the actor."""

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.plan_runner import PlanResult, TaskResult, run_plan
     from supervisor.ports import JournalError
+    from supervisor.projection import Inspected
     from supervisor.runtime import Refused, Session, SubscriptionLagged, Supervisor, TurnResult, open_supervisor
     from supervisor.vocabulary import (
         AbortPolicy,
         AbortReason,
         AbortScope,
+        CancelMode,
         DeliveryPoint,
         Ladder,
         LifecycleEvent,
@@ -36,7 +38,9 @@ __all__ = [
     "AbortScope",
     "AgentConfig",
     "AgentTurn",
+    "CancelMode",
     "DeliveryPoint",
+    "Inspected",
     "JournalError",
     "Ladder",
     "LifecycleEvent",
@@ -72,16 +76,18 @@ _HOMES = {
     "supervisor.plan_runner": ("PlanResult", "TaskResult", "run_plan"),
     "supervisor.ports": ("JournalError",),
     "supervisor.runtime": ("Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor"),
-    "supervisor.tree": ("NoSuchEntity",),
+    "supervisor.projection": ("Inspected",),
     "supervisor.vocabulary": (
         "AbortPolicy",
         "AbortReason",
         "AbortScope",
+        "CancelMode",
         "DeliveryPoint",
         "Ladder",
         "LifecycleEvent",
         "TransitionReason",
     ),
+    "supervisor.work": ("NoSuchEntity",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

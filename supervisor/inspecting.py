@@ -48,8 +48,10 @@ def _kernel(seen: Inspection) -> dict[str, Any]:
 
 def _entity(tree: Tree, entity_id: str) -> dict[str, Any]:
     entity = tree.entities.get(entity_id)
-    if entity is None:
+    if entity is None and tree.is_open(entity_id):
         return {"kind": "tool", "state": "open"}
+    if entity is None:
+        raise NoSuchEntity(entity_id)
     data, work = entity.data, tree.works.get(entity_id)
     link = work.link if work is not None else None
     agent_id = link.agent_id if link is not None and not link.ended.is_set() else None

@@ -38,7 +38,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.kinds import SESSION_KIND
 from supervisor.ladder import SLACK_S, Endings
 from supervisor.ledger import Cause, Clock, Ledger, Owed
-from supervisor.lifecycles.events import MessageReceived, OperatorStop, TurnRequested, UrgentMessage
+from supervisor.lifecycles.events import FatalError, MessageReceived, OperatorStop, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
 from supervisor.logs import get_logger
@@ -562,17 +562,37 @@ class Supervisor:
                 assert_never(event)
 
     def _crashed(self, actor_id: str, error: BaseException) -> None:
-        """An actor of ours has a bug. A session that has one ends with it: its tasks, and whoever waits for it."""
+        """An actor of ours has a bug. Its session ends, with all below it, and whoever waits for that is answered."""
         _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
         work, entity = self.tree.works.get(actor_id), self.tree.entities.get(actor_id)
-        if work is None:
-            if entity is not None:
-                self.tree.lose(entity)
-            return
-        work.ending = work.told = True
-        self.tree.bury(actor_id)
-        for request_id in [one for one in self._waiting if one.rpartition(":r")[0] == actor_id]:
-            self._answered(request_id, Outcome("failed", f"the session's actor crashed: {error!r}", ""))
+        if work is not None:
+            self._lost(work, f"the session's actor crashed: {error!r}")
+        elif entity is not None:
+            self.tree.forget(entity)
+            if entity.parent_id is not None:
+                words = f"the actor of {actor_id} crashed: {error!r}"
+                self.tree.tell(entity.parent_id, FatalError(message=words), cause=Cause(actor="supervisor"))
+
+    def _lost(self, work: Work, why: str) -> None:
+        """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
+        journal closes their books. Who may outlive the session does."""
+        lost = [work]
+        for one in lost:  # it grows as it is read: parents first
+            one.ending = one.told = True
+            lost += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
+        for one in reversed(lost):
+            for child in [child for child in one.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
+                self.tree.rehome(child, Cause(actor="supervisor"), None)
+                if child.mode is not CancelMode.ABANDON:
+                    stop = OperatorStop(reason=f"its parent {one.session_id} was lost")
+                    self.tree.end(child.session_id, stop, cause=Cause(actor="supervisor"))
+            for below in [self.tree.entities.get(below) for below in self._system.children(one.session_id)]:
+                if below is not None and below.id not in self.tree.works:
+                    self.tree.forget(below)
+            self.tree.bury(one.session_id)
+            words = why if one is work else f"its parent was lost: {why}"
+            for request_id in [each for each in self._waiting if each.rpartition(":r")[0] == one.session_id]:
+                self._answered(request_id, Outcome("failed", words, ""))
 
 
 def _path(above: Work, name: str) -> str:

@@ -110,6 +110,7 @@ class Tree:
     def dismiss(self, work: Work) -> None:
         """It has ended, or was not born."""
         del self.works[work.session_id]
+        work.heard.set()
         work.leave()
         if work.parent is not None:
             del work.parent.children[work.session_id]
@@ -130,6 +131,11 @@ class Tree:
             work.ended.set()
         if entity is not None:
             self.lose(entity)
+
+    def forget(self, entity: Entity) -> None:
+        """Its actor is gone, and it has no last record."""
+        self.entities.pop(entity.id, None)
+        self.lose(entity)
 
     def lose(self, entity: Entity) -> None:
         """Nothing more will be heard of it: its session does not wait for its last record."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import anyio
 
 from actors import ActorStopped
+from actors.parking import RAISED, as_error, is_cancellation
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.link import Delegate, LinkBase
@@ -185,8 +186,10 @@ class FunctionLink(LinkBase):
                     if isinstance(result, str):
                         self.speak(result)
                     stop = "end_turn"
-        except Exception as raised:
-            stop, error = "error", f"{type(raised).__name__}: {raised}"
+        except RAISED as raised:
+            if is_cancellation(raised):
+                raise
+            stop, error = "error", f"{type(raised).__name__}: {as_error(raised)}"
         finally:
             self._scope = None
             self._conclude(stop, error)
@@ -239,8 +242,10 @@ class FunctionLink(LinkBase):
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
             call.finish(await fn(*args), None)
-        except Exception as error:
-            call.finish(None, error)
+        except RAISED as error:
+            if is_cancellation(error):
+                raise
+            call.finish(None, as_error(error))
         finally:
             call.done.set()
             call.settled.set()

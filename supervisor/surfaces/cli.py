@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -246,6 +247,10 @@ def abort(
     from supervisor.surfaces import commanding
     from supervisor.vocabulary import AbortScope
 
+    if within_s is not None and not isfinite(within_s):
+        raise BadInput(f"--within: {within_s} is no time to end in; give seconds, 0 or more")
+    if dry_run and (plan_id is not None or within_s is not None):
+        raise BadInput("--dry-run: it plans anew and ends nothing; leave out --plan and --within")
     how = {"dry_run": dry_run, "plan": plan_id, "now": now, "within_s": within_s}
     commanding.abort(state_dir, target, AbortScope(scope), click.echo, how=how, reason=reason, as_json=as_json)
 

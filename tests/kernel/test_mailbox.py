@@ -115,7 +115,7 @@ async def test_room_comes_with_a_take_and_with_a_drain(how: str, expected: list[
     box, woken = filled((1, Lane.NORMAL), (2, Lane.NORMAL), capacity=2), []
 
     async def wait(name: str) -> None:
-        await box.room(current_backend(), partial(box.put, Envelope(name), Lane.NORMAL))
+        await box.room(current_backend(), partial(box.put, Envelope(name), Lane.NORMAL, in_turn=True))
         woken.append(name)
 
     with anyio.fail_after(30):
@@ -136,7 +136,7 @@ async def test_a_waiter_that_is_cancelled_as_it_wakes_hands_its_turn_on() -> Non
     box, woken = filled((1, Lane.NORMAL), capacity=1), []
 
     async def wait(name: str) -> None:
-        await box.room(current_backend(), partial(box.put, Envelope(name), Lane.NORMAL))
+        await box.room(current_backend(), partial(box.put, Envelope(name), Lane.NORMAL, in_turn=True))
         woken.append(name)
 
     with anyio.fail_after(30):

@@ -1,0 +1,116 @@
+"""A bug of ours in one actor, on the worst day: its session ends, all below it too, and whoever waits is answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor import AgentTurn, CancelMode, open_supervisor
+from tests.support import ask, quick
+
+pytestmark = pytest.mark.anyio
+
+LATER_S = 30
+
+
+async def hang(turn: AgentTurn) -> None:
+    await anyio.sleep_forever()
+
+
+async def obey(turn: AgentTurn) -> str:
+    if turn.prompt == "hang":
+        await turn.call("hang", anyio.sleep_forever)
+    return turn.prompt
+
+
+def bug(data: Any, event: Any) -> bool:
+    raise TypeError("a bug")
+
+
+def break_actor(sup: Any, entity_id: str) -> None:
+    """The next event that the entity hears crashes its actor."""
+    entity = sup.tree.entity(entity_id)
+    entity.lifecycle = entity.lifecycle._replace(stale=bug)
+
+
+async def test_a_session_that_crashes_takes_those_below_along(tmp_path: Path) -> None:
+    """Whoever waits for a child, or for a grandchild, is answered at once; others go on, and closing is quick."""
+    with anyio.fail_after(LATER_S):
+        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup, anyio.create_task_group() as group:
+            parent = await sup.start_session("parent", agent=hang)
+            child = await parent.start_child("child")
+            grandchild = await child.start_child("grandchild")
+            other = await sup.start_session("other", agent=obey)
+            asked = [ask(group, one, "work") for one in (parent, child, grandchild)]
+            await anyio.wait_all_tasks_blocked()
+            break_actor(sup, "parent")
+            with pytest.raises(TypeError):
+                await parent.send("hello")
+            results = [await one.result() for one in asked]
+            assert [one.outcome for one in results] == ["failed"] * 3
+            assert "its parent was lost" in results[2].error
+            assert (await other.run("still here")).text == "still here"
+            assert set(sup.tree.works) == {"other"}
+
+
+async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
+    """Nobody waits for a turn that can say nothing any more: the session gives up, with that reason."""
+    with anyio.fail_after(LATER_S):
+        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup, anyio.create_task_group() as group:
+            session = await sup.start_session("s", agent=obey)
+            asked = ask(group, session, "hang")
+            async with sup.subscribe(after_seq=0) as events:
+                async for event in events:
+                    if event.event == "tool_started":
+                        break
+            break_actor(sup, "s:t1")
+            await sup.abort("s:t1:c1", "tool", reason="enough")
+            result = await asked.result()
+            assert result.outcome == "failed"
+            assert "the actor of s:t1 crashed" in result.error
+    assert not sup.tree.entities
+
+
+async def test_a_parent_does_not_wait_for_word_of_a_lost_child(tmp_path: Path) -> None:
+    """A child whose end only has to be heard of, and that is lost, holds nobody up."""
+    with anyio.fail_after(LATER_S):
+        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup:
+            parent = await sup.start_session("parent", agent=obey)
+            await parent.start_child("child", cancel_mode=CancelMode.WAIT_REQUESTED)
+            break_actor(sup, "parent/child")
+            receipt = await parent.abort(reason="enough")
+            assert [node.outcome for node in receipt.nodes if node.id == "parent"] == ["ended"]
+            assert receipt.killed_at is not None
+
+
+@pytest.mark.parametrize("where", ["agent", "tool"])
+async def test_a_cancelled_future_of_an_agent_is_its_error(tmp_path: Path, where: str) -> None:
+    """What an agent awaits may be cancelled by somebody else: that is an error of its turn, or of its call."""
+
+    async def stray() -> None:
+        import asyncio
+
+        raise asyncio.CancelledError
+
+    async def agent(turn: AgentTurn) -> str:
+        if where == "agent":
+            await stray()
+        try:
+            await turn.call("stray", stray)
+        except Exception as error:
+            return type(error).__name__
+        return "no error"
+
+    with anyio.fail_after(LATER_S):
+        limits = quick(max_consecutive_errors=1, max_total_errors=1)
+        async with open_supervisor(settings=limits, workdir=tmp_path) as sup:
+            session = await sup.start_session("s", agent=agent)
+            result = await session.run("go")
+    if where == "tool":
+        assert (result.outcome, result.text) == ("completed", "StrayCancellation")
+    else:
+        assert result.outcome == "failed"
+        assert "cancelled by somebody else" in result.error
