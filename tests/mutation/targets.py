@@ -46,5 +46,5 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.projection": ("test_visual_states.py",),
     "supervisor.validate": ("test_validate.py",),
     "supervisor.vocabulary": ("test_abort_state.py", "test_effects.py", "test_policy.py", *TABLES),
-    "supervisor.work_invariants": ("test_validate.py",),
+    "supervisor.work_invariants": ("test_work_invariants.py", "test_validate.py"),
 }
