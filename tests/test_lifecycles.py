@@ -723,6 +723,8 @@ def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> Non
     [
         (workstream.CriticalTaskFailed(task_id="t1", error="boom"), W.FAILED, "critical task t1 failed: boom"),
         (workstream.SettledWithFailures(completed=1, failed=1, cancelled=1), W.FAILED, "1 of 3 tasks failed"),
+        (workstream.SettledWithFailures(completed=3, failed=3, cancelled=3), W.FAILED, "3 of 9 tasks failed"),
+        (workstream.SettledWithCancellations(completed=3, cancelled=1), W.CANCELLED, ""),
         (workstream.SettledWithFailures(completed=0, failed=3), W.FAILED, "3 of 3 tasks failed"),
         (workstream.SettledWithCancellations(completed=2, cancelled=1), W.CANCELLED, ""),
         (workstream.SettledWithCancellations(completed=0, cancelled=3), W.CANCELLED, ""),
@@ -731,7 +733,8 @@ def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> Non
 )
 def test_workstream_ends_badly(event: Event, target: W, error: str) -> None:
     """A critical failure ends it at once, others when all is settled; failed beats cancelled."""
-    step = workstream.WORKSTREAM.step(W.EXECUTING, workstream.WorkstreamData(tasks=3), event)
+    counts = [getattr(event, name, 0) for name in ("completed", "failed", "cancelled")]
+    step = workstream.WORKSTREAM.step(W.EXECUTING, workstream.WorkstreamData(tasks=sum(counts) or 3), event)
     assert (step.state, step.data.last_error) == (target, error)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -595,16 +596,35 @@ def test_a_message_that_comes_again_is_as_soon_as_it_ever_was(first: str | None,
     assert step.data.inbox == (urgent(DeliveryPoint(kept))[1],)
 
 
+def test_a_misspelt_limit_is_an_error() -> None:
+    """It is not silently the default."""
+    with pytest.raises(msgspec.ValidationError, match="grace"):
+        msgspec.convert({"grace": 1}, SessionLimits)
+
+
+def test_backoff_stops_doubling() -> None:
+    """However high the cap: from the 33rd error on the delay stays what it is."""
+    limits = SessionLimits(backoff_base_ms=1, backoff_cap_ms=2**100)
+    assert [backoff_ms(number, limits) for number in (32, 33, 34, 10**6)] == [2**31, 2**32, 2**32, 2**32]
+
+
+@pytest.mark.parametrize("state", [S.SPAWNING, S.RUNNING], ids=lambda one: one.value)
+@pytest.mark.parametrize("counted", [{"consecutive_errors": 9, "total_errors": 9}, {"total_errors": 30}])
+def test_more_errors_than_the_limit_are_enough(state: S, counted: dict[str, int]) -> None:
+    """A limit that was lowered under way counts."""
+    assert SESSION.step(state, replace(session(), **counted), exited(ERROR)).state is S.STOPPED
+
+
 # ---------------------------------------------------------------------------------------------------- staleness
 @pytest.mark.parametrize(
     "name", ["AgentLaunched", "SessionStarted", "SessionExited", "SessionStable", "BoundaryReached", "GraceExceeded"]
 )
 @pytest.mark.parametrize(
     ("incarnation", "concluded", "late"),
-    [(3, 2, False), (2, 2, True), (2, 1, True), (1, 2, True), (3, 3, True), (0, 2, True)],
+    [(3, 2, False), (2, 2, True), (2, 1, True), (1, 2, True), (3, 3, True), (0, 2, True), (4, 2, False)],
 )
 def test_stale(name: str, incarnation: int, concluded: int, late: bool) -> None:
-    """What an older incarnation reports, or one that is concluded, is stale; of the one that is out nothing is."""
+    """An older or a concluded incarnation is stale; the one that is out, and one that is to come, never are."""
     event = replace(EVENTS[name], incarnation=incarnation)
     assert stale(session(concluded=concluded), event) is late
 

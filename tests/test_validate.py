@@ -198,6 +198,17 @@ def test_torn_last_line_is_named() -> None:
     assert the_problem([START, START[:40] + b"\n"])[2].startswith("not JSON")
 
 
+def test_only_the_last_line_can_be_torn() -> None:
+    """One in the middle that is not whole is simply no JSON, also where lines come without their newlines."""
+    words = [message.partition(":")[0] for _, _, message in problems(["{", "{", "{"])]
+    assert words == ["not JSON", "not JSON", "torn last line, it was never written whole"]
+
+
+def test_a_line_may_have_a_mebibyte() -> None:
+    """The limit is part of the format."""
+    assert LINE_BYTES_MAX == 1048576
+
+
 def test_lines_are_read_one_at_a_time() -> None:
     """A log of 50 MB costs a few of its lines in memory, not itself."""
     lines = (b"%06d" % number + b"x" * 100_000 + b"\n" for number in range(500))
@@ -328,6 +339,12 @@ def test_entity_goes_on_where_it_was() -> None:
     """A gap is one problem, not one for each line after it."""
     lines = [START, *job("j1", *DONE)[2:]]
     assert the_problem(lines) == (2, "from_state", "is running, but 'j1' was last in queued")
+
+
+def test_entity_cannot_go_back_on_its_own() -> None:
+    """A line that repeats an earlier one is a problem like one that skips."""
+    lines = [*job("j1", *RUNNING), job("j1", *RUNNING)[1]]
+    assert the_problem(lines) == (3, "from_state", "is queued, but 'j1' was last in running")
 
 
 def test_nothing_leaves_a_terminal_state() -> None:

@@ -125,6 +125,7 @@ def test_a_name_says_something(value: object, name: str | None, complains: bool)
 def test_the_last_retry_is_allowed() -> None:
     """As many retries as the limit are in order, one more is not, by the limit that was told last."""
     assert found(job("j", "retrying", retry_count=2, max_retries=2)) == []
+    assert found(job("j", "retrying", retry_count=1, max_retries=3)) == []
     lines = [job("j", "queued", max_retries=0), job("j", "running", max_retries=3), job("j", "retrying", retry_count=3)]
     assert found(*lines) == []
     assert found(*lines, job("j", "retrying", retry_count=4)) == [
@@ -259,6 +260,10 @@ def jobs_in(**states: str) -> Lines:
         (jobs_in(a="completed", b="failed"), "failed", None),
         (jobs_in(a="queued", b="running"), "cancelled", None),
         (jobs_in(), "completed", None),
+        (jobs_in(a="queued"), "completed", "completed, but only 0 of its 1 jobs are completed"),
+        (jobs_in(a="pending"), "cancelled", None),
+        (jobs_in(a="completed"), "ready", "ready, but 1 of its 1 jobs have started"),
+        (jobs_in(a="completed"), "executing", None),
     ],
 )
 def test_a_workstream_agrees_with_its_jobs(jobs: Lines, state: str, words: str | None) -> None:
@@ -284,6 +289,19 @@ def test_a_critical_failure_ends_the_workstream(state: str) -> None:
     assert (words in [one for _, _, one in found(*lines, stream(state))]) is (state not in ("failed", "cancelled"))
 
 
+def test_critical_jobs_are_counted_once() -> None:
+    """A workstream with critical failures has as many jobs as it has, and each failure counts whatever came before."""
+    jobs = [*jobs_in(a="completed"), job("b", "failed", workstream_id="s", critical=True)]
+    assert [words for _, _, words in found(*jobs, stream("validating"))] == [
+        "validating, but only 1 of its 2 jobs are completed",
+        "validating, but 1 critical jobs failed; then it must fail",
+    ]
+    for before in ("completed", "cancelled", "running", "failed"):
+        late = [job("b", before, workstream_id="s", critical=True), job("b", "failed")]
+        said = [words for _, _, words in found(*late, stream("executing"))]
+        assert said == ["executing, but 1 critical jobs failed; then it must fail"]
+
+
 def test_a_critical_job_that_is_tried_again_has_not_failed() -> None:
     """Neither has one that failed and is not critical, nor one whose mark is no truth."""
     again = [job("a", "failed", workstream_id="s", critical=True), job("a", "completed")]
@@ -301,3 +319,55 @@ def test_a_job_stays_in_its_workstream() -> None:
     lines = [job("a", "queued", workstream_id="s"), job("a", "completed", workstream_id="t")]
     words = "changed from 's' to 't'; a job stays in one"
     assert found(*lines, stream("completed")) == [(2, "metadata.workstream_id", words)]
+
+
+# ------------------------------------------------------------------------------------------------------ every state
+STATES = ("pending", "queued", "running", "validating", "completed", "failed", "retrying", "cancelled")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_only_a_running_job_has_a_worker(state: str) -> None:
+    """In every other state a worker is one too many, and none is in order."""
+    runs = state == "running"
+    assert [field for _, field, _ in found(job("a", state, worker_id="w"))] == ["metadata.worker_id"] * (not runs)
+    assert [field for _, field, _ in found(job("a", state, worker_id=None))] == ["metadata.worker_id"] * runs
+    slots = worker("idle", max_concurrent_tasks=1)
+    moved = [job("a", "running", worker_id="w"), job("a", state), job("b", "running", worker_id="w")]
+    assert [number for number, _, _ in found(slots, *moved)] == []
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_only_a_completed_dependency_is_satisfied(state: str) -> None:
+    """Whatever else it is, the job that is queued must wait for it."""
+    said = found(job("a", state), job("b", "queued", depends_on=["a"]))
+    words = f"a queued job waits for nothing, but 'a' is {state}"
+    assert said == ([] if state == "completed" else [(2, "metadata.depends_on", words)])
+
+
+@pytest.mark.parametrize("state", [one for one in STATES if one != "queued"])
+def test_only_a_queued_job_is_asked_for_its_dependencies(state: str) -> None:
+    """Others may wait for what is not there; that it must be a list is said at any time."""
+    assert found(job("a", state, depends_on=["x"])) == []
+    assert [field for _, field, _ in found(job("a", state, depends_on="x"))] == ["metadata.depends_on"]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("phase", ["ready", "executing", "validating", "completed", "failed", "cancelled"])
+def test_a_workstream_of_one_job(phase: str, state: str) -> None:
+    """Ready before it starts, executing once it has, validating and completed when it is completed."""
+    right = {
+        "ready": state in ("pending", "queued"),
+        "executing": state not in ("pending", "queued"),
+        "validating": state == "completed",
+        "completed": state == "completed",
+        "failed": True,
+        "cancelled": True,
+    }
+    assert len(found(job("a", state, workstream_id="s"), stream(phase))) == (not right[phase])
+
+
+@pytest.mark.parametrize("state", ["idle", "busy", "unresponsive", "shutdown", "initializing"])
+def test_only_a_worker_at_rest_must_hold_nothing(state: str) -> None:
+    """One that is lost, or busy, may still have what it had."""
+    said = found(job("a", "running", worker_id="w"), worker(state, active_tasks=1))
+    assert len(said) == (2 if state in ("idle", "shutdown") else 0)

@@ -4,7 +4,8 @@ Cosmic Ray makes the mutants, a fixed seed draws a sample of them, and each runs
 tests of its module (``targets.py``), until the first failure. Those that survive are listed with their change; fewer
 than ``KILLED_MIN`` killed is exit status 1.
 
-No mutant is what cannot be told from the original by anybody, by these rules and no others (see :func:`evaluated`):
+No mutant is what the compiler refuses or warns about (``+`` for the ``*`` of a signature, ``is 0`` for ``== 0``), and
+what cannot be told from the original by anybody, by these rules and no others (see :func:`evaluated`):
 
 * annotations and docstrings, which nothing here evaluates;
 * ``gc=`` of a value: whether the collector looks at it;
@@ -19,6 +20,7 @@ import argparse
 import ast
 import difflib
 import functools
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -29,7 +31,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -50,7 +53,22 @@ WALL_S = 120
 """And one that waits for this long waits for ever."""
 MEMORY_MAX = 2 * 1024**3
 
-WARMED = ("pytest", "hypothesis", "anyio", "trio", "msgspec", "structlog", "pydantic", "rich", "click", "yaml", "apsw")
+WARMED = (
+    "pytest",
+    "hypothesis",
+    "_hypothesis_pytestplugin",
+    "anyio.pytest_plugin",
+    "anyio._backends._asyncio",
+    "anyio._backends._trio",
+    "pytest_trio.plugin",
+    "msgspec",
+    "structlog",
+    "pydantic",
+    "rich.console",
+    "click",
+    "yaml",
+    "apsw",
+)
 """Imported once, before the first fork: nothing of these is ever mutated."""
 
 SKIPPED_OPERATORS = ("core/RemoveDecorator", "core/VariableInserter", "core/VariableReplacer")
@@ -105,7 +123,7 @@ def make(specimen: tuple[str, str, int]) -> Mutant | None:
         changed = mutate_code(original, get_operator(operator)(), occurrence)
     except AttributeError:  # the tool cannot replace an exception with a dotted name
         return None
-    if changed is None or evaluated(changed) == evaluated(original):
+    if changed is None or not compiles(changed) or evaluated(changed) == evaluated(original):
         return None
     return Mutant(module, operator, occurrence, changed)
 
@@ -120,6 +138,17 @@ def draw(modules: Sequence[str], sample: int, seed: int, jobs: int) -> list[Muta
             batch, population = population[: sample - len(mutants)], population[sample - len(mutants) :]
             mutants += filter(None, pool.map(make, batch, chunksize=4))
     return mutants
+
+
+def compiles(source: str) -> bool:
+    """Whether the compiler takes it without a word: what it refuses, or warns about, needs no test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            compile(source, "mutant", "exec")
+        except (SyntaxError, SyntaxWarning):
+            return False
+    return True
 
 
 class _Evaluated(ast.NodeTransformer):
@@ -174,10 +203,7 @@ def _is_itself_only(node: ast.expr) -> bool:
 @functools.lru_cache(maxsize=64)
 def evaluated(source: str) -> str:
     """What of a module somebody could tell apart, as text that can be compared."""
-    try:
-        return ast.dump(_Evaluated().visit(ast.parse(source)))
-    except SyntaxError:
-        return ""
+    return ast.dump(_Evaluated().visit(ast.parse(source)))
 
 
 # ------------------------------------------------------------------------------------------------------- the trial
@@ -225,18 +251,18 @@ def suffer(trial: Trial) -> int:
     settings.load_profile("mutants")
     if trial.mutant is not None:
         sys.meta_path.insert(0, _Mutated(trial.mutant))
-    asked = [name if name[0] == "-" else f"{ROOT}/tests/{name}" for name in (*TESTS[trial.module], *ALWAYS)]
+    own = [one.format(module=trial.module) for one in ALWAYS]
+    asked = [name if name[0] == "-" else f"{ROOT}/tests/{name}" for name in (*TESTS[trial.module], *own)]
     ignored = "ignore::pytest.PytestAssertRewriteWarning"
     return int(pytest.main(["-x", "-q", "-W", ignored, "-p", "no:cacheprovider", "--rootdir", str(ROOT), *asked]))
 
 
-def run(trials: Sequence[Trial], jobs: int) -> list[tuple[bool, float]]:
-    """For each trial, at most *jobs* at a time: did the tests notice, and how long did that compute (seconds)."""
-    verdicts: dict[int, tuple[bool, float]] = {}
-    running: dict[int, int] = {}
-    for number, trial in enumerate(trials):
+def run(trials: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, bool, float]]:
+    """Each trial as it ends, at most *jobs* at a time: did the tests notice, and how long did it compute (seconds)."""
+    running: dict[int, Trial] = {}
+    for trial in trials:
         if len(running) == jobs:
-            _reap(running, verdicts)
+            yield _reap(running)
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -244,15 +270,14 @@ def run(trials: Sequence[Trial], jobs: int) -> list[tuple[bool, float]]:
                 status = suffer(trial)
             finally:
                 os._exit(status)
-        running[pid] = number
+        running[pid] = trial
     while running:
-        _reap(running, verdicts)
-    return [verdicts[number] for number in range(len(trials))]
+        yield _reap(running)
 
 
-def _reap(running: dict[int, int], verdicts: dict[int, tuple[bool, float]]) -> None:
+def _reap(running: dict[int, Trial]) -> tuple[Trial, bool, float]:
     pid, status, used = os.wait4(-1, 0)
-    verdicts[running.pop(pid)] = (status != 0, used.ru_utime + used.ru_stime)
+    return running.pop(pid), status != 0, used.ru_utime + used.ru_stime
 
 
 def change(mutant: Mutant) -> str:
@@ -273,18 +298,24 @@ def main() -> int:
     started = time.monotonic()
     for name in WARMED:
         importlib.import_module(name)
-    originals = dict(zip(modules, run([Trial(one, None, WALL_S) for one in modules], options.jobs), strict=True))
-    broken = [module for module, (noticed, _) in originals.items() if noticed]
+    gc.freeze()
+    original_s: dict[str, float] = {}
+    broken: list[str] = []
+    for trial, noticed, cpu_s in run([Trial(one, None, WALL_S) for one in modules], options.jobs):
+        original_s[trial.module] = cpu_s
+        broken += [trial.module] * noticed
     if broken:
         print(f"the tests of {', '.join(broken)} fail without any mutant: mend them first")
         return 1
     mutants = draw(modules, options.sample, options.seed, options.jobs)
-    trials = [Trial(one.module, one, CPU_S + 3 * originals[one.module][1]) for one in mutants]
-    results = run(trials, options.jobs)
-    survivors = [one.mutant for one, (noticed, _) in zip(trials, results, strict=True) if not noticed]
-    for one in filter(None, survivors):
-        print(f"survived: {one.name}\n{change(one)}")
-    share = 1 - len(survivors) / len(mutants)
+    survivors = 0
+    for trial, noticed, _ in run(
+        [Trial(one.module, one, CPU_S + 3 * original_s[one.module]) for one in mutants], options.jobs
+    ):
+        if not noticed and trial.mutant is not None:
+            survivors += 1
+            print(f"survived: {trial.mutant.name}\n{change(trial.mutant)}", flush=True)
+    share = 1 - survivors / len(mutants)
     print(
         f"{len(mutants)} mutants of {len(modules)} modules (seed {options.seed}): {share:.1%} killed, "
         f"in {time.monotonic() - started:.0f} s"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 __all__ = ["ALWAYS", "TESTS"]
 
-ALWAYS = ("test_values.py",)
+ALWAYS = ("test_values.py::test_values_are_frozen[{module}]", "test_values.py::test_fields_are_named[{module}]")
 """What is claimed of every pure module alike."""
 
 TABLES = ("test_lifecycles.py", "test_reference.py")
@@ -32,7 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.effects": ("test_effects.py",),
     "supervisor.lifecycles": TABLES,
     "supervisor.lifecycles.agent": ("test_agent_cells.py", *TABLES),
-    "supervisor.lifecycles.events": ("test_effects.py", "test_turn_cells.py", *TABLES),
+    "supervisor.lifecycles.events": ("test_effects.py", "test_agent_cells.py", "test_turn_cells.py", *TABLES),
     "supervisor.lifecycles.job": (*TABLES, "test_validate.py"),
     "supervisor.lifecycles.run": (*TABLES, "test_validate.py"),
     "supervisor.lifecycles.session": ("test_session_cells.py", *TABLES),
