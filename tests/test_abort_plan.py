@@ -409,6 +409,16 @@ def test_the_digest_tells_of_every_change_in_reach() -> None:
     assert (changes, spared) == (3_957, 5_552)
 
 
+def test_who_is_spared_goes_to_the_nearest_that_lives_on() -> None:
+    """Past parents that the abort ends, and past those that have ended."""
+    tree = family()
+    tree["a1"] = replace(tree["a1"], mode=CancelMode.ABANDON)
+    assert [(one.id, one.parent) for one in plan_abort(tree, "a", SESSION).spared] == [("a1", "top")]
+    assert [(one.id, one.parent) for one in plan_abort(tree, "top", SESSION).spared] == [("a1", None)]
+    tree["a"] = replace(tree["a"], ended=True)
+    assert [(one.id, one.parent) for one in plan_abort(tree, "a", SESSION).spared] == [("a1", "top")]
+
+
 def test_a_digest_is_short() -> None:
     """Sixteen characters: a person can compare two of them."""
     assert len(plan_abort(family(), "top", SESSION).id) == 16

@@ -110,6 +110,13 @@ def test_a_cause_from_the_future_ends_the_chain() -> None:
     assert ([one.seq for one in explanation.records], explanation.missing) == ([1, 2], 2)
 
 
+def test_a_cause_must_be_older_than_its_own_effect() -> None:
+    """It is not enough to be older than the end: the chain stops where it would go forward in time."""
+    events = [event(2, "lead", "Odd", cause=4), event(4, "lead", "Odder"), event(5, "lead", "Last", cause=2)]
+    explanation = why(events, "lead")
+    assert ([one.seq for one in explanation.records], explanation.missing) == ([2, 5], 4)
+
+
 @pytest.mark.parametrize("entity", ["nobody", "lead:t1:c9", "lead:t9:c1", "lead:t1:cx", ""])
 def test_an_unknown_id_is_an_error(entity: str) -> None:
     """Nothing is explained that no record is about."""

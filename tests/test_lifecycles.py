@@ -578,6 +578,13 @@ def test_run_beyond_its_limits_is_not_retried(data: run.RunData) -> None:
     assert run.RUN.step(R.FAILED, data, run.RetryDecided()).state is R.CIRCUIT_OPEN
 
 
+def test_run_probe_is_an_attempt_at_once() -> None:
+    """It is counted like any other, and no delay of an earlier decision is left."""
+    data = run.RunData(attempts=5, delay_s=16.0)
+    step = run.RUN.step(R.HALF_OPEN, data, run.ProbeStarted())
+    assert (step.state, step.data) == (R.IN_PROGRESS, run.RunData(attempts=6, delay_s=0.0, probe=True))
+
+
 def test_run_beyond_its_probes_stays_open() -> None:
     """No more probes than the limit are admitted, also where it was lowered under way."""
     with pytest.raises(IllegalTransition):

@@ -48,7 +48,7 @@ def test_the_tree_says_what_one_wants_to_know() -> None:
 
 def test_an_orphan_is_a_root() -> None:
     """A row whose parent is not shown, or is itself, is still shown, once."""
-    rows = [row(1, "session", "a/b", "a"), row(2, "session", "loop", "loop")]
+    rows = [row(1, "session", "a/b", "a"), row(2, "session", "loop", "".join(["lo", "op"]))]
     assert shape(tree(rows)) == ["a/b", "loop"]
 
 
