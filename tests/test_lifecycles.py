@@ -815,6 +815,13 @@ def test_worker_holds_no_less_than_nothing() -> None:
     assert (step.state, step.data.active_tasks) == (K.BUSY, 0)
 
 
+@pytest.mark.parametrize("state", [K.IDLE, K.BUSY])
+def test_worker_beyond_its_slots_takes_nothing(state: K) -> None:
+    """A limit that was lowered under way counts."""
+    with pytest.raises(IllegalTransition):
+        worker.WORKER.step(state, worker.WorkerData(active_tasks=3, max_concurrent_tasks=2), worker.TaskAssigned())
+
+
 def test_worker_drains_what_it_holds() -> None:
     """One task is enough to stay for, and a worker that drains is idle no more."""
     step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=1), worker.ShutdownRequested())

@@ -65,6 +65,7 @@ def test_calls_of_a_turn_are_counted() -> None:
     """Every call that a turn made has an id, whether it is open or not."""
     assert tool_calls(ROWS[0]) == ("lead:t1:c1", "lead:t1:c2")
     assert tool_calls(ROWS[1]) == ()
+    assert tool_calls(row(1, "turn", "t", data={"calls": 3})) == ("t:c1", "t:c2", "t:c3")
 
 
 def test_ps_tells_ages_up_to_the_end() -> None:

@@ -238,6 +238,12 @@ def test_split_lines_cuts_what_is_too_long() -> None:
     assert the_problem(split_lines(chunks))[:2] == (1, None)
 
 
+def test_split_lines_cuts_a_line_that_comes_in_pieces() -> None:
+    """The limit is on the line, not on its pieces, also for the last one that has no end."""
+    assert list(split_lines([b"abc", b"defgh\n", b"ij"], bytes_max=5)) == [b"abcdef\n", b"ij"]
+    assert list(split_lines([b"ab", b"cd", b"ef", b"gh"], bytes_max=5)) == [b"abcdef"]
+
+
 def test_problems_are_bounded() -> None:
     """Beyond the limit problems are counted, not kept."""
     report = validate_lines([b"{\n"] * 10, problems_max=3)
