@@ -725,6 +725,14 @@ def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> Non
         workstream.WORKSTREAM.step(state, workstream.WorkstreamData(tasks=tasks), event)
 
 
+def test_workstream_may_be_of_one_task() -> None:
+    """One task is a plan; none is not."""
+    step = workstream.WORKSTREAM.step(
+        W.PLANNED, workstream.WorkstreamData(tasks=1), workstream.AllTasksCreated(count=1)
+    )
+    assert step.state is W.READY
+
+
 @pytest.mark.parametrize(
     ("event", "target", "error"),
     [

@@ -596,6 +596,22 @@ def test_a_message_that_comes_again_is_as_soon_as_it_ever_was(first: str | None,
     assert step.data.inbox == (urgent(DeliveryPoint(kept))[1],)
 
 
+@pytest.mark.parametrize("state", [S.SESSION_COMPLETE, S.STOPPED], ids=lambda one: one.value)
+@pytest.mark.parametrize("turn_id", ["s:t3", "s:t5", "a:t4", ""])
+def test_only_the_turn_of_the_request_answers_it(state: S, turn_id: str) -> None:
+    """Another turn's end, whatever its number, changes nothing and answers nobody."""
+    step = SESSION.step(state, session(), TurnReaped(turn_id=turn_id, completed=True))
+    assert (step.data, step.effects) == (session(), ())
+
+
+def test_a_message_is_known_by_what_its_id_says() -> None:
+    """The same id read from elsewhere is the same message: it is kept once."""
+    again = replace(urgent(DeliveryPoint.NOW)[0], message_id="".join(urgent(DeliveryPoint.NOW)[1].id))
+    before = urgent(DeliveryPoint.TURN_END)[1]
+    step = SESSION.step(S.COOLING_DOWN, session(inbox=(before,)), again)
+    assert [one.point for one in step.data.inbox] == [DeliveryPoint.NOW]
+
+
 def test_a_misspelt_limit_is_an_error() -> None:
     """It is not silently the default."""
     with pytest.raises(msgspec.ValidationError, match="grace"):
