@@ -359,6 +359,15 @@ def test_task_retries_are_bounded() -> None:
         task.TASK.step(step.state, step.data, task.Retried())
 
 
+def test_task_counts_its_claims() -> None:
+    """Each claim counts, whoever made it, and giving the task back takes none away."""
+    data = task.TaskData()
+    for number in (1, 2, 3):
+        step = walk(task.TASK, task.Task.OPEN, data, task.Claimed(by=f"a{number}"))
+        assert (step.data.claims, step.data.claimed_by) == (number, f"a{number}")
+        data = walk(task.TASK, step.state, step.data, task.Unclaimed()).data
+
+
 def test_task_default_is_three_retries() -> None:
     """The seed's default."""
     assert task.TaskData().max_retries == 3
@@ -576,6 +585,12 @@ def test_run_delay_stops_doubling() -> None:
 def test_run_beyond_its_limits_is_not_retried(data: run.RunData) -> None:
     """A limit that was lowered under way counts, and a probe is one attempt."""
     assert run.RUN.step(R.FAILED, data, run.RetryDecided()).state is R.CIRCUIT_OPEN
+
+
+def test_run_tests_that_fail_are_charged() -> None:
+    """One failure more, for good."""
+    step = run.RUN.step(R.VALIDATING, run.RunData(failures=1), run.TestsFailed(error="2 tests failed"))
+    assert step.data == run.RunData(failures=2, permanent=True, last_error="2 tests failed")
 
 
 def test_run_probe_is_an_attempt_at_once() -> None:

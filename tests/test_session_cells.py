@@ -604,6 +604,15 @@ def test_only_the_turn_of_the_request_answers_it(state: S, turn_id: str) -> None
     assert (step.data, step.effects) == (session(), ())
 
 
+@pytest.mark.parametrize("state", [S.SESSION_COMPLETE, S.STOPPED], ids=lambda one: one.value)
+def test_a_turn_is_known_by_what_its_id_says(state: S) -> None:
+    """Its end answers the request, wherever the id was read."""
+    step = SESSION.step(state, session(inbox=()), TurnReaped(turn_id="".join("s:t4"), completed=True))
+    assert [(one.request_id, one.outcome) for one in step.effects if isinstance(one, Answer)] == [
+        (FIRST.id, "completed")
+    ]
+
+
 def test_a_message_is_known_by_what_its_id_says() -> None:
     """The same id read from elsewhere is the same message: it is kept once."""
     again = replace(urgent(DeliveryPoint.NOW)[0], message_id="".join(urgent(DeliveryPoint.NOW)[1].id))

@@ -300,6 +300,12 @@ def test_fields_of_the_wrong_kind(field: str, value: Any, words: str) -> None:
     assert message.startswith(words)
 
 
+def test_the_name_of_an_unknown_field_is_cut() -> None:
+    """Sixty characters of it are shown."""
+    found = the_problem([line("job", "j1", "pending", "scheduler_assigned", "queued", **{"x" * 61: 1})])
+    assert found[1] == "x" * 60
+
+
 def test_names_in_messages_are_short() -> None:
     """A hostile value does not come back at full length."""
     text = "x" * 100_000
