@@ -204,7 +204,7 @@ class WorkInvariants:
 # -------------------------------------------------------------------------------------------------------- values
 def is_text(value: object) -> bool:
     """True for a string that says something."""
-    return isinstance(value, str) and value != ""
+    return isinstance(value, str) and bool(value)
 
 
 def name_of(fields: dict[str, Any], name: str, say: Say) -> str | None:

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.abort import AbortPlan, TreeNode, UnknownTarget, plan_abort
-from supervisor.vocabulary import AbortPolicy, AbortScope, Ladder
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Ladder
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 NONE = AbortPolicy()
@@ -365,6 +365,18 @@ def test_the_deadline_bounds_every_ladder_that_is_climbed(target: str, scope: Ab
     assert plan_abort(tree, target, scope, ladder(5.0)).deadline_s == 5.0
 
 
+@pytest.mark.parametrize(
+    ("mode", "bounded"),
+    [(CancelMode.WAIT_COMPLETED, True), (CancelMode.WAIT_REQUESTED, False), (CancelMode.TRY, False)],
+)
+def test_a_child_that_nobody_waits_for_has_its_own_ladder(mode: CancelMode, bounded: bool) -> None:
+    """Only where the parent's end waits for the child's does the parent's ladder bound it."""
+    tree = family(a=ladder(2.0), a1=ladder(9.0))
+    tree["a1"] = replace(tree["a1"], mode=mode)
+    due = {one.id: one.due.kill_s for one in plan_abort(tree, "a", SESSION).nodes if one.due is not None}
+    assert due == {"a": 2.0, "a1": 2.0 if bounded else 9.0}
+
+
 def test_the_default_ladder_is_18_seconds() -> None:
     """Request, cancel, terminate and kill: 10, 5, 2 and 1 s."""
     assert plan_abort(family(), "c", SESSION).deadline_s == 18.0
@@ -395,6 +407,21 @@ def test_the_digest_tells_of_every_change_in_reach() -> None:
                     assert same is (one not in reached), (world, target, one)
                     changes, spared = changes + (not same), spared + same
     assert (changes, spared) == (3_957, 5_552)
+
+
+def test_who_is_spared_goes_to_the_nearest_that_lives_on() -> None:
+    """Past parents that the abort ends, and past those that have ended."""
+    tree = family()
+    tree["a1"] = replace(tree["a1"], mode=CancelMode.ABANDON)
+    assert [(one.id, one.parent) for one in plan_abort(tree, "a", SESSION).spared] == [("a1", "top")]
+    assert [(one.id, one.parent) for one in plan_abort(tree, "top", SESSION).spared] == [("a1", None)]
+    tree["a"] = replace(tree["a"], ended=True)
+    assert [(one.id, one.parent) for one in plan_abort(tree, "a", SESSION).spared] == [("a1", "top")]
+
+
+def test_a_digest_is_short() -> None:
+    """Sixteen characters: a person can compare two of them."""
+    assert len(plan_abort(family(), "top", SESSION).id) == 16
 
 
 def test_the_digest_tells_of_policies_and_scopes() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
-from supervisor.abort import RungsDue, rungs_due, scope_of
+from supervisor.abort import AbortRecord, NodeReceipt, Receipt, RungsDue, rungs_due, scope_of
 from supervisor.abort_state import CAUSES_MAX, AbortState, Joined, merged, same_abort
-from supervisor.vocabulary import AbortScope, CancelMode, Ladder, Rung, UnknownWord
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Rung, UnknownWord
 
 
 def asked(name: str, severity: Rung = Rung.REQUEST, deadline: float = 10.0) -> AbortState:
@@ -92,3 +93,42 @@ def test_unknown_words_name_those_that_are_known() -> None:
     ):
         CancelMode.named("x")
     assert (scope_of("tool"), CancelMode.named("try")) == (AbortScope.TOOL, CancelMode.TRY)
+
+
+def test_the_bound_of_a_ladder_is_all_its_rungs() -> None:
+    """Each of the four adds what it may take."""
+    assert Ladder(request_s=1.5, cancel_s=2.0, terminate_s=4.0, kill_s=8.0).total_s == 15.5
+    assert Ladder().total_s == 18.0
+
+
+def test_a_receipt_says_nothing_that_it_was_not_told() -> None:
+    """No time was taken, nobody survived, and no time is given by which it is to be over."""
+    receipt = Receipt(abort_id="x", target="s", scope=AbortScope.SESSION, reason="", already_ended=False)
+    assert (receipt.survivors, receipt.nodes, receipt.processes, receipt.killed_at) == (0, (), (), None)
+    assert NodeReceipt(id="s", kind="session", outcome="ended").took_s == 0.0
+    record = AbortRecord(id="x", scope=AbortScope.SESSION, target="s", reason="", actor="")
+    assert record.deadline_s == 0.0
+
+
+@pytest.mark.parametrize("options", [Ladder, AbortPolicy])
+def test_a_misspelt_option_is_an_error(options: type[msgspec.Struct]) -> None:
+    """It is not silently the default."""
+    assert msgspec.convert({}, options) == options()
+    with pytest.raises(msgspec.ValidationError, match="kil_s"):
+        msgspec.convert({"kil_s": 1}, options)
+
+
+def test_a_record_is_written_without_what_it_does_not_say() -> None:
+    """Most records have no abort, no reason and no metadata: their lines are short."""
+    record = LifecycleEvent(
+        seq=1, timestamp=2.0, monotonic_s=3.0, entity_type="session", entity_id="s", entity_seq=1, event="Born"
+    )
+    assert set(msgspec.to_builtins(record)) == {
+        "seq",
+        "timestamp",
+        "monotonic_s",
+        "entity_type",
+        "entity_id",
+        "entity_seq",
+        "event",
+    }

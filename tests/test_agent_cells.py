@@ -85,3 +85,8 @@ def test_an_agent_is_used_again() -> None:
     for _ in range(3):
         state, data = AGENT.replay(state, data, [TaskFinished(), TaskAssigned(turn_id="s:t2")])
     assert (state, data.pid, data.resume_id) == (A.WORKING, 7, "u2")
+
+
+def test_an_exit_tells_of_no_process_that_nobody_counted() -> None:
+    """Unless it is said, nothing was killed with the agent and nothing survived it."""
+    assert (AgentExited().killed, AgentExited().survivors) == (0, 0)

@@ -110,6 +110,13 @@ def test_a_cause_from_the_future_ends_the_chain() -> None:
     assert ([one.seq for one in explanation.records], explanation.missing) == ([1, 2], 2)
 
 
+def test_a_cause_must_be_older_than_its_own_effect() -> None:
+    """It is not enough to be older than the end: the chain stops where it would go forward in time."""
+    events = [event(2, "lead", "Odd", cause=4), event(4, "lead", "Odder"), event(5, "lead", "Last", cause=2)]
+    explanation = why(events, "lead")
+    assert ([one.seq for one in explanation.records], explanation.missing) == ([2, 5], 4)
+
+
 @pytest.mark.parametrize("entity", ["nobody", "lead:t1:c9", "lead:t9:c1", "lead:t1:cx", ""])
 def test_an_unknown_id_is_an_error(entity: str) -> None:
     """Nothing is explained that no record is about."""
@@ -251,3 +258,48 @@ def test_a_second_abort_of_a_call_is_a_later_cause() -> None:
     late, other = abort_record(7, "lead:t1", "abort-7"), abort_record(8, "lead:t1", "abort-8")
     late.metadata["target"], other.metadata["target"] = "lead:t1:c1", "lead:t1:c3"
     assert shape(why([*CALLS, late, other], "lead:t1:c1")) == [("root", 3, ("later cause", 7))]
+
+
+def test_an_abort_from_the_future_is_no_root() -> None:
+    """A record that names an abort which was recorded after it does not go back to that one."""
+    events = [event(1, "lead", "OperatorStop", abort_id="x"), abort_record(2, "other", "x")]
+    assert [one.seq for one in roots(events, "lead")] == [1]
+
+
+@pytest.mark.parametrize("outcome", ["stale", "refused", "transition"])
+def test_what_only_names_an_abort_is_no_later_cause(outcome: str) -> None:
+    """It takes a fact about the abort, or an event that ends something."""
+    events = [
+        event(1, "lead", "OperatorStop"),
+        event(2, "lead", "Noted", outcome=outcome, from_status="S1", to_status="S1", abort_id="x"),
+    ]
+    assert shape(why(events, "lead")) == [("root", 1)]
+
+
+@pytest.mark.parametrize(("before", "after"), [("A", "B"), ("B", "A")])
+def test_any_other_state_is_a_change(before: str, after: str) -> None:
+    """Whatever the states are called."""
+    events = [
+        event(1, "lead", "Born", outcome="born", from_status=""),
+        event(2, "lead", "Moved", from_status=before, to_status=after),
+        event(3, "lead", "Noted", from_status=after, to_status=after),
+    ]
+    assert explained(events, "lead") == [2]
+
+
+def test_an_end_that_was_overcome_is_no_later_cause() -> None:
+    """What ended an earlier try stands before the last change and has nothing to do with it."""
+    events = [event(1, "lead", "task_failed"), event(2, "lead", "Retried")]
+    assert shape(why(events, "lead")) == [("root", 2)]
+
+
+def test_a_call_is_explained_by_what_came_after_its_start() -> None:
+    """An earlier failure of its turn, or an earlier call of the same name, is not its end."""
+    events = [
+        event(1, "lead:t1", "tool_completed", metadata={"call_id": "x"}),
+        event(2, "lead:t1", "task_failed"),
+        event(3, "lead:t1", "tool_started", metadata={"number": 2, "call_id": "x"}),
+        event(4, "lead:t1", "tool_completed", metadata={"call_id": "y"}),
+        event(5, "lead:t1", "task_failed", outcome="stale"),
+    ]
+    assert explained(events, "lead:t1:c2") == [3]

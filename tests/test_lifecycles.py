@@ -11,7 +11,7 @@ import pytest
 
 from actors.machine import Event, IllegalTransition, Machine, Step
 from actors.views import as_json, faults
-from supervisor.lifecycles import MACHINES, job, run, task, worker, workstream
+from supervisor.lifecycles import MACHINES, job, run, session, task, turn, worker, workstream
 from supervisor.vocabulary import TransitionReason
 
 STATES = {
@@ -359,6 +359,15 @@ def test_task_retries_are_bounded() -> None:
         task.TASK.step(step.state, step.data, task.Retried())
 
 
+def test_task_counts_its_claims() -> None:
+    """Each claim counts, whoever made it, and giving the task back takes none away."""
+    data = task.TaskData()
+    for number in (1, 2, 3):
+        step = walk(task.TASK, task.Task.OPEN, data, task.Claimed(by=f"a{number}"))
+        assert (step.data.claims, step.data.claimed_by) == (number, f"a{number}")
+        data = walk(task.TASK, step.state, step.data, task.Unclaimed()).data
+
+
 def test_task_default_is_three_retries() -> None:
     """The seed's default."""
     assert task.TaskData().max_retries == 3
@@ -560,6 +569,43 @@ def test_run_delay(failures: int, jitter: float, delay_s: float) -> None:
     assert run.retry_delay_s(run.RunData(failures=failures), jitter) == delay_s
 
 
+def test_run_delay_stops_doubling() -> None:
+    """However high the cap: from the 65th failure on the delay stays what it is, and no exponent overflows."""
+    delays = [
+        run.retry_delay_s(run.RunData(failures=failures, max_delay_s=float("inf"), base_delay_s=1.0), 1.0)
+        for failures in (64, 65, 66, 100_000)
+    ]
+    assert delays == [2.0**63, 2.0**64, 2.0**64, 2.0**64]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [run.RunData(failures=7, max_attempts=5), run.RunData(failures=1, same_error=5), run.RunData(probe=True)],
+)
+def test_run_beyond_its_limits_is_not_retried(data: run.RunData) -> None:
+    """A limit that was lowered under way counts, and a probe is one attempt."""
+    assert run.RUN.step(R.FAILED, data, run.RetryDecided()).state is R.CIRCUIT_OPEN
+
+
+def test_run_tests_that_fail_are_charged() -> None:
+    """One failure more, for good."""
+    step = run.RUN.step(R.VALIDATING, run.RunData(failures=1), run.TestsFailed(error="2 tests failed"))
+    assert step.data == run.RunData(failures=2, permanent=True, last_error="2 tests failed")
+
+
+def test_run_probe_is_an_attempt_at_once() -> None:
+    """It is counted like any other, and no delay of an earlier decision is left."""
+    data = run.RunData(attempts=5, delay_s=16.0)
+    step = run.RUN.step(R.HALF_OPEN, data, run.ProbeStarted())
+    assert (step.state, step.data) == (R.IN_PROGRESS, run.RunData(attempts=6, delay_s=0.0, probe=True))
+
+
+def test_run_beyond_its_probes_stays_open() -> None:
+    """No more probes than the limit are admitted, also where it was lowered under way."""
+    with pytest.raises(IllegalTransition):
+        run.RUN.step(R.CIRCUIT_OPEN, run.RunData(probes=5, probes_max=3), run.CooldownExpired())
+
+
 # -------------------------------------------------------------------------------------------------------- job
 J = job.Job
 
@@ -609,12 +655,25 @@ def test_job_whose_run_gave_up_fails_with_retries_left() -> None:
     assert (step.state, step.data) == (J.RETRYING, job.JobData(last_error="worker lost"))
 
 
+def test_job_beyond_its_limit_is_not_retried() -> None:
+    """A limit that was lowered under way counts: what is over it has no retry left."""
+    step = job.JOB.step(J.RUNNING, job.JobData(retry_count=3, max_retries=2), job.ExecutionFailed(error="x"))
+    assert (step.state, step.data.retry_count) == (J.FAILED, 3)
+
+
+def test_job_was_created_once() -> None:
+    """A place that is given again does not make a job younger."""
+    step = job.JOB.step(J.PENDING, job.JobData(created_at=0.0), job.SchedulerAssigned(at=9.0))
+    assert step.data.created_at == 0.0
+
+
 @pytest.mark.parametrize(
     ("state", "event"),
     [
         (J.PENDING, job.SchedulerAssigned(waiting_for=("j0",))),
         (J.QUEUED, job.WorkerStarted(worker_id="w1", capabilities=("cpu",))),
         (J.RUNNING, job.ExecutionCompleted(exit_code=1)),
+        (J.RUNNING, job.ExecutionCompleted(exit_code=-9)),
         (J.VALIDATING, job.ValidationPassed(failed_rules=("lint",))),
         (J.VALIDATING, job.ValidationFailed(failed_rules=())),
     ],
@@ -666,6 +725,13 @@ def test_workstream_runs_to_its_end() -> None:
         (W.EXECUTING, 2, workstream.SettledWithFailures(completed=0, failed=1)),
         (W.EXECUTING, 2, workstream.SettledWithCancellations(completed=2, cancelled=0)),
         (W.EXECUTING, 2, workstream.SettledWithCancellations(completed=0, cancelled=1)),
+        (W.PLANNED, 2, workstream.AllTasksCreated(count=3)),
+        (W.PLANNED, -1, workstream.AllTasksCreated(count=-1)),
+        (W.EXECUTING, 2, workstream.AllTasksCompleted(completed=3)),
+        (W.EXECUTING, 2, workstream.SettledWithFailures(completed=2, failed=1)),
+        (W.EXECUTING, 2, workstream.SettledWithFailures(completed=3, failed=-1)),
+        (W.EXECUTING, 2, workstream.SettledWithCancellations(completed=2, cancelled=1)),
+        (W.EXECUTING, 2, workstream.SettledWithCancellations(completed=3, cancelled=-1)),
     ],
 )
 def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> None:
@@ -674,18 +740,31 @@ def test_workstream_counts_must_match(state: W, tasks: int, event: Event) -> Non
         workstream.WORKSTREAM.step(state, workstream.WorkstreamData(tasks=tasks), event)
 
 
+def test_workstream_may_be_of_one_task() -> None:
+    """One task is a plan; none is not."""
+    step = workstream.WORKSTREAM.step(
+        W.PLANNED, workstream.WorkstreamData(tasks=1), workstream.AllTasksCreated(count=1)
+    )
+    assert step.state is W.READY
+
+
 @pytest.mark.parametrize(
     ("event", "target", "error"),
     [
         (workstream.CriticalTaskFailed(task_id="t1", error="boom"), W.FAILED, "critical task t1 failed: boom"),
         (workstream.SettledWithFailures(completed=1, failed=1, cancelled=1), W.FAILED, "1 of 3 tasks failed"),
+        (workstream.SettledWithFailures(completed=3, failed=3, cancelled=3), W.FAILED, "3 of 9 tasks failed"),
+        (workstream.SettledWithCancellations(completed=3, cancelled=1), W.CANCELLED, ""),
+        (workstream.SettledWithFailures(completed=0, failed=3), W.FAILED, "3 of 3 tasks failed"),
         (workstream.SettledWithCancellations(completed=2, cancelled=1), W.CANCELLED, ""),
+        (workstream.SettledWithCancellations(completed=0, cancelled=3), W.CANCELLED, ""),
         (workstream.UserCancelled(), W.CANCELLED, ""),
     ],
 )
 def test_workstream_ends_badly(event: Event, target: W, error: str) -> None:
     """A critical failure ends it at once, others when all is settled; failed beats cancelled."""
-    step = workstream.WORKSTREAM.step(W.EXECUTING, workstream.WorkstreamData(tasks=3), event)
+    counts = [getattr(event, name, 0) for name in ("completed", "failed", "cancelled")]
+    step = workstream.WORKSTREAM.step(W.EXECUTING, workstream.WorkstreamData(tasks=sum(counts) or 3), event)
     assert (step.state, step.data.last_error) == (target, error)
 
 
@@ -741,3 +820,104 @@ def test_worker_is_lost_after_enough_misses() -> None:
         worker.WORKER.step(step.state, step.data, worker.MaxTimeoutExceeded(silent_s=179.9))
     assert worker.WORKER.step(step.state, step.data, worker.MaxTimeoutExceeded(silent_s=180)).state is K.SHUTDOWN
     assert worker.WORKER.step(K.IDLE, worker.WorkerData(), worker.HealthCheckTimeout(missed=3)).state is K.UNRESPONSIVE
+
+
+@pytest.mark.parametrize("missed", [3, 4, 9])
+def test_worker_may_have_missed_more_than_enough(missed: int) -> None:
+    """A supervisor that looks late finds it lost all the same, and given up all the same."""
+    step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=2), worker.HealthCheckTimeout(missed=missed))
+    assert (step.state, step.data.active_tasks) == (K.UNRESPONSIVE, 0)
+    assert worker.WORKER.step(step.state, step.data, worker.MaxTimeoutExceeded(silent_s=999)).state is K.SHUTDOWN
+
+
+def test_worker_holds_no_less_than_nothing() -> None:
+    """A task that ends twice frees one slot, and a draining worker without a task stays until it is told to go."""
+    step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=0), worker.TaskCompleted())
+    assert (step.state, step.data.active_tasks) == (K.IDLE, 0)
+    step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=0, draining=True), worker.TaskCompleted())
+    assert (step.state, step.data.active_tasks) == (K.BUSY, 0)
+
+
+@pytest.mark.parametrize("state", [K.IDLE, K.BUSY])
+def test_worker_beyond_its_slots_takes_nothing(state: K) -> None:
+    """A limit that was lowered under way counts."""
+    with pytest.raises(IllegalTransition):
+        worker.WORKER.step(state, worker.WorkerData(active_tasks=3, max_concurrent_tasks=2), worker.TaskAssigned())
+
+
+def test_worker_drains_what_it_holds() -> None:
+    """One task is enough to stay for, and a worker that drains is idle no more."""
+    step = worker.WORKER.step(K.BUSY, worker.WorkerData(active_tasks=1), worker.ShutdownRequested())
+    assert (step.state, step.data.draining, step.data.active_tasks) == (K.BUSY, True, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- defaults
+@pytest.mark.parametrize(
+    ("data", "limits"),
+    [
+        (task.TaskData(), {"max_retries": 3, "needs_approval": False, "claims": 0, "retries": 0}),
+        (
+            run.RunData(),
+            {
+                "max_attempts": 5,
+                "base_delay_s": 2,
+                "max_delay_s": 60,
+                "jitter": 0.25,
+                "max_error_repeats": 2,
+                "probes_max": 3,
+                "cooldown_s": 60,
+                "timeout_s": 300,
+                "attempts": 0,
+                "failures": 0,
+                "same_error": 0,
+                "probes": 0,
+                "delay_s": 0,
+                "permanent": False,
+                "probe": False,
+            },
+        ),
+        (job.JobData(), {"max_retries": 4, "retry_count": 0}),
+        (
+            worker.WorkerData(),
+            {"max_concurrent_tasks": 1, "misses_max": 3, "shutdown_s": 180, "active_tasks": 0, "draining": False},
+        ),
+        (
+            session.SessionLimits(),
+            {
+                "max_consecutive_errors": 5,
+                "max_total_errors": 20,
+                "backoff_base_ms": 2000,
+                "backoff_cap_ms": 60000,
+                "grace_s": 10,
+                "spawn_deadline_s": 60,
+                "turn_timeout_s": 300,
+                "stable_after_s": 0,
+                "restarts_max": 3,
+                "restarts_within_s": 60,
+            },
+        ),
+        (
+            session.SessionData(id="s", agent="a"),
+            {
+                "incarnation": 0,
+                "concluded": 0,
+                "session_seq": 1,
+                "turn_seq": 0,
+                "consecutive_errors": 0,
+                "total_errors": 0,
+                "offered": 0,
+                "urgent_latched": False,
+                "ended": False,
+            },
+        ),
+        (
+            turn.TurnData(id="t", session_id="s"),
+            {"timeout_s": 300, "incarnation": 0, "calls": 0, "boundary_awaited": False},
+        ),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_limits_are_the_specified_ones(data: msgspec.Struct, limits: dict[str, Any]) -> None:
+    """Where nobody says otherwise the limits are the specification's, and nothing has been counted yet."""
+    facts = {name: one for name, one in msgspec.structs.asdict(data).items() if isinstance(one, int | float)}
+    assert facts == limits

@@ -168,3 +168,11 @@ def test_events_and_effects_are_values() -> None:
     assert Ring(times=1) == Ring(times=1) != Ring(times=2)
     with pytest.raises(AttributeError):
         Coin().cents = 1  # type: ignore[misc]
+
+
+def test_effects_of_several_actions_follow_each_other() -> None:
+    """What each action asks for is kept, in the order of the actions; one that asks for nothing changes nothing."""
+    rules = [rule(Coin, Gate.LOCKED, Gate.OPEN, do=[ring, take, ring, ring])]
+    machine: Machine[Gate, Till] = Machine("bells", initial=[Gate.LOCKED], terminal=[], rules=rules)
+    step = machine.step(Gate.LOCKED, Till(cents=1), Coin(cents=2))
+    assert step.effects == (Ring(times=1), Ring(times=3), Ring(times=3))

@@ -48,7 +48,7 @@ def test_the_tree_says_what_one_wants_to_know() -> None:
 
 def test_an_orphan_is_a_root() -> None:
     """A row whose parent is not shown, or is itself, is still shown, once."""
-    rows = [row(1, "session", "a/b", "a"), row(2, "session", "loop", "loop")]
+    rows = [row(1, "session", "a/b", "a"), row(2, "session", "loop", "".join(["lo", "op"]))]
     assert shape(tree(rows)) == ["a/b", "loop"]
 
 
@@ -65,6 +65,7 @@ def test_calls_of_a_turn_are_counted() -> None:
     """Every call that a turn made has an id, whether it is open or not."""
     assert tool_calls(ROWS[0]) == ("lead:t1:c1", "lead:t1:c2")
     assert tool_calls(ROWS[1]) == ()
+    assert tool_calls(row(1, "turn", "t", data={"calls": 3})) == ("t:c1", "t:c2", "t:c3")
 
 
 def test_ps_tells_ages_up_to_the_end() -> None:
@@ -81,3 +82,50 @@ def test_ps_sees_an_agent_as_a_person_would(now: float, said: dict[str, float], 
     """An agent's visual state is judged by the last activity of its session: records, or what it said."""
     seen = {one.id: one.visual for one in ps(ROWS, now=now, active_at=said)}
     assert (seen["lead:a1"], seen["lead"]) == (visual, None)
+
+
+@pytest.mark.parametrize("kind", ["turn", "agent"])
+def test_what_happens_below_a_session_is_its_activity(kind: str) -> None:
+    """A turn, or an agent, that changed a moment ago shows that the session is alive, and so its agents are."""
+    rows = [
+        row(1, "session", "lead", state="Running"),
+        row(2, "agent", "lead:a1", "lead", state="working", data={"pid": 7}),
+        row(3, kind, "lead:x", "lead", changed_at=399.0),
+    ]
+    seen = {one.id: one.visual for one in ps(rows, now=400.0)}
+    assert seen["lead:a1"] == "RUNNING"
+    assert {one.id: one.visual for one in ps(rows[:2], now=400.0)}["lead:a1"] == "STALLED"
+
+
+def test_a_clock_that_was_set_back_makes_nothing_younger_than_new() -> None:
+    """An age is never negative."""
+    assert [one.age_s for one in ps(ROWS[:1], now=1.0)] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "note"),
+    [
+        ("session", {"total_errors": 1}, "1 error"),
+        ("session", {"total_errors": 0, "outcome": "completed"}, "completed"),
+        ("agent", {"pid": 7, "status": 0}, "pid 7, exit status 0"),
+        ("agent", {"status": -9}, "exit status -9"),
+        ("turn", {"verdict": {"error": "slow"}}, "slow"),
+        ("turn", {"verdict": None}, ""),
+        ("task", {"outcome": "completed", "pid": 7}, ""),
+    ],
+)
+def test_a_note_is_what_matters_for_its_kind(kind: str, data: dict[str, Any], note: str) -> None:
+    """Errors of a session, process and status of an agent, the error of a turn."""
+    assert ps([row(1, kind, "x", data=data)], now=2.0)[0].note == note
+
+
+def test_calls_of_what_has_ended_are_not_open() -> None:
+    """An ended turn has no node for a call that nobody closed."""
+    rows = [row(1, "turn", "t", ended=True, data={"open": [{"number": 1}], "calls": 1})]
+    assert shape(tree(rows)) == ["t"]
+
+
+@pytest.mark.parametrize(("parent", "child"), [("a", "b"), ("b", "a")])
+def test_a_child_may_have_any_name(parent: str, child: str) -> None:
+    """What is below what is said by the rows, not by the ids."""
+    assert shape(tree([row(1, "session", parent), row(2, "session", child, parent)])) == [(parent, [child])]

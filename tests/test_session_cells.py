@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -595,16 +596,60 @@ def test_a_message_that_comes_again_is_as_soon_as_it_ever_was(first: str | None,
     assert step.data.inbox == (urgent(DeliveryPoint(kept))[1],)
 
 
+@pytest.mark.parametrize("state", [S.SESSION_COMPLETE, S.STOPPED], ids=lambda one: one.value)
+@pytest.mark.parametrize("turn_id", ["s:t3", "s:t5", "a:t4", ""])
+def test_only_the_turn_of_the_request_answers_it(state: S, turn_id: str) -> None:
+    """Another turn's end, whatever its number, changes nothing and answers nobody."""
+    step = SESSION.step(state, session(), TurnReaped(turn_id=turn_id, completed=True))
+    assert (step.data, step.effects) == (session(), ())
+
+
+@pytest.mark.parametrize("state", [S.SESSION_COMPLETE, S.STOPPED], ids=lambda one: one.value)
+def test_a_turn_is_known_by_what_its_id_says(state: S) -> None:
+    """Its end answers the request, wherever the id was read."""
+    step = SESSION.step(state, session(inbox=()), TurnReaped(turn_id="".join("s:t4"), completed=True))
+    assert [(one.request_id, one.outcome) for one in step.effects if isinstance(one, Answer)] == [
+        (FIRST.id, "completed")
+    ]
+
+
+def test_a_message_is_known_by_what_its_id_says() -> None:
+    """The same id read from elsewhere is the same message: it is kept once."""
+    again = replace(urgent(DeliveryPoint.NOW)[0], message_id="".join(urgent(DeliveryPoint.NOW)[1].id))
+    before = urgent(DeliveryPoint.TURN_END)[1]
+    step = SESSION.step(S.COOLING_DOWN, session(inbox=(before,)), again)
+    assert [one.point for one in step.data.inbox] == [DeliveryPoint.NOW]
+
+
+def test_a_misspelt_limit_is_an_error() -> None:
+    """It is not silently the default."""
+    with pytest.raises(msgspec.ValidationError, match="grace"):
+        msgspec.convert({"grace": 1}, SessionLimits)
+
+
+def test_backoff_stops_doubling() -> None:
+    """However high the cap: from the 33rd error on the delay stays what it is."""
+    limits = SessionLimits(backoff_base_ms=1, backoff_cap_ms=2**100)
+    assert [backoff_ms(number, limits) for number in (32, 33, 34, 10**6)] == [2**31, 2**32, 2**32, 2**32]
+
+
+@pytest.mark.parametrize("state", [S.SPAWNING, S.RUNNING], ids=lambda one: one.value)
+@pytest.mark.parametrize("counted", [{"consecutive_errors": 9, "total_errors": 9}, {"total_errors": 30}])
+def test_more_errors_than_the_limit_are_enough(state: S, counted: dict[str, int]) -> None:
+    """A limit that was lowered under way counts."""
+    assert SESSION.step(state, replace(session(), **counted), exited(ERROR)).state is S.STOPPED
+
+
 # ---------------------------------------------------------------------------------------------------- staleness
 @pytest.mark.parametrize(
     "name", ["AgentLaunched", "SessionStarted", "SessionExited", "SessionStable", "BoundaryReached", "GraceExceeded"]
 )
 @pytest.mark.parametrize(
     ("incarnation", "concluded", "late"),
-    [(3, 2, False), (2, 2, True), (2, 1, True), (1, 2, True), (3, 3, True), (0, 2, True)],
+    [(3, 2, False), (2, 2, True), (2, 1, True), (1, 2, True), (3, 3, True), (0, 2, True), (4, 2, False)],
 )
 def test_stale(name: str, incarnation: int, concluded: int, late: bool) -> None:
-    """What an older incarnation reports, or one that is concluded, is stale; of the one that is out nothing is."""
+    """An older or a concluded incarnation is stale; the one that is out, and one that is to come, never are."""
     event = replace(EVENTS[name], incarnation=incarnation)
     assert stale(session(concluded=concluded), event) is late
 

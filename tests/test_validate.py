@@ -198,6 +198,17 @@ def test_torn_last_line_is_named() -> None:
     assert the_problem([START, START[:40] + b"\n"])[2].startswith("not JSON")
 
 
+def test_only_the_last_line_can_be_torn() -> None:
+    """One in the middle that is not whole is simply no JSON, also where lines come without their newlines."""
+    words = [message.partition(":")[0] for _, _, message in problems(["{", "{", "{"])]
+    assert words == ["not JSON", "not JSON", "torn last line, it was never written whole"]
+
+
+def test_a_line_may_have_a_mebibyte() -> None:
+    """The limit is part of the format."""
+    assert LINE_BYTES_MAX == 1048576
+
+
 def test_lines_are_read_one_at_a_time() -> None:
     """A log of 50 MB costs a few of its lines in memory, not itself."""
     lines = (b"%06d" % number + b"x" * 100_000 + b"\n" for number in range(500))
@@ -225,6 +236,12 @@ def test_split_lines_cuts_what_is_too_long() -> None:
     long, short = split_lines(chunks)
     assert (len(long), short) == (LINE_BYTES_MAX + 2, START)
     assert the_problem(split_lines(chunks))[:2] == (1, None)
+
+
+def test_split_lines_cuts_a_line_that_comes_in_pieces() -> None:
+    """The limit is on the line, not on its pieces, also for the last one that has no end."""
+    assert list(split_lines([b"abc", b"defgh\n", b"ij"], bytes_max=5)) == [b"abcdef\n", b"ij"]
+    assert list(split_lines([b"ab", b"cd", b"ef", b"gh"], bytes_max=5)) == [b"abcdef"]
 
 
 def test_problems_are_bounded() -> None:
@@ -283,6 +300,12 @@ def test_fields_of_the_wrong_kind(field: str, value: Any, words: str) -> None:
     assert message.startswith(words)
 
 
+def test_the_name_of_an_unknown_field_is_cut() -> None:
+    """Sixty characters of it are shown."""
+    found = the_problem([line("job", "j1", "pending", "scheduler_assigned", "queued", **{"x" * 61: 1})])
+    assert found[1] == "x" * 60
+
+
 def test_names_in_messages_are_short() -> None:
     """A hostile value does not come back at full length."""
     text = "x" * 100_000
@@ -328,6 +351,12 @@ def test_entity_goes_on_where_it_was() -> None:
     """A gap is one problem, not one for each line after it."""
     lines = [START, *job("j1", *DONE)[2:]]
     assert the_problem(lines) == (2, "from_state", "is running, but 'j1' was last in queued")
+
+
+def test_entity_cannot_go_back_on_its_own() -> None:
+    """A line that repeats an earlier one is a problem like one that skips."""
+    lines = [*job("j1", *RUNNING), job("j1", *RUNNING)[1]]
+    assert the_problem(lines) == (3, "from_state", "is queued, but 'j1' was last in running")
 
 
 def test_nothing_leaves_a_terminal_state() -> None:

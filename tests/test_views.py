@@ -157,3 +157,14 @@ def test_each_fault_is_found_and_named(rules: list[tuple[Rule[Light], ...]], fau
 def test_single_guarded_rule_is_no_fault() -> None:
     """A cell with one guarded rule may refuse; only the last of several must not be guarded."""
     assert faults(machine([*GOOD, rule(Switched, L.GREEN, L.RED, when=lit)])) == []
+
+
+def test_the_first_of_several_reasons_is_shown() -> None:
+    """Where several extensions make one edge, data shows the reason of the one that is tried first."""
+    rules = [
+        rule(Switched, L.RED, L.OFF, when=lit, extension="first", trigger=None),
+        rule(Switched, L.RED, L.OFF, when=dim, extension="second", trigger="when dim"),
+        rule(Switched, L.RED, L.OFF, extension="third", trigger="always"),
+    ]
+    (edge,) = as_json(machine(rules))["transitions"]
+    assert (edge["extension"], edge["guard"], edge["trigger"]) == ("first", None, "when dim")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from supervisor.projection import AgentStateThresholds, VisualState, visual_state
@@ -138,3 +139,9 @@ def test_default_thresholds() -> None:
     assert AgentStateThresholds() == AgentStateThresholds(
         stall_threshold_s=300, spawn_timeout_s=60, merging_stall_s=600
     )
+
+
+def test_a_misspelt_threshold_is_an_error() -> None:
+    """It is not silently the default."""
+    with pytest.raises(msgspec.ValidationError, match="stall_s"):
+        msgspec.convert({"stall_s": 1}, AgentStateThresholds)

@@ -1,8 +1,17 @@
 """Mutants of the pure modules, and which of them the suite kills. Run it with ``make mutants``.
 
 Cosmic Ray makes the mutants, a fixed seed draws a sample of them, and each runs in a process of its own against the
-tests of its module, until the first failure. A mutant that changes nothing that is ever evaluated (an annotation) is
-none. Those that survive are listed with their change; fewer than ``KILLED_MIN`` killed is exit status 1.
+tests of its module (``targets.py``), until the first failure. Those that survive are listed with their change; fewer
+than ``KILLED_MIN`` killed is exit status 1.
+
+No mutant is what the compiler refuses or warns about (``+`` for the ``*`` of a signature, ``is 0`` for ``== 0``), and
+what cannot be told from the original by anybody, by these rules and no others (see :func:`evaluated`):
+
+* annotations and docstrings, which nothing here evaluates;
+* ``gc=`` of a value: whether the collector looks at it;
+* ``kw_only=`` of a value without a field of its own;
+* ``==`` for ``is`` (and ``!=`` for ``is not``), or the reverse, where one side is ``None`` or a member of an enum:
+  each of those is equal to itself and to nothing else.
 """
 
 from __future__ import annotations
@@ -10,14 +19,21 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import functools
+import gc
+import importlib
 import importlib.abc
 import importlib.machinery
-import multiprocessing
+import itertools
 import os
 import random
+import resource
+import signal
 import sys
+import time
+import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -25,36 +41,35 @@ from typing import NamedTuple
 from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
+from targets import ALWAYS, TESTS
 
 ROOT = Path(__file__).parent.parent.parent
 SEED = 20261121
 SAMPLE = 250
 KILLED_MIN = 0.90
-TIMEOUT_S = 120.0
-"""A mutant that runs longer than this has made something endless: killed."""
+CPU_S = 5.0
+"""A mutant that computes for this much longer than thrice what the original takes has made something endless."""
+WALL_S = 120
+"""And one that waits for this long waits for ever."""
+MEMORY_MAX = 2 * 1024**3
 
-TESTS: dict[str, tuple[str, ...]] = {
-    "actors.machine": ("test_machine.py", "test_lifecycles.py", "test_views.py"),
-    "actors.views": ("test_views.py", "test_machine.py", "test_reference.py"),
-    "actors.backoff": ("kernel",),
-    "actors.restart": ("kernel",),
-    "actors.waits": ("kernel",),
-    "supervisor.abort": ("test_abort_plan.py", "test_abort_exhaustive.py", "test_aborts.py"),
-    "supervisor.causality": ("test_causality.py", "test_render.py", "test_why_everywhere.py"),
-    "supervisor.policy": ("test_policy.py", "test_sessions.py"),
-    "supervisor.projection": ("test_visual_states.py",),
-    "supervisor.validate": ("test_validate.py", "test_jsonl.py"),
-    "supervisor.work_invariants": ("test_validate.py",),
-    "supervisor.lifecycles.agent": ("test_agent_cells.py", "test_lifecycles.py"),
-    "supervisor.lifecycles.job": ("test_lifecycles.py", "test_validate.py"),
-    "supervisor.lifecycles.run": ("test_lifecycles.py", "test_validate.py"),
-    "supervisor.lifecycles.session": ("test_session_cells.py", "test_lifecycles.py", "test_sessions.py"),
-    "supervisor.lifecycles.task": ("test_lifecycles.py", "test_validate.py"),
-    "supervisor.lifecycles.turn": ("test_turn_cells.py", "test_lifecycles.py"),
-    "supervisor.lifecycles.worker": ("test_lifecycles.py", "test_validate.py"),
-    "supervisor.lifecycles.workstream": ("test_lifecycles.py", "test_validate.py"),
-}
-"""The pure modules, and the tests that are about each."""
+WARMED = (
+    "pytest",
+    "hypothesis",
+    "_hypothesis_pytestplugin",
+    "anyio.pytest_plugin",
+    "anyio._backends._asyncio",
+    "anyio._backends._trio",
+    "pytest_trio.plugin",
+    "msgspec",
+    "structlog",
+    "pydantic",
+    "rich.console",
+    "click",
+    "yaml",
+    "apsw",
+)
+"""Imported once, before the first fork: nothing of these is ever mutated."""
 
 SKIPPED_OPERATORS = ("core/RemoveDecorator", "core/VariableInserter", "core/VariableReplacer")
 """A decorator is seldom behaviour here; the other two want to be told which variables."""
@@ -74,68 +89,121 @@ class Mutant(NamedTuple):
 
 
 def path_of(module: str) -> Path:
-    return ROOT / (module.replace(".", "/") + ".py")
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 # ---------------------------------------------------------------------------------------------------- the mutants
 class _Counter(Visitor):
-    """Counts the places that an operator can change."""
+    """Counts the places that each operator can change."""
 
-    def __init__(self, operator: object) -> None:
-        self.count = 0
-        self._operator = operator
+    def __init__(self) -> None:
+        names = [name for name in sorted(operator_names()) if name not in SKIPPED_OPERATORS and "NoOp" not in name]
+        self.counts = dict.fromkeys(names, 0)
+        self._operators = {name: get_operator(name)() for name in names}
 
     def visit(self, node: object) -> object:
-        self.count += sum(1 for _ in self._operator.mutation_positions(node))  # type: ignore[attr-defined]
+        for name, operator in self._operators.items():
+            self.counts[name] += sum(1 for _ in operator.mutation_positions(node))
         return node
 
 
-def specimens(module: str) -> Iterator[tuple[str, str, int]]:
+def specimens(module: str) -> list[tuple[str, str, int]]:
     """Every (module, operator, occurrence) there is, in a fixed order."""
-    tree = get_ast(path_of(module).read_text())
-    for name in sorted(operator_names()):
-        if name in SKIPPED_OPERATORS or name.startswith("core/NoOp"):
-            continue
-        counter = _Counter(get_operator(name)())
-        counter.walk(tree)
-        for occurrence in range(counter.count):
-            yield module, name, occurrence
+    counter = _Counter()
+    counter.walk(get_ast(path_of(module).read_text()))
+    return [(module, name, occurrence) for name, count in counter.counts.items() for occurrence in range(count)]
 
 
-def draw(modules: Sequence[str], sample: int, seed: int) -> list[Mutant]:
-    """A seeded sample of the mutants that change something."""
-    population = [one for module in modules for one in specimens(module)]
-    random.Random(seed).shuffle(population)
-    mutants: list[Mutant] = []
-    for module, operator, occurrence in population:
-        if len(mutants) == sample:
-            break
-        original = path_of(module).read_text()
+def make(specimen: tuple[str, str, int]) -> Mutant | None:
+    """The mutant, if it can be told from the original."""
+    module, operator, occurrence = specimen
+    original = path_of(module).read_text()
+    try:
         changed = mutate_code(original, get_operator(operator)(), occurrence)
-        if changed is not None and evaluated(changed) != evaluated(original):
-            mutants.append(Mutant(module, operator, occurrence, changed))
+    except AttributeError:  # the tool cannot replace an exception with a dotted name
+        return None
+    if changed is None or not compiles(changed) or evaluated(changed) == evaluated(original):
+        return None
+    return Mutant(module, operator, occurrence, changed)
+
+
+def draw(modules: Sequence[str], sample: int, seed: int, jobs: int) -> list[Mutant]:
+    """A seeded sample of the mutants that change something."""
+    with ProcessPoolExecutor(jobs) as pool:
+        population = [one for found in pool.map(specimens, modules) for one in found]
+        random.Random(seed).shuffle(population)
+        mutants: list[Mutant] = []
+        while population and len(mutants) < sample:
+            batch, population = population[: sample - len(mutants)], population[sample - len(mutants) :]
+            mutants += filter(None, pool.map(make, batch, chunksize=4))
     return mutants
 
 
-def evaluated(source: str) -> str:
-    """What of a module is ever evaluated: without annotations and docstrings."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.returns = None
-        if isinstance(node, ast.arg):
-            node.annotation = None
-        if isinstance(node, ast.AnnAssign):
-            node.annotation = ast.Constant(None)
+def compiles(source: str) -> bool:
+    """Whether the compiler takes it without a word: what it refuses, or warns about, needs no test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            compile(source, "mutant", "exec")
+        except (SyntaxError, SyntaxWarning):
+            return False
+    return True
+
+
+class _Evaluated(ast.NodeTransformer):
+    """Leaves of a module what somebody could tell apart."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [  # type: ignore[attr-defined]
                 one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
             ]
-    return ast.dump(tree)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        bare = not any(isinstance(one, ast.AnnAssign) and "ClassVar" not in ast.dump(one) for one in node.body)
+        node.keywords = [one for one in node.keywords if one.arg != "gc" and not (one.arg == "kw_only" and bare)]
+        return self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        sides = [node.left, *node.comparators]
+        for number, (left, right) in enumerate(itertools.pairwise(sides)):
+            if _is_itself_only(left) or _is_itself_only(right):
+                same = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}.get(type(node.ops[number]))
+                node.ops[number] = same() if same else node.ops[number]
+        return self.generic_visit(node)
+
+
+def _is_itself_only(node: ast.expr) -> bool:
+    """``None``, or a member of an enum as these modules write it: ``Exit.SUCCESS``."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id[0].isupper() and node.attr.isupper()
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+@functools.lru_cache(maxsize=64)
+def evaluated(source: str) -> str:
+    """What of a module somebody could tell apart, as text that can be compared."""
+    return ast.dump(_Evaluated().visit(ast.parse(source)))
 
 
 # ------------------------------------------------------------------------------------------------------- the trial
@@ -158,31 +226,58 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self._mutant.source, module.__file__, "exec"), module.__dict__)
 
 
-def suffer(mutant: Mutant | None, module: str) -> None:
-    """In a process of its own: run the tests; exit status 0 means that none of them noticed."""
+class Trial(NamedTuple):
+    """A module, or a mutant of it, that the tests of the module are run against."""
+
+    module: str
+    mutant: Mutant | None
+    cpu_s: float
+
+
+def suffer(trial: Trial) -> int:
+    """In a process of its own: run the tests; 0 means that none of them noticed."""
     import pytest
+    from hypothesis import Phase, settings
 
     quiet = os.open(os.devnull, os.O_RDWR)
-    for stream in (1, 2):
+    for stream in (0, 1, 2):
         os.dup2(quiet, stream)
-    if mutant is not None:
-        sys.meta_path.insert(0, _Mutated(mutant))
-    paths = [str(ROOT / "tests" / name) for name in TESTS[module] if (ROOT / "tests" / name).exists()]
-    os.environ["HYPOTHESIS_DATABASE_FILE"] = os.devnull
-    status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *paths])
-    os._exit(int(status))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(trial.cpu_s), int(trial.cpu_s) + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+    signal.alarm(WALL_S)
+    settings.register_profile(
+        "mutants", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
+    )
+    settings.load_profile("mutants")
+    if trial.mutant is not None:
+        sys.meta_path.insert(0, _Mutated(trial.mutant))
+    own = [one.format(module=trial.module) for one in ALWAYS]
+    asked = [name if name[0] == "-" else f"{ROOT}/tests/{name}" for name in (*TESTS[trial.module], *own)]
+    ignored = "ignore::pytest.PytestAssertRewriteWarning"
+    return int(pytest.main(["-x", "-q", "-W", ignored, "-p", "no:cacheprovider", "--rootdir", str(ROOT), *asked]))
 
 
-def killed(mutant: Mutant | None, module: str) -> bool:
-    """True if the tests of the module notice."""
-    process = multiprocessing.get_context("fork").Process(target=suffer, args=(mutant, module))
-    process.start()
-    process.join(TIMEOUT_S)
-    if process.is_alive():
-        process.kill()
-        process.join()
-        return True
-    return process.exitcode != 0
+def run(trials: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, bool, float]]:
+    """Each trial as it ends, at most *jobs* at a time: did the tests notice, and how long did it compute (seconds)."""
+    running: dict[int, Trial] = {}
+    for trial in trials:
+        if len(running) == jobs:
+            yield _reap(running)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                status = suffer(trial)
+            finally:
+                os._exit(status)
+        running[pid] = trial
+    while running:
+        yield _reap(running)
+
+
+def _reap(running: dict[int, Trial]) -> tuple[Trial, bool, float]:
+    pid, status, used = os.wait4(-1, 0)
+    return running.pop(pid), status != 0, used.ru_utime + used.ru_stime
 
 
 def change(mutant: Mutant) -> str:
@@ -200,18 +295,31 @@ def main() -> int:
     parser.add_argument("--module", action="append", choices=sorted(TESTS), help="only of this module; may be repeated")
     options = parser.parse_args()
     modules = options.module or sorted(TESTS)
-    healthy = [module for module in modules if killed(None, module)]
-    if healthy:
-        print(f"the tests of {', '.join(healthy)} fail without any mutant: mend them first")
+    started = time.monotonic()
+    for name in WARMED:
+        importlib.import_module(name)
+    gc.freeze()
+    original_s: dict[str, float] = {}
+    broken: list[str] = []
+    for trial, noticed, cpu_s in run([Trial(one, None, WALL_S) for one in modules], options.jobs):
+        original_s[trial.module] = cpu_s
+        broken += [trial.module] * noticed
+    if broken:
+        print(f"the tests of {', '.join(broken)} fail without any mutant: mend them first")
         return 1
-    mutants = draw(modules, options.sample, options.seed)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        verdicts = list(pool.map(lambda mutant: killed(mutant, mutant.module), mutants))
-    survivors = [mutant for mutant, dead in zip(mutants, verdicts, strict=True) if not dead]
-    for one in survivors:
-        print(f"survived: {one.name}\n{change(one)}")
-    share = 1 - len(survivors) / len(mutants)
-    print(f"{len(mutants)} mutants of {len(modules)} modules (seed {options.seed}): {share:.1%} killed")
+    mutants = draw(modules, options.sample, options.seed, options.jobs)
+    survivors = 0
+    for trial, noticed, _ in run(
+        [Trial(one.module, one, CPU_S + 3 * original_s[one.module]) for one in mutants], options.jobs
+    ):
+        if not noticed and trial.mutant is not None:
+            survivors += 1
+            print(f"survived: {trial.mutant.name}\n{change(trial.mutant)}", flush=True)
+    share = 1 - survivors / len(mutants)
+    print(
+        f"{len(mutants)} mutants of {len(modules)} modules (seed {options.seed}): {share:.1%} killed, "
+        f"in {time.monotonic() - started:.0f} s"
+    )
     return 0 if share >= KILLED_MIN else 1
 
 

@@ -1,0 +1,68 @@
+"""The kernel's errors: each says who, what and what can be done, and keeps it as attributes."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.errors import (
+    ActorError,
+    ActorRestarting,
+    ActorStopped,
+    AskTimeout,
+    DeadlockError,
+    InvalidOption,
+    MailboxFull,
+    MessageDropped,
+    NameTaken,
+    NoSuchActor,
+    StartFailed,
+    WrongMessage,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (InvalidOption("x", "capacity", 0, "give 1 or more"), "x: capacity is 0; give 1 or more"),
+        (WrongMessage("a", 1, [str, bytes]), "actor 'a' does not take a int; it accepts: str, bytes"),
+        (NoSuchActor("a"), "no living actor has the id 'a'"),
+        (ActorStopped("a"), "actor 'a' has stopped"),
+        (ActorStopped("a", "done"), "actor 'a' has stopped: done"),
+        (ActorRestarting("a", "crash", started=False), "actor 'a' is restarting (crash); the message was not handled"),
+        (
+            ActorRestarting("a", "crash", started=True),
+            "actor 'a' is restarting (crash); the message may have been handled in part",
+        ),
+        (
+            MailboxFull("a", 3),
+            "the mailbox of 'a' is full (3 messages); wait with `await ref.send(...)` or give it a larger capacity",
+        ),
+        (
+            MailboxFull("a", 3, "bytes", passing=False),
+            "the mailbox of 'a' is full (3 bytes); send less often, or give it a larger capacity",
+        ),
+        (MailboxFull("a", 3, fix="wait for it"), "the mailbox of 'a' is full (3 messages); wait for it"),
+        (
+            MessageDropped("a", "oldest first"),
+            "the mailbox of 'a' dropped this ask (oldest first); ask again, or ask less often",
+        ),
+        (AskTimeout("a", 2.50), "actor 'a' did not answer within 2.5 s"),
+        (
+            DeadlockError(["a", "b", "a"]),
+            "waiting here would never end: a -> b -> a; tell instead of ask, or answer later (DEFERRED)",
+        ),
+        (NameTaken("a"), "an actor with the id 'a' already exists"),
+        (NameTaken("a", "name"), "an actor with the name 'a' already exists"),
+        (StartFailed("a", ValueError("x")), "actor 'a' could not be started: ValueError('x')"),
+    ],
+)
+def test_an_error_says_what_can_be_done(error: ActorError, words: str) -> None:
+    """The message is whole, and one ``except`` catches them all."""
+    assert str(error) == words
+    assert isinstance(error, ActorError)
+
+
+def test_a_full_mailbox_says_whether_waiting_helps() -> None:
+    """Unless it is told otherwise, it does."""
+    assert MailboxFull("a", 3).passing
+    assert not MailboxFull("a", 3, passing=False).passing

@@ -1,0 +1,42 @@
+"""What holds for every value that a pure module defines: nobody changes one, and fields are named where it is made."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from types import ModuleType
+
+import msgspec
+import pytest
+from test_layers import PURE_LAYERS, SOURCES, layer_of
+
+BY_POSITION = frozenset({"Problem"})
+"""Line, field, message: in the order in which it is printed."""
+PURE = [*(module for module in SOURCES if layer_of(module) in PURE_LAYERS), "actors.waits"]
+
+
+def values_of(module: ModuleType) -> list[type[msgspec.Struct]]:
+    return [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, msgspec.Struct) and one.__module__ == module.__name__
+    ]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_values_are_frozen(name: str) -> None:
+    """A value that has been decided, journalled or handed to another actor stays what it was."""
+    assert [one.__name__ for one in values_of(importlib.import_module(name)) if not one.__struct_config__.frozen] == []
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_fields_are_named(name: str) -> None:
+    """A field that is added, or moved, changes the meaning of no call."""
+    by_position = [
+        f"{one.__name__}.{field.name}"
+        for one in values_of(importlib.import_module(name))
+        if one.__name__ not in BY_POSITION
+        for field in inspect.signature(one).parameters.values()
+        if field.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
+    assert by_position == []
