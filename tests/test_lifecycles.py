@@ -894,6 +894,7 @@ def test_worker_drains_what_it_holds() -> None:
                 "stable_after_s": 0,
                 "restarts_max": 3,
                 "restarts_within_s": 60,
+                "waiting_max": 100,
             },
         ),
         (

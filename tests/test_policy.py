@@ -19,7 +19,7 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.session import Message
-from supervisor.policy import abort_reason_of, build_prompt, describe_status, judge, severity_of, too_often
+from supervisor.policy import abort_reason_of, build_prompt, describe_status, judge, severity_of
 from supervisor.vocabulary import AbortReason, Exit, Severity, TransitionReason, Verdict
 
 # ------------------------------------------------------------------------------------------------ the exit status
@@ -186,23 +186,3 @@ def test_a_final_failure_is_an_error() -> None:
     assert severity_of(event, (LogFatal(message="too many errors"), EndScope())) is Severity.ERROR
     fatal = FatalError(message="boom")
     assert severity_of(fatal, (LogFatal(message="boom"),)) is Severity.CRITICAL
-
-
-@pytest.mark.parametrize(
-    ("failed_at", "most", "often"),
-    [
-        ((), 0, False),
-        ((100.0,), 0, True),
-        ((100.0,), 1, False),
-        ((90.0, 100.0), 1, True),
-        ((89.0, 100.0), 1, False),
-        ((99.0, 100.0), 2, False),
-        ((1.0, 89.0, 99.0, 100.0), 2, False),
-        ((1.0, 91.0, 99.0, 100.0), 2, True),
-        ((50.0, 60.0, 95.0, 96.0, 97.0, 98.0, 99.0, 100.0), 3, True),
-        ((70.0, 80.0, 90.0, 100.0, 110.0, 120.0), 3, False),
-    ],
-)
-def test_too_many_failures_in_a_while(failed_at: tuple[float, ...], most: int, often: bool) -> None:
-    """One more than may be within ten seconds of the last, the first of them included; older ones are forgotten."""
-    assert too_often(failed_at, most, 10.0) is often
