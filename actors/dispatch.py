@@ -20,8 +20,9 @@ __all__ = ["Dispatcher", "Runnable"]
 
 QUANTUM = 16
 """Messages one actor may handle before the next one's turn, and before the clock is read again."""
-BATCH = 64
-"""Messages handled between two checkpoints, so that tasks and aborts get the loop."""
+BATCH = 256
+"""Messages handled between two checkpoints, so that tasks and aborts get the loop; 64 halve what a task waits beside a
+flood, and cost a fifth of the throughput."""
 BATCH_S = 0.001
 """Seconds between two checkpoints, whichever comes first."""
 FRONT_RUN_MAX = 32
@@ -118,7 +119,7 @@ class Dispatcher:
                 await self._park()
             self._run_batch(self.backend.now() + BATCH_S)
             if self._busy():
-                await anyio.lowlevel.checkpoint()
+                await self.backend.give_way()
 
     def _busy(self) -> bool:
         return bool(self.runnable or self._front or self._advancing)

@@ -62,12 +62,17 @@ class _AsyncioParker:
         return self._future
 
 
+def _give_way() -> Awaitable[None]:
+    return asyncio.sleep(0)  # a third of a portable checkpoint
+
+
 class Backend(NamedTuple):
-    """What the kernel needs of an event loop: monotonic seconds, and a way to wait."""
+    """What the kernel needs of an event loop: monotonic seconds, a way to wait, and one to let everybody else go on."""
 
     name: str
     now: Callable[[], float]
     parker: Callable[[], Parker]
+    give_way: Callable[[], Awaitable[None]]
 
 
 def current_backend() -> Backend:
@@ -76,5 +81,5 @@ def current_backend() -> Backend:
     if trio is not None and trio.lowlevel.in_trio_run():
         from actors.trio_parking import TrioParker
 
-        return Backend("trio", trio.current_time, TrioParker)
-    return Backend("asyncio", asyncio.get_running_loop().time, _AsyncioParker)
+        return Backend("trio", trio.current_time, TrioParker, trio.lowlevel.checkpoint)
+    return Backend("asyncio", asyncio.get_running_loop().time, _AsyncioParker, _give_way)
