@@ -25,6 +25,8 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
+from benchmarks.harness import Missing
+from benchmarks.peers import ask_peer
 from supervisor import AbortScope, AgentTurn, Session, Supervisor, open_supervisor
 from supervisor.journal import SqliteJournal
 from supervisor.ledger import BATCH_MAX
@@ -34,8 +36,6 @@ from supervisor.vocabulary import LifecycleEvent
 __all__ = ["Shape", "abort_tree", "main"]
 
 ROUNDS = 3
-ERLANG_MS = 28.0
-"""10,000 processes in a 100 x 100 tree of Erlang/OTP supervisors, stopped (facts/performance.md); for orientation."""
 BARE_DEPTH_MAX = {"asyncio": 250, "trio": 2_000}
 BACKENDS = ("asyncio", "trio")
 
@@ -188,6 +188,15 @@ def _print(shape: Shape, backend: str, what: str, took_s: float, note: str = "")
     print(f"{shape.name:<32} {backend:<8} {what:<22} {took_s * 1000:>9.1f} ms {each_us:>8.1f} us each  {note}")
 
 
+def against_erlang(took_s: float) -> str:
+    """How often it takes what Erlang/OTP's supervisors take for the same tree (aim: at most once), measured now."""
+    try:
+        (erlang_ms,) = ask_peer("erlang", "tree", TREE.branches)
+    except Missing as why:
+        return f"Erlang: {why}"
+    return f"{took_s * 1000 / erlang_ms:.1f}x Erlang's {erlang_ms:.0f} ms"
+
+
 def measure(shape: Shape, backend: str, rounds: int, disk: Path | None) -> None:
     """Print the rows of one shape on one backend."""
     depth_max = BARE_DEPTH_MAX[backend]
@@ -195,7 +204,7 @@ def measure(shape: Shape, backend: str, rounds: int, disk: Path | None) -> None:
     bare_s = median_s(lambda: bare_tree(least), backend, rounds) / least.sessions * shape.sessions
     _print(shape, backend, "bare cancel scopes", bare_s, f"from {depth_max} levels" if least != shape else "")
     memory_s = median_s(lambda: abort_tree(shape), backend, rounds)
-    erlang = f", {memory_s * 1000 / ERLANG_MS:.1f}x Erlang's 28 ms" if shape == TREE else ""
+    erlang = f", {against_erlang(memory_s)}" if shape == TREE else ""
     _print(shape, backend, "in memory", memory_s, f"{memory_s / bare_s:.1f}x bare{erlang}")
     rows = 2 * shape.sessions
     disk_s = median_s(_on_disk(lambda folder: abort_tree(shape, folder / ".sdd"), disk), backend, rounds)
