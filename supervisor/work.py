@@ -183,7 +183,6 @@ class Work:
         """When it failed after a start, within the window that counts."""
         self.ending = False
         self.hurried = False
-        self.interrupted_for: list[str] = []
         self.running = Moment()
         self.heard = Moment()
         """It knows that it is to end."""
