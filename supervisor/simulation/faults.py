@@ -1,0 +1,152 @@
+"""What can go wrong: the catalogue of fault kinds, and the plan that decides, for one seed, what does.
+
+Each seed first draws which kinds are on and how often they strike (swarm testing: a run where everything fails at once
+tests little). Then every opportunity asks once, by name. What struck is kept as ``kind@place``: the list of a failing
+run is what shrinking makes smaller, and a plan can be told to strike exactly there and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from supervisor.simulation.chance import Chance
+
+__all__ = ["FAULTS", "FaultKind", "FaultPlan"]
+
+
+class FaultKind(msgspec.Struct, frozen=True):
+    """A way to fail: its name (``area.what``), the highest rate (per opportunity, 0 to 1), and what it means."""
+
+    name: str
+    rate_max: float
+    meaning: str
+
+
+def _catalogue(*kinds: FaultKind) -> dict[str, FaultKind]:
+    return {kind.name: kind for kind in kinds}
+
+
+FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
+    # Processes: an opportunity is a launch, unless it says otherwise.
+    FaultKind("process.spawn_error", 0.10, "the program cannot be started: missing, no permission, out of processes"),
+    FaultKind("process.fast_exit", 0.08, "it exits before it says anything"),
+    FaultKind("process.hang", 0.10, "it stops doing anything at some point, and never goes on"),
+    FaultKind("process.ignores_term", 0.25, "SIGTERM does nothing to it"),
+    FaultKind("process.ignores_cancel", 0.20, "it does not react to the protocol's cancel"),
+    FaultKind("process.crash", 0.10, "it dies in the middle of a turn, with one of the statuses 1, 2, 124, 126, 127"),
+    FaultKind(
+        "process.signalled", 0.08, "something outside kills it: SIGKILL as the OOM killer does, SIGTERM, SIGSEGV"
+    ),
+    FaultKind("process.torn_line", 0.05, "it dies in the middle of a line"),
+    FaultKind("process.closes_output", 0.06, "it closes its output and lives on"),
+    FaultKind("process.holds_pipe", 0.15, "a grandchild keeps its output open after its exit"),
+    FaultKind("process.orphans", 0.20, "it leaves daemons of its own session behind, some deaf to SIGTERM"),
+    FaultKind("process.flood", 0.05, "it floods its output"),
+    FaultKind("process.dribble", 0.05, "its output comes one byte a second"),
+    FaultKind("process.bad_utf8", 0.06, "its output is not UTF-8"),
+    FaultKind("process.bad_json", 0.06, "its output is not its protocol"),
+    FaultKind("process.huge_line", 0.02, "a line of 10 MB"),
+    FaultKind("process.lies", 0.08, "it exits with 0 although its work failed, or without having finished"),
+    FaultKind("process.slow_start", 0.10, "it takes as long to become ready as the spawn deadline or longer"),
+    FaultKind("process.warden_lost", 0.03, "its warden dies; the fate of its tree is not known"),
+    # Agents: an opportunity is a turn or a tool call.
+    FaultKind("agent.tool_hangs", 0.08, "a tool call never returns"),
+    FaultKind("agent.tool_fails", 0.20, "a tool call fails"),
+    FaultKind("agent.provider_error", 0.10, "the model's provider answers with an error"),
+    FaultKind("agent.provider_hangs", 0.05, "the model's provider does not answer"),
+    FaultKind("agent.refuses", 0.05, "the agent ends the turn without doing it: refusal, token or turn limit"),
+    FaultKind("agent.duplicate", 0.10, "the agent says something twice"),
+    FaultKind("agent.late", 0.10, "the agent goes on talking after its turn, or about a call that is over"),
+    FaultKind("agent.open_call", 0.05, "the agent ends its turn with a call still open"),
+    # The disk: an opportunity is a commit.
+    FaultKind("disk.slow", 0.10, "a commit takes seconds"),
+    FaultKind("disk.error", 0.01, "a commit fails with EIO; nothing is known"),
+    FaultKind("disk.full", 0.01, "a commit fails with ENOSPC, although it may be there"),
+    FaultKind("disk.busy", 0.02, "the database is locked: a commit takes the busy time-out and succeeds"),
+    # Clocks: an opportunity is a quarter of a minute.
+    FaultKind("clock.jump", 0.10, "the wall clock jumps by up to an hour, forwards or backwards"),
+    FaultKind("clock.suspend", 0.03, "the machine sleeps: time leaps for everybody at once"),
+    # The machine: an opportunity is a commit.
+    FaultKind("machine.crash", 0.004, "the supervisor is killed; another one starts on what is durable"),
+    # Hosts and operators: an opportunity is a wish.
+    FaultKind("host.abort_tool", 0.30, "a tool call is aborted"),
+    FaultKind("host.abort_sibling", 0.20, "siblings are aborted"),
+    FaultKind("host.abort_session", 0.20, "a session is aborted"),
+    FaultKind("host.abort_again", 0.30, "what was aborted is aborted again, or at once"),
+    FaultKind("host.urgent", 0.40, "an urgent message interrupts"),
+    FaultKind("host.duplicate", 0.20, "the same wish comes twice"),
+    FaultKind("host.late", 0.20, "a wish comes for what has ended"),
+    FaultKind("host.flood", 0.05, "messages come faster than they can be taken"),
+    FaultKind("host.closes", 0.10, "a session is closed while it works"),
+    FaultKind("host.drains", 0.05, "the supervisor is told to drain, and perhaps to stop, in the middle of the work"),
+    # Points in the runtime itself that take the rarer way: ``actors.fault.point``.
+    FaultKind(
+        "point", 0.20, "a point in the runtime takes its rarer way: a batch of one, a full mailbox, no fast lane"
+    ),
+)
+"""Every kind there is. A scenario may leave some out; a soak must reach them all."""
+
+ON = 0.5
+"""The share of kinds that one seed has on."""
+
+
+class FaultPlan:
+    """What strikes in one run.
+
+    Args:
+        chance: the seed's draws.
+        kinds: the kinds that may be on at all.
+        intensity: scales every rate; 0 is a run without faults.
+        only: if given, exactly these strikes (``kind@place``) happen, whatever the rates.
+    """
+
+    def __init__(
+        self,
+        chance: Chance,
+        *,
+        kinds: Collection[str] = FAULTS,
+        intensity: float = 1.0,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self._chance = chance.below("fault")
+        self._only = None if only is None else frozenset(only)
+        self.rates = {kind: self._rate(FAULTS[kind], intensity) for kind in FAULTS if kind in kinds}
+        self.struck: dict[str, None] = {}
+        """What struck, in order."""
+        self.healed = False
+
+    def _rate(self, kind: FaultKind, intensity: float) -> float:
+        on = self._chance.happens(ON, "on", kind.name)
+        return min(1.0, intensity * kind.rate_max * self._chance.unit("rate", kind.name)) if on else 0.0
+
+    def strikes(self, kind: str, place: object) -> bool:
+        """Whether this opportunity is taken. Ask once for each *place*; it names who, and which time."""
+        if self.healed:
+            return False
+        rate = self.rates.get(kind, 0.0)
+        if self._only is None and (rate == 0.0 or not self._chance.happens(rate, kind, place)):
+            return False
+        strike = f"{kind}@{place}"
+        if self._only is not None and strike not in self._only:
+            return False
+        self.struck[strike] = None
+        return True
+
+    def draws(self, kind: str, place: object) -> Chance:
+        """How it strikes there: draws of its own."""
+        return self._chance.below("how", kind, place)
+
+    def heal(self) -> None:
+        """No fault strikes any more: from here on, everything must come to its end."""
+        self.healed = True
+
+    def counts(self) -> dict[str, int]:
+        """How often each kind struck."""
+        counts: dict[str, int] = {}
+        for strike in self.struck:
+            kind = strike.partition("@")[0]
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
