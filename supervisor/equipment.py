@@ -7,6 +7,8 @@ a PATH and a HOME, and nothing else of ours.
 from __future__ import annotations
 
 import os
+import time
+from functools import partial
 from pathlib import Path
 
 from supervisor.adapters.catalogue import codec_for, scripted_command
@@ -15,13 +17,15 @@ from supervisor.config import AgentConfig
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.link import Delegate
-from supervisor.ports import Launch, TranscriptSink
+from supervisor.parts import Parts
+from supervisor.ports import Journal, Launch, ProcessHost, TranscriptSink
 from supervisor.process_link import ProcessLink
 from supervisor.processes.host import WardenHost
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
+from supervisor.workspace.directory import DirectoryWorkspace
 
-__all__ = ["LinkMaker", "profile_of", "transcript_of"]
+__all__ = ["LinkMaker", "profile_of", "real_parts"]
 
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -44,10 +48,10 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
 class LinkMaker:
     """Makes the link to a session's next agent: a program under a warden, or a function."""
 
-    def __init__(self, tree: Tree, delegate: Delegate) -> None:
+    def __init__(self, tree: Tree, delegate: Delegate, processes: ProcessHost) -> None:
         self._tree = tree
         self._delegate = delegate
-        self._host = WardenHost()
+        self._host = processes
 
     def __call__(self, work: Work, agent_id: str, incarnation: int, prompt: str) -> Link:
         profile = work.profile
@@ -79,6 +83,22 @@ class _NoTranscript:
         return None
 
 
-def transcript_of(session_id: str, state_dir: StateDir | None) -> TranscriptSink:
+def _transcript_of(state_dir: StateDir | None, session_id: str) -> TranscriptSink:
     """Where a session's agent is heard: a file in the state directory, if there is one."""
     return _NoTranscript() if state_dir is None else Transcript(state_dir.transcript(session_id))
+
+
+class _Wall:
+    def time(self) -> float:
+        return time.time()
+
+
+def real_parts(journal: Journal, state_dir: StateDir | None) -> Parts:
+    """This machine: its processes, its directories, its clock."""
+    return Parts(
+        journal=journal,
+        processes=WardenHost(),
+        workspace=DirectoryWorkspace(),
+        wall=_Wall(),
+        transcript_of=partial(_transcript_of, state_dir),
+    )

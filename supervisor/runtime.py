@@ -16,17 +16,19 @@ import anyio
 from actors import open_system
 from supervisor.config import AgentConfig, Settings
 from supervisor.entity import Refused
-from supervisor.equipment import profile_of
+from supervisor.equipment import profile_of, real_parts
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.logs import get_logger
+from supervisor.parts import Parts
 from supervisor.ports import Journal
 from supervisor.recovery import close_books
 from supervisor.subscriptions import SubscriptionLagged
 from supervisor.supervision import Session, Supervisor, TurnResult
+from supervisor.work import AgentProfile
 
-__all__ = ["Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor"]
+__all__ = ["Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor", "supervise"]
 
 _log = get_logger()
 
@@ -65,14 +67,23 @@ async def open_supervisor(
             await SqliteJournal.open(opened.journal, jsonl=opened.transitions) if opened else MemoryJournal()
         )
         stack.push_async_callback(_closed, journal)
-        taken = {row.id for row in await journal.entities()}
-        system = await stack.enter_async_context(open_system())
-        supervisor = Supervisor(
-            system=system, journal=journal, agents=profiles, settings=settings, state_dir=opened, taken=taken
-        )
+        yield await stack.enter_async_context(supervise(real_parts(journal, opened), profiles, settings))
+
+
+@asynccontextmanager
+async def supervise(parts: Parts, agents: Mapping[str, AgentProfile], settings: Settings) -> AsyncIterator[Supervisor]:
+    """Run a supervisor on those doors to the world, which stay open behind it.
+
+    Raises:
+        JournalError: the journal cannot be read, or failed meanwhile.
+    """
+    async with AsyncExitStack() as stack:
+        taken = {row.id for row in await parts.journal.entities()}
+        system = await stack.enter_async_context(open_system(seed=parts.seed))
+        supervisor = Supervisor(system=system, parts=parts, agents=agents, settings=settings, taken=taken)
         system.group.start_soon(supervisor.ledger.run)
         await _serve(supervisor, stack)
-        if left := await close_books(supervisor.tree, journal):
+        if left := await close_books(supervisor.tree, parts.journal):
             _log.warning("an earlier supervisor ended without closing these sessions", sessions=left)
         yield supervisor
 

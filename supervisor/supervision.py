@@ -6,7 +6,6 @@ how everything ends: a drain finishes what was asked for, an abort climbs the la
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import assert_never
@@ -30,11 +29,10 @@ from supervisor.abort import AbortPlan, Receipt
 from supervisor.aborts import Aborts
 from supervisor.config import Settings
 from supervisor.entity import Refused
-from supervisor.equipment import LinkMaker, transcript_of
+from supervisor.equipment import LinkMaker
 from supervisor.handle import Session, TurnResult
 from supervisor.hands import Hands
 from supervisor.inspecting import inspect
-from supervisor.journal.statedir import StateDir
 from supervisor.kinds import SESSION_KIND
 from supervisor.ladder import SLACK_S, Endings
 from supervisor.ledger import Cause, Clock, Ledger, Owed
@@ -43,13 +41,13 @@ from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
 from supervisor.logs import get_logger
 from supervisor.moments import Moment, first_of
-from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.parts import Parts
+from supervisor.ports import EntityRow, JournalError
 from supervisor.projection import Inspected
 from supervisor.subscriptions import Subscriptions
 from supervisor.tree import END_S, Tree
 from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent
 from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
-from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["Session", "Supervisor", "TurnResult"]
 
@@ -62,11 +60,6 @@ ID_MAX = 200
 HOST = Cause(actor="host")
 
 
-class _Wall:
-    def time(self) -> float:
-        return time.time()
-
-
 class Supervisor:
     """A running supervisor. Made by :func:`open_supervisor`; not for use from other threads."""
 
@@ -74,17 +67,16 @@ class Supervisor:
         self,
         *,
         system: ActorSystem,
-        journal: Journal,
+        parts: Parts,
         agents: Mapping[str, AgentProfile],
         settings: Settings,
-        state_dir: StateDir | None,
         taken: set[str],
     ) -> None:
         self.settings = settings
-        self.journal = journal
+        self.journal = journal = parts.journal
         self._system = system
         self._agents = dict(agents)
-        self._state_dir = state_dir
+        self._transcript_of = parts.transcript_of
         self._taken = taken
         self._numbers: dict[str, int] = {}
         """The last number that was given to a name which was taken."""
@@ -99,7 +91,7 @@ class Supervisor:
         self.failure: JournalError | None = None
         self.ledger = Ledger(
             journal,
-            Clock(_Wall()),
+            Clock(parts.wall),
             perform=self._perform,
             publish=self.subscriptions.publish,
             failed=self._journal_failed,
@@ -107,9 +99,8 @@ class Supervisor:
         self.tree = Tree(system, self.ledger)
         self._aborts = Aborts(self.tree, journal, self._ended)
         endings = Endings(self.tree, JANITOR)
-        self._hands = Hands(
-            self.tree, JANITOR, endings, LinkMaker(self.tree, self._delegate), DirectoryWorkspace(), self._answered
-        )
+        make_link = LinkMaker(self.tree, self._delegate, parts.processes)
+        self._hands = Hands(self.tree, JANITOR, endings, make_link, parts.workspace, self._answered)
         system.spawn(endings, JANITOR, shutdown_s=END_S)
         system.on_event = self._kernel_event
 
@@ -197,7 +188,7 @@ class Supervisor:
             profile=profile,
             policy=policy or inherited,
             started_by=started_by,
-            transcript=transcript_of(session_id, self._state_dir),
+            transcript=self._transcript_of(session_id),
             mode=mode,
         )
         self.tree.admit(work)

@@ -20,7 +20,7 @@ import anyio
 import trio
 from trio.testing import MockClock
 
-from supervisor import equipment, runtime, supervision
+from supervisor import equipment, runtime
 from supervisor.adapters.inprocess import AgentTurn, FunctionLink, ToolAborted
 from supervisor.config import AgentConfig, LadderConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.journal.memory import MemoryJournal, MemoryStore
@@ -310,7 +310,7 @@ async def _run(seed: int) -> Ran:
     settings = _settings(rng)
     with ExitStack() as edge, anyio.fail_after(DEADLINE_S):
         edge.enter_context(patch.object(runtime, "profile_of", profile))
-        edge.enter_context(patch.object(supervision, "DirectoryWorkspace", _Places))
+        edge.enter_context(patch.object(equipment, "DirectoryWorkspace", _Places))
         edge.enter_context(patch.object(equipment, "FunctionLink", _Link))
         await _supervise(ran.store, settings, lambda sup: _Host(seed, sup, ran).play())
         if ran.crashed is not None:

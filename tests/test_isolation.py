@@ -18,7 +18,7 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor import supervision
+from supervisor import equipment
 from supervisor.abort import Receipt
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.runtime import Refused, Session
@@ -154,7 +154,7 @@ class _Nowhere:
 
 @pytest.fixture(autouse=True)
 def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "DirectoryWorkspace", _Nowhere)
+    monkeypatch.setattr(equipment, "DirectoryWorkspace", _Nowhere)
 
 
 def run_in_virtual_time(tmp_path: Path, seed: int, aborted: bool) -> Told:

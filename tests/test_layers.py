@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "supervisor.ports",
+        "supervisor.parts",
         "supervisor.ledger",
         "supervisor.entity",
         "supervisor.hands",

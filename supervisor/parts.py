@@ -1,0 +1,26 @@
+"""The doors that one supervisor goes through to its world, put into one value.
+
+The composition root fills it with the real ones, the simulator with simulated ones; everything behind the doors is the
+same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from supervisor.ports import Journal, ProcessHost, TranscriptSink, WallClock, Workspace
+
+__all__ = ["Parts"]
+
+
+class Parts(NamedTuple):
+    """What a supervisor is made of. ``seed`` is what its random delays are drawn from (``None``: a new one)."""
+
+    journal: Journal
+    processes: ProcessHost
+    workspace: Workspace
+    wall: WallClock
+    transcript_of: Callable[[str], TranscriptSink]
+    """The transcript of a session, by its id."""
+    seed: int | None = None
