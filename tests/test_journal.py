@@ -19,6 +19,8 @@ import msgspec
 import pytest
 
 from supervisor.journal import JournalReader, MemoryJournal, MemoryStore, SqliteJournal
+from supervisor.journal.chain import check_chain
+from supervisor.journal.database import open_database
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.schema import EVENT_FIELDS, VERSION
 from supervisor.ports import Append, EntityRow, Fenced, JournalError
@@ -395,7 +397,7 @@ def test_the_tables_have_the_fields_of_the_records(tmp_path: Path) -> None:
             for table in ("events", "entities")
         }
         assert db.pragma("journal_mode") == "wal"
-    assert columns == {"events": EVENT_FIELDS, "entities": EntityRow.__struct_fields__}
+    assert columns == {"events": (*EVENT_FIELDS, "entity_hash", "chain"), "entities": EntityRow.__struct_fields__}
     assert EVENT_FIELDS[-1] == "metadata"
 
 
@@ -412,8 +414,27 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> No
         db.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (VERSION + 1,))
     before = path.read_bytes(), (tmp_path / "transitions.jsonl").read_bytes()
     sentence = (
-        f"journal.db has schema {VERSION + 1}, this version reads up to {VERSION};"
+        f"journal.db has schema {VERSION + 1}, this version reads {VERSION};"
         " use a newer supervisor-runtime or another --state-dir"
+    )
+    with pytest.raises(JournalError, match=sentence):
+        await OnDisk(tmp_path).open()
+    with pytest.raises(JournalError, match=sentence):
+        JournalReader(path)
+    assert (path.read_bytes(), (tmp_path / "transitions.jsonl").read_bytes()) == before
+
+
+async def test_an_older_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """A journal from before the chain says which schema it has and which is needed, to whoever opens or reads it."""
+    await _open_and_close(tmp_path)
+    path = tmp_path / "journal.db"
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute("UPDATE meta SET value = 1 WHERE key = 'schema_version'")
+        db.execute("ALTER TABLE events DROP COLUMN entity_hash")
+    before = path.read_bytes(), (tmp_path / "transitions.jsonl").read_bytes()
+    sentence = (
+        f"journal.db has schema 1, this version needs {VERSION}; nothing was ever released with 1, and there is no"
+        " migration: move the state directory away"
     )
     with pytest.raises(JournalError, match=sentence):
         await OnDisk(tmp_path).open()
@@ -458,6 +479,54 @@ async def test_a_damaged_page_is_found_when_the_journal_is_opened(tmp_path: Path
         file.write(b"\xff" * 4096)
     with pytest.raises(JournalError, match=r"journal\.db is damaged"):
         await OnDisk(tmp_path).open()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param("UPDATE events SET reason = 'no' WHERE seq = 7", "record 7 is not what was", id="a field"),
+        pytest.param("UPDATE events SET timestamp = 1.5 WHERE seq = 3", "record 3 is not what was", id="a time"),
+        pytest.param("UPDATE events SET chain = zeroblob(16) WHERE seq = 9", "record 9 is not what was", id="a hash"),
+        pytest.param("DELETE FROM events WHERE seq = 5", "record 6 is not what was", id="a hole"),
+        pytest.param("DELETE FROM events WHERE seq = 1", "record 2 is not what was", id="the first"),
+        pytest.param("DELETE FROM events WHERE seq = 10", "s/a is not as its last record", id="the last"),
+        pytest.param("UPDATE entities SET changed_at = 1.0", "s/a is not as its last record", id="an old entity"),
+        pytest.param("UPDATE entities SET data = x'00'", "s/a is not as its last record", id="an entity's data"),
+        pytest.param("UPDATE effects SET settled = 0", "record 8 is not what was", id="owed again"),
+        pytest.param("DELETE FROM effects", "record 4 is not what was", id="no effect"),
+        pytest.param("UPDATE effects SET seq = 99", "record 4 is not what was", id="an effect of another"),
+        pytest.param("DELETE FROM entities", "10 records more than the entities have", id="no entity"),
+    ],
+)
+async def test_what_somebody_changed_is_named_when_the_journal_is_opened(
+    tmp_path: Path, change: str, told: str
+) -> None:
+    """A well-formed change that SQLite's own check cannot see is refused, by the number of the record."""
+    async with opened(OnDisk(tmp_path)) as journal:
+        dues: dict[int, dict[str, Any]] = {
+            4: {"owed": (("e", b"{}"),)},
+            8: {"settled": ("e", "unknown")},
+            9: {"settled": ("e",)},
+        }
+        await journal.append([entry(n, n, **dues.get(n, {})) for n in range(1, 11)])
+    with closing(apsw.Connection(str(tmp_path / "journal.db"))) as db:
+        db.execute(change)
+    (tmp_path / "transitions.jsonl").unlink()
+    with pytest.raises(JournalError, match=rf"journal\.db is damaged \({told}"):
+        await OnDisk(tmp_path).open()
+
+
+def test_the_chain_is_over_what_sqlite_gives_back(tmp_path: Path) -> None:
+    """Whole numbers in fields of times, minus zero, and text of any script are chained as they are read again."""
+    records = [
+        entry(1, 1, timestamp=1000, monotonic_s=-0.0),
+        entry(2, 2, timestamp=1e300, reason="\u2028 a\x00b é", metadata={"n": 1.5, "é": [None, True]}),
+        entry(3, 3, timestamp=2**53 + 1, cause_id=2**62),
+    ]
+    with closing(open_database(tmp_path / "journal.db", None)) as database:
+        database.append(records[:2])
+        database.append(records[2:])
+        assert check_chain(database.db) is None
 
 
 async def test_a_missing_folder_is_an_error_with_the_path(tmp_path: Path) -> None:

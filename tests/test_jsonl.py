@@ -169,12 +169,12 @@ async def test_a_file_that_was_deleted_is_made_again(tmp_path: Path) -> None:
 
 
 @on_both_backends
-async def test_a_file_ahead_of_the_journal_belongs_to_another(tmp_path: Path) -> None:
+async def test_a_file_ahead_of_the_journal_is_the_witness_of_a_lost_end(tmp_path: Path) -> None:
     """Lines that the journal does not know are not thrown away: the open fails, names both numbers, changes nothing."""
     theirs = await journal_of(tmp_path, RECORDS)
     (tmp_path / "journal.db").unlink()
     with pytest.raises(
-        JournalError, match="ends at seq 6, the journal at 0: it belongs to another journal; move it away"
+        JournalError, match="ends at seq 6, the journal at 0: the journal has lost its end, or the file belongs to"
     ):
         await journal_of(tmp_path)
     assert (tmp_path / "transitions.jsonl").read_bytes() == theirs

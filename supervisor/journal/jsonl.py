@@ -86,7 +86,7 @@ class TransitionLog:
         """Open or create *path* for a journal that ends at *journal_seq*, and cut a torn tail off.
 
         Raises:
-            JournalError: the file is not this journal's; it was left as it is.
+            JournalError: the file knows more than the journal does, or is not this journal's; it was left as it is.
             OSError: it cannot be opened or cut.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -94,8 +94,8 @@ class TransitionLog:
             size_bytes, last = _last_line(fd, path)
             if last and last.seq > journal_seq:
                 raise JournalError(
-                    f"{path} ends at seq {last.seq}, the journal at {journal_seq}: it belongs to another journal;"
-                    " move it away"
+                    f"{path} ends at seq {last.seq}, the journal at {journal_seq}: the journal has lost its end, or the"
+                    " file belongs to another one; restore a copy of the journal, or move the file away"
                 )
             _cut(fd, size_bytes)
         except BaseException:

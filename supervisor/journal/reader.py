@@ -14,6 +14,7 @@ from typing import Final, Self
 
 import apsw
 
+from supervisor.journal.chain import check_chain, check_entities
 from supervisor.journal.schema import check_version, explaining, read_entities, read_events, read_last_seq, read_meta
 from supervisor.ports import EntityRow, JournalError
 from supervisor.vocabulary import LifecycleEvent
@@ -28,7 +29,7 @@ class JournalReader:
     """The journal at *path*, read-only; a context manager. Every answer is as of now.
 
     Raises:
-        JournalError: there is none, it is newer than this version, damaged, or no journal.
+        JournalError: there is none, it has the schema of another version, is damaged, or no journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,6 +79,21 @@ class JournalReader:
         """One entity, if the journal knows it."""
         with explaining(self._path):
             return next(iter(read_entities(self._db, ids=[entity_id])), None)
+
+    def effects(self) -> dict[str, bytes]:
+        """Every effect that was ever owed, by its id, as JSON; settled ones too."""
+        with explaining(self._path):
+            return dict(self._db.execute("SELECT effect_id, payload FROM effects"))
+
+    def changed(self) -> tuple[int | None, str | None]:
+        """The first record that is not what was written, and an entity that is not as its last record left it; ``None``
+        for what is as it was. As of one moment, over all of the journal."""
+        with explaining(self._path):
+            self._db.execute("BEGIN")
+            try:
+                return check_chain(self._db), check_entities(self._db)
+            finally:
+                self._db.execute("ROLLBACK")
 
     def close(self) -> None:
         self._db.close()

@@ -1,7 +1,8 @@
 """What the journal is made of: its tables, its rows, and what one append means.
 
-The columns of a table are the fields of its record, in their order, so there is one description of each. Whether a
-batch may be written, and what the entities are after it, is decided in ``folded``, once for every implementation.
+The columns of a table are the fields of its record, in their order, so there is one description of each; an event has
+two columns more, its hashes (``supervisor.journal.chain``). Whether a batch may be written, and what the entities are
+after it, is decided in ``folded``, once for every implementation.
 Nothing here opens a file, starts a transaction or reads a clock.
 """
 
@@ -19,6 +20,7 @@ from supervisor.ports import Append, EntityRow, Fenced, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = [
+    "ENTITY_FIELDS",
     "EVENT_FIELDS",
     "TABLES",
     "VERSION",
@@ -38,11 +40,11 @@ __all__ = [
     "read_meta",
 ]
 
-VERSION: Final = 1
-"""The schema this code writes. A journal with a newer one is left alone."""
+VERSION: Final = 2
+"""The schema this code writes, and the only one it reads. A journal with another one is left alone."""
 
 EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
-_ENTITY_FIELDS: Final = EntityRow.__struct_fields__
+ENTITY_FIELDS: Final = EntityRow.__struct_fields__
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -57,6 +59,7 @@ CREATE TABLE events (
     event TEXT NOT NULL, from_status TEXT NOT NULL, to_status TEXT NOT NULL, outcome TEXT NOT NULL,
     actor TEXT NOT NULL, reason TEXT NOT NULL, transition_reason TEXT, abort_reason TEXT, abort_id TEXT,
     cause_id INTEGER, severity TEXT NOT NULL, metadata TEXT NOT NULL,
+    entity_hash BLOB NOT NULL, chain BLOB NOT NULL,
     UNIQUE (entity_id, entity_seq)
 ) STRICT;
 CREATE TABLE effects (
@@ -65,6 +68,7 @@ CREATE TABLE effects (
 ) STRICT;
 CREATE INDEX effects_owed ON effects (seq) WHERE settled = 0;
 """
+# effects.settled is the seq of the record that settled it, -1 if that was none, 0 while it is owed.
 # UNIQUE (entity_id, entity_seq) is also the index that reads one entity's log in order.
 
 
@@ -72,13 +76,13 @@ def _insert(table: str, fields: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"
 
 
-_CHANGED: Final = ", ".join(f"{name} = excluded.{name}" for name in _ENTITY_FIELDS if name != "id")
-WRITE_ENTITY: Final = f"{_insert('entities', _ENTITY_FIELDS)} ON CONFLICT (id) DO UPDATE SET {_CHANGED}"
-WRITE_EVENT: Final = _insert("events", EVENT_FIELDS)
+_CHANGED: Final = ", ".join(f"{name} = excluded.{name}" for name in ENTITY_FIELDS if name != "id")
+WRITE_ENTITY: Final = f"{_insert('entities', ENTITY_FIELDS)} ON CONFLICT (id) DO UPDATE SET {_CHANGED}"
+WRITE_EVENT: Final = _insert("events", (*EVENT_FIELDS, "entity_hash", "chain"))
 WRITE_EFFECT: Final = _insert("effects", ("effect_id", "entity_id", "seq", "payload"))
 
 _EVENTS: Final = f"SELECT {', '.join(EVENT_FIELDS)} FROM events"
-_ENTITIES: Final = f"SELECT {', '.join(_ENTITY_FIELDS)} FROM entities"
+_ENTITIES: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -142,13 +146,16 @@ def _advanced(before: EntityRow | None, one: Append) -> EntityRow:
 
 # ---------------------------------------------------------------------------------------------------------- rows
 def event_values(record: LifecycleEvent) -> tuple[Any, ...]:
-    """*record* as a row of ``events``."""
-    return (*msgspec.structs.astuple(record)[:-1], _encode(record.metadata).decode())
+    """*record* as a row of ``events``, without its hashes: the very values that SQLite gives back."""
+    seq, timestamp, monotonic_s, *rest, metadata = msgspec.structs.astuple(record)
+    # Adding 0.0 is what a REAL column does: a whole number becomes a float, and minus zero is zero.
+    return (seq, timestamp + 0.0, monotonic_s + 0.0, *rest, _encode(metadata).decode())
 
 
 def entity_values(row: EntityRow) -> tuple[Any, ...]:
-    """*row* as a row of ``entities``."""
-    return msgspec.structs.astuple(row)
+    """*row* as a row of ``entities``: the very values that SQLite gives back."""
+    *values, ended, born_seq, born_at, changed_at = msgspec.structs.astuple(row)
+    return (*values, int(ended), born_seq, born_at + 0.0, changed_at + 0.0)
 
 
 def effect_rows(batch: Iterable[Append]) -> list[tuple[str, str, int, bytes]]:
@@ -163,7 +170,7 @@ def _event(row: tuple[Any, ...]) -> LifecycleEvent:
 
 
 def _entity(row: tuple[Any, ...]) -> EntityRow:
-    fields = dict(zip(_ENTITY_FIELDS, row, strict=True))
+    fields = dict(zip(ENTITY_FIELDS, row, strict=True))
     fields["ended"] = bool(fields["ended"])
     return EntityRow(**fields)
 
@@ -204,14 +211,20 @@ def check_version(db: apsw.Connection, path: Path) -> None:
     """Refuse what this code cannot read; changes nothing.
 
     Raises:
-        JournalError: the file is a database of somebody else, or of a newer supervisor.
+        JournalError: the file is a database of somebody else, or of an older or newer supervisor.
     """
     if not db.table_exists(None, "meta"):
         raise JournalError(f"{path} is not a supervisor's journal; move it away or use another --state-dir")
-    if (found := read_meta(db, "schema_version")) > VERSION:
+    found = read_meta(db, "schema_version")
+    if found > VERSION:
         raise JournalError(
-            f"{path} has schema {found}, this version reads up to {VERSION};"
+            f"{path} has schema {found}, this version reads {VERSION};"
             " use a newer supervisor-runtime or another --state-dir"
+        )
+    if found < VERSION:
+        raise JournalError(
+            f"{path} has schema {found}, this version needs {VERSION}; nothing was ever released with {found}, and"
+            " there is no migration: move the state directory away or use another --state-dir"
         )
 
 

@@ -1,0 +1,62 @@
+"""How the journal reaches its disk: the six things it asks of files, and nothing else of the system.
+
+Production has one answer, the operating system's. A simulated disk gives another and is then under exactly the code
+that production runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+__all__ = ["DISK", "Files"]
+
+
+class Files:
+    """The operating system's files. Every method raises ``OSError`` or ``apsw.Error`` as the system says."""
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def connect(self, path: Path, flags: int) -> apsw.Connection:
+        """A connection to the database at *path*; *flags* are SQLite's ``SQLITE_OPEN_...``."""
+        return apsw.Connection(str(path), flags=flags)
+
+    def remove(self, path: Path) -> None:
+        """Remove *path* if it is there."""
+        path.unlink(missing_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def sync(self, path: Path) -> None:
+        """Return when the file at *path*, or the names in the directory at *path*, are on the disk."""
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def reread(self, path: Path) -> None:
+        """Let the next reads of *path*, if it is there, come from the disk and not from a cache.
+
+        After a sync that failed, Linux keeps what it could not write, calls it clean, and no later sync tries again. A
+        process that starts then would read commits there that the next power cut takes back.
+        """
+        if not path.exists():
+            return
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)  # only what is clean can be forgotten
+            if sys.platform == "linux":
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+DISK: Final = Files()
+"""The machine's own."""
