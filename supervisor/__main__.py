@@ -6,9 +6,13 @@ The runtime is imported when a command needs it, and not before: ``supervisor --
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from supervisor.surfaces.cli import RunRequest, commands
 from supervisor.surfaces.execution import execute
+
+if TYPE_CHECKING:
+    import click
 
 __all__ = ["main"]
 
@@ -27,9 +31,15 @@ def _demo(as_json: bool, verbose: bool) -> int:
     return run_demo(as_json=as_json)
 
 
+def _simulate() -> click.Group:
+    from supervisor.simulation.commands.cli import group
+
+    return group
+
+
 def main() -> None:
     """Run the command line of this process."""
-    sys.exit(execute(commands(_run, _demo), sys.argv[1:]))
+    sys.exit(execute(commands(_run, _demo, _simulate), sys.argv[1:]))
 
 
 if __name__ == "__main__":

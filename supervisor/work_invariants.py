@@ -51,9 +51,13 @@ class _Job:
 
 
 class WorkInvariants:
-    """What a log has shown of jobs, workers and workstreams so far. ``take`` is given each transition in order."""
+    """What a log has shown of jobs, workers and workstreams so far. ``take`` is given each transition in order.
+
+    ``law`` is the invariant that is being looked at: while a problem is reported, the one that is broken.
+    """
 
     def __init__(self, say: Say) -> None:
+        self.law = ""
         self._say = say
         self._jobs: dict[str, _Job] = {}
         self._streams: dict[str, Counter[str]] = {}
@@ -82,6 +86,7 @@ class WorkInvariants:
         self._check_dependencies(job, state, metadata)
 
     def _check_retries(self, job: _Job, metadata: dict[str, Any]) -> None:
+        self.law = "retry_limit"
         limit = count_of(metadata, "max_retries", self._meta)
         retries = count_of(metadata, "retry_count", self._meta)
         job.max_retries = job.max_retries if limit is None else limit
@@ -89,6 +94,7 @@ class WorkInvariants:
             self._meta("retry_count", f"{retries} exceeds max_retries {job.max_retries}")
 
     def _check_stamps(self, job: _Job, metadata: dict[str, Any]) -> None:
+        self.law = "timestamp_ordering"
         names = [name for name in ("created_at", "started_at", "completed_at") if metadata.get(name) is not None]
         for name in names:
             if moment_of(metadata[name]) is None:
@@ -111,6 +117,7 @@ class WorkInvariants:
             self._meta(late, f"{shortened(second)} is before {early} {shortened(first)}")
 
     def _note_stream(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
+        self.law = "task_state_consistency"
         where = name_of(metadata, "workstream_id", self._meta)
         if where and job.where and where != job.where:
             self._meta(
@@ -134,6 +141,7 @@ class WorkInvariants:
             self._say("to_state", f"a job runs, but its workstream {shortened(where)} is {stream}")
 
     def _note_worker(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
+        self.law = "worker_assignment"
         who = name_of(metadata, "worker_id", self._meta)
         if job.who:
             self._running[job.who] -= 1
@@ -147,11 +155,13 @@ class WorkInvariants:
             self._check_capacity(job.who, self._running[job.who], "worker_id")
 
     def _check_capacity(self, worker: str, tasks: int, field: str) -> None:
+        self.law = "capacity_limit"
         slots = self._slots.get(worker)
         if slots is not None and tasks > slots:
             self._meta(field, f"worker {shortened(worker)} has {tasks} tasks; max_concurrent_tasks is {slots}")
 
     def _check_dependencies(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
+        self.law = "dependency_satisfaction"
         waits = metadata.get("depends_on")
         if isinstance(waits, list):
             job.waits = waits
@@ -176,6 +186,7 @@ class WorkInvariants:
         if active is not None:
             self._check_capacity(entity_id, active, "active_tasks")
         if state in ("idle", "shutdown"):
+            self.law = "graceful_shutdown" if state == "shutdown" else "resource_cleanup"
             if active:
                 self._meta("active_tasks", f"a worker in {state} holds no task, this one {active}")
             if running := self._running[entity_id]:
@@ -188,12 +199,15 @@ class WorkInvariants:
         critical = counts["critical failed"]
         jobs = counts.total() - critical
         waiting = counts["pending"] + counts["queued"]
+        self.law = "task_state_consistency"
         if state == "ready" and waiting < jobs:
             self._say("to_state", f"ready, but {jobs - waiting} of its {jobs} jobs have started")
         if state == "executing" and waiting == jobs:
             self._say("to_state", f"executing, but none of its {jobs} jobs has started")
+        self.law = "completion_requirement"
         if state in ("validating", "completed") and counts["completed"] < jobs:
             self._say("to_state", f"{state}, but only {counts['completed']} of its {jobs} jobs are completed")
+        self.law = "failure_propagation"
         if critical and state not in ("failed", "cancelled"):
             self._say("to_state", f"{state}, but {critical} critical jobs failed; then it must fail")
 

@@ -24,7 +24,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 
-from supervisor.__main__ import _run
+from supervisor.__main__ import _run, _simulate
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.config import AgentConfig, Plan, TaskConfig, load_plan
 from supervisor.journal.schema import VERSION
@@ -63,7 +63,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[Tell]:
 
     def run(*arguments: object) -> Told:
         capsys.readouterr()
-        status = execute(commands(_run, lambda as_json, verbose: 7), [str(one) for one in arguments])
+        status = execute(commands(_run, lambda as_json, verbose: 7, _simulate), [str(one) for one in arguments])
         return Told(status, *capsys.readouterr())
 
     logger = logging.getLogger("supervisor")
@@ -192,19 +192,20 @@ def test_a_second_supervisor_is_refused(tmp_path: Path, tell: Tell, running: Run
 
 
 @pytest.mark.parametrize("command", [["run", "plan.yaml"], ["ps"], ["tree"], ["events"], ["why", "lead"]])
-def test_a_newer_journal_is_refused(tmp_path: Path, tell: Tell, command: list[str]) -> None:
-    """A journal of a newer version is bad input for every command, and not one byte of it changes."""
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_a_journal_of_another_version_is_refused(tmp_path: Path, tell: Tell, command: list[str], version: int) -> None:
+    """A journal of a newer or older version is bad input for every command, and not one byte of it changes."""
     state = StateDir(tmp_path / "state")
     with _in_a_thread(state.root):
         pass
     with closing(apsw.Connection(str(state.journal))) as db:
-        db.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (VERSION + 1,))
+        db.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", (version,))
     (tmp_path / "plan.yaml").write_text(GOOD)
     before = state.journal.read_bytes()
     plan = [str(tmp_path / one) if one == "plan.yaml" else one for one in command]
     told = tell(*plan, "--state-dir", state.root)
     assert told.status == 2
-    assert f"has schema {VERSION + 1}" in told.err
+    assert f"has schema {version}" in told.err
     assert state.journal.read_bytes() == before
 
 
@@ -322,7 +323,7 @@ def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(request: RunRequest) -> int:
         raise ExceptionGroup("several", [KeyError("x"), ValueError("y")])
 
-    status = execute(commands(broken, lambda as_json, verbose: 0), ["run", "plan.yaml"])
+    status = execute(commands(broken, lambda as_json, verbose: 0, _simulate), ["run", "plan.yaml"])
     told = capsys.readouterr()
     assert (status, len(told.err.splitlines())) == (1, 1)
     assert told.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
@@ -489,7 +490,7 @@ def test_following_logs_goes_on_to_the_end_of_the_session(running: Running) -> N
 
 def _abort_tool(running: Running) -> None:
     done = execute(
-        commands(_run, lambda as_json, verbose: 0),
+        commands(_run, lambda as_json, verbose: 0, _simulate),
         ["abort", "lead:t1:c1", "--scope", "tool", "--state-dir", str(running.state_dir)],
     )
     assert done == 0
@@ -497,7 +498,7 @@ def _abort_tool(running: Running) -> None:
 
 def _close(running: Running) -> None:
     done = execute(
-        commands(_run, lambda as_json, verbose: 0),
+        commands(_run, lambda as_json, verbose: 0, _simulate),
         ["abort", "lead", "--scope", "session", "--state-dir", str(running.state_dir)],
     )
     assert done == 0

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.__main__ import _simulate
 from supervisor.surfaces.cli import commands
 from supervisor.surfaces.execution import execute
 
@@ -103,7 +104,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Any:
 
     def on(state_dir: Path, *arguments: str) -> tuple[int, Any]:
         capsys.readouterr()
-        group = commands(lambda request: 9, lambda as_json, verbose: 9)
+        group = commands(lambda request: 9, lambda as_json, verbose: 9, _simulate)
         status = execute(group, [*arguments, "--json", "--state-dir", str(state_dir)])
         return status, json.loads(capsys.readouterr().out)
 
@@ -140,7 +141,7 @@ def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """``supervisor validate`` has nothing to say against what ``supervisor run`` wrote."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
         assert one.result() == {"t": "completed"}
-    group = commands(lambda request: 9, lambda as_json, verbose: 9)
+    group = commands(lambda request: 9, lambda as_json, verbose: 9, _simulate)
     assert execute(group, ["validate", str(one.state_dir / "transitions.jsonl")]) == 0
     assert ": valid (" in capsys.readouterr().out
 

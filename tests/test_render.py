@@ -12,6 +12,7 @@ from rich.console import Console
 from supervisor.abort import (
     AbortPlan,
     Crossing,
+    EndingNode,
     NodeReceipt,
     PlannedNode,
     PlannedProcess,
@@ -252,7 +253,7 @@ PLAN = AbortPlan(
     deadline_s=18.0,
     id="0",
     crossings=(Crossing(edge="tool_to_sibling", ruled_by="lead/x", scope=AbortScope.SIBLING),),
-    ending=("lead/old",),
+    ending=(EndingNode(id="lead/old"),),
     spared=(SparedNode(id="lead/free", parent=None),),
 )
 RECEIPT = Receipt(

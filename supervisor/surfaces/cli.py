@@ -33,11 +33,14 @@ class RunRequest(NamedTuple):
 Run = Callable[[RunRequest], int]
 Demo = Callable[[bool, bool], int]
 """Runs the demonstration (as JSON?, verbose?); the exit status."""
+Simulate = Callable[[], click.Group]
+"""Imports the commands of the simulator."""
 
 _PATH: Any = click.Path(path_type=Path)
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
 _STATE_DIR = "SUPERVISOR_STATE_DIR"
+_SIMULATE = "Run the supervisor in a simulated world, in virtual time."
 
 
 class _Named(click.Path):
@@ -103,7 +106,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 # ------------------------------------------------------------------------------------------------------ commands
-def commands(run: Run, demo: Demo) -> click.Group:
+def commands(run: Run, demo: Demo, simulate: Simulate) -> click.Group:
     """The whole command line."""
 
     @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -121,10 +124,21 @@ def commands(run: Run, demo: Demo) -> click.Group:
         Exit status: 0 done, 1 the work failed, 2 bad input.
         """
 
-    seeing = (machines, ps, tree, events, inspect, why, logs, validate)
-    for command in (_run(run), _demo(demo), abort, send, stop, *seeing):
+    seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay)
+    for command in (_run(run), _demo(demo), _Later("simulate", simulate, _SIMULATE), abort, send, stop, *seeing):
         supervisor.add_command(command)
     return supervisor
+
+
+class _Later(click.Command):
+    """A command that is imported when it is given, and not when it is listed."""
+
+    def __init__(self, name: str, load: Callable[[], click.Command], short_help: str) -> None:
+        super().__init__(name, short_help=short_help)
+        self._load = load
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        return self._load().make_context(*args, **options)
 
 
 def _run(run: Run) -> click.Command:
@@ -327,13 +341,47 @@ def logs(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("file", type=_PATH, metavar="FILE.jsonl")
+@click.argument("file", type=_PATH, metavar="FILE")
 @_json
 def validate(file: Path, as_json: bool) -> int:
-    """Check the log of a run, a transitions.jsonl.
+    """Check what a run has written.
 
-    Looks at schema, order, legality and invariants. Problems are exit status 1.
+    FILE is a transitions.jsonl (schema, order, legality, invariants of work), a journal.db, or a state directory (every
+    invariant that records can show). Problems are exit status 1.
     """
-    from supervisor.surfaces.reading import validate_file
+    from supervisor.surfaces.checking import validate_path
 
-    return DONE if validate_file(file, click.echo, as_json=as_json) else WORK_FAILED
+    return DONE if validate_path(file, click.echo, as_json=as_json) else WORK_FAILED
+
+
+@click.command()
+@click.argument("journal", type=_PATH, metavar="JOURNAL")
+@click.option("--at", type=int, metavar="SEQ", help="Only show the tree as it stood after that record.")
+@click.option("--abort-policy", metavar="KEY=BOOL,...", help="What if: tool_to_sibling, sibling_to_session.")
+@click.option(
+    "--restart-policy",
+    metavar="KEY=VALUE,...",
+    help="What if: max_consecutive_errors, max_total_errors, restarts_max, restarts_within_s, backoff_base_ms, "
+    "backoff_cap_ms.",
+)
+@_json
+def replay(journal: Path, at: int | None, abort_policy: str | None, restart_policy: str | None, as_json: bool) -> int:
+    """Run what a journal tells again.
+
+    JOURNAL is a journal.db or a state directory; it is only read. Every recorded input goes through the lifecycles once
+    more: what comes out is compared with what was recorded, and the invariants are checked. A difference is exit status
+    1. With a policy, it shows how the run would have gone under that one.
+    """
+    from supervisor.surfaces import replaying
+
+    edges = replaying.parse_edges(abort_policy) if abort_policy is not None else {}
+    limits = replaying.parse_limits(restart_policy) if restart_policy is not None else {}
+    if at is not None and (edges or limits):
+        raise BadInput("--at: it shows what was, a policy what would have been; give one of them")
+    if at is not None:
+        replaying.replay_tree(journal, at, click.echo, as_json=as_json)
+    elif edges or limits:
+        replaying.replay_under(journal, edges, limits, click.echo, as_json=as_json)
+    else:
+        return DONE if replaying.replay_all(journal, click.echo, as_json=as_json) else WORK_FAILED
+    return DONE

@@ -1,4 +1,4 @@
-"""The commands that only read: ``ps``, ``tree``, ``why``, ``logs`` and ``validate``.
+"""The commands that only read: ``ps``, ``tree``, ``why`` and ``logs``.
 
 They read the state directory, whether a supervisor runs on it or not, and never write to it. What the journal of a
 dead supervisor shows as alive is said to be so no longer.
@@ -23,19 +23,17 @@ from supervisor.lifecycles.task import Task
 from supervisor.overview import Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow
 from supervisor.surfaces.calling import is_running
-from supervisor.surfaces.failure import BadInput, UnknownId
+from supervisor.surfaces.failure import UnknownId
 from supervisor.surfaces.render import (
     clock,
     json_line,
     json_text,
     printable,
     ps_text,
-    report_text,
     tree_json,
     tree_text,
     why_text,
 )
-from supervisor.validate import split_lines, validate_lines
 from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = [
@@ -45,13 +43,11 @@ __all__ = [
     "read_ps",
     "read_tree",
     "read_why",
-    "validate_file",
 ]
 
 Say = Callable[[str], None]
 """Prints text, and a newline."""
 
-_CHUNK_BYTES: Final = 1 << 16
 _LOOK_AGAIN_S: Final = 0.2
 _SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
 """A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
@@ -247,22 +243,3 @@ class _Lines:
             self._say(json_line({"session": self._session, **parts}))
         else:
             self._say("\t".join(printable(part) for part in line.split("\t")))
-
-
-# --------------------------------------------------------------------------------------------------- validation
-def validate_file(path: Path, say: Say, *, as_json: bool) -> bool:
-    """Check a log; whether it is valid.
-
-    Raises:
-        BadInput: it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            report = validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; give the path of a .jsonl file") from None
-    if as_json:
-        say(json_text({"file": str(path), "valid": not report.problems, "report": report}))
-    else:
-        say(report_text(str(path), report))
-    return not report.problems

@@ -224,7 +224,7 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
         heads = ("KIND", "ID", "REACHED AS", "OVER", "MODE", "REQUEST/CANCEL/TERMINATE/KILL BY", "PIDS")
         lines.append(columns(heads, (_planned_node(one) for one in plan.nodes)))
     lines += [_crossing(one) for one in plan.crossings]
-    lines += [f"joins {printable(one)}, which is ending already" for one in plan.ending]
+    lines += [f"joins {printable(one.id)}, which is ending already" for one in plan.ending]
     lines += [_spared(one) for one in plan.spared]
     return "\n".join(lines)
 

@@ -1,0 +1,93 @@
+"""The laws by name, one sentence each, and what a breach of one looks like.
+
+The first twenty are the runtime's own, then the order of time, then the fourteen of the specification of jobs,
+workstreams and workers. ``WORLD`` names those that records alone cannot show: the simulator's oracle, which knows what
+the world did, checks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+__all__ = ["INVARIANTS", "WORLD", "Say", "Violation"]
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """A law that a record breaks, and whose record it is. ``seq`` is ``None`` for what is missing at the end."""
+
+    invariant: str
+    entity_id: str
+    seq: int | None
+    message: str
+
+
+Say = Callable[[str, str, str], None]
+"""Report a breach: the law, the entity, and the words."""
+
+INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "containment": "A child ends before its parent does, nothing is born under one that is ending, and nothing"
+        " runs below one that has ended.",
+        "no_survivor": "When a session's last record is written, every process below it is dead and reaped (checked by"
+        " the simulator's oracle).",
+        "bounded_kill": "An accepted abort ends every process of its reach within the ladder's deadline, whatever the"
+        " disk does (checked by the simulator's oracle).",
+        "recorded": "Everything that an abort reached has a terminal record.",
+        "isolation": "An abort changes nothing outside its reach (checked by the simulator's oracle, which runs a seed"
+        " with and without it).",
+        "tool_stays_tool": "A tool abort moves no session; its turn sees exactly one result, aborted or unknown, and"
+        " goes on.",
+        "no_level_crossed": "An abort ends nothing beyond its scope without a record that names the policy edge.",
+        "one_answer": "Each abort is answered once: what it names was told so, and ends.",
+        "once": "An abort, a request and a message take effect at most once; a request is answered once.",
+        "legal": "Every record is in its table, goes on from the entity's last one, and is what the table makes of it"
+        " again; numbers have no gap.",
+        "final": "After its last record only refusals, facts and marked extensions name an entity.",
+        "intent_before_effect": "A turn, an agent, a start and a claim come after the record that wanted them.",
+        "durable": "The recovered journal is a gap-free prefix that holds everything acknowledged (checked by the"
+        " simulator's oracle).",
+        "one_holder": "A task has at most one live holder.",
+        "nothing_lost": "Every task is settled, claimable, waiting for something named, or held by a live session.",
+        "counted_right": "The error counters follow the specification, at a threshold the session stops before any"
+        " new launch, restarts never exceed their intensity, and each failure is charged once.",
+        "honest_ends": "Success needs the agent's own word and no open call; every end goes back over older records to"
+        " exactly one root, where somebody is named.",
+        "quiescence": "In the end everything is terminal, at rest, or waiting for something named.",
+        "bounded": "Mailboxes stay within capacity, and tasks, descriptors, timers and memory return to their baseline"
+        " (checked by the simulator's oracle).",
+        "released": "What the dead held is free within the lease and a bound (checked by the simulator's oracle).",
+        "monotonic": "The monotonic time of an entity's records never goes back.",
+        "single_active_state": "A job is in exactly one state at any time.",
+        "monotonic_progress": "A job, workstream or worker does not leave a terminal state.",
+        "worker_assignment": "Only running jobs have a worker.",
+        "retry_limit": "A job's retry_count never exceeds its max_retries.",
+        "timestamp_ordering": "A job's created_at is no later than its started_at, that no later than completed_at.",
+        "dependency_satisfaction": "A queued job has all its dependencies completed.",
+        "task_state_consistency": "A workstream's state is consistent with those of its jobs.",
+        "completion_requirement": "A workstream is completed only if all its jobs are.",
+        "failure_propagation": "A critical job's failure fails its workstream.",
+        "archive_preservation": "A failed workstream's state is archived (checked by the simulator's oracle).",
+        "capacity_limit": "A worker has no more tasks than its max_concurrent_tasks.",
+        "health_monitoring": "Only idle and busy workers send heartbeats (checked by the simulator's oracle).",
+        "graceful_shutdown": "A worker completes its tasks before it shuts down.",
+        "resource_cleanup": "A worker that goes idle or shuts down holds nothing any more.",
+    }
+)
+
+WORLD: Final = frozenset(
+    {
+        "no_survivor",
+        "bounded_kill",
+        "isolation",
+        "durable",
+        "bounded",
+        "released",
+        "archive_preservation",
+        "health_monitoring",
+    }
+)
+"""Those that only the simulator's oracle can check, for they leave no trace in a record."""

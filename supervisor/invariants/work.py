@@ -1,0 +1,31 @@
+"""The fourteen invariants of seed 004, for the records of jobs, workstreams and workers.
+
+What they are is decided in :mod:`supervisor.work_invariants`, for records as for lines of a log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.invariants.books import Book
+from supervisor.invariants.laws import Say
+from supervisor.vocabulary import LifecycleEvent
+from supervisor.work_invariants import WorkInvariants
+
+__all__ = ["WorkLaws"]
+
+
+class WorkLaws:
+    """Jobs, workers and workstreams against each other."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._entity_id = ""
+        self._work = WorkInvariants(self._found)
+
+    def moved(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+        self._entity_id = book.id
+        self._work.take(book.name, book.id, record.to_status, record.metadata)
+
+    def _found(self, field: str | None, message: str) -> None:
+        self._say(self._work.law, self._entity_id, f"{field}: {message}" if field else message)

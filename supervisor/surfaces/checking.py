@@ -1,0 +1,173 @@
+"""``supervisor validate``: the check of what a run has written, line by line or record by record.
+
+A ``transitions.jsonl`` is checked as text: schema, order, legality, the invariants of seed 004. A journal, or a state
+directory, is checked as records: the chain of their hashes, and every invariant that records can show. Nothing is
+written, and a supervisor may run on it meanwhile: what has not ended is no violation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from supervisor.invariants import RecordChecker, Violation
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.surfaces.failure import BadInput
+from supervisor.surfaces.render import json_text, printable, report_text
+from supervisor.validate import split_lines, validate_lines
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = [
+    "VIOLATIONS_MAX",
+    "CheckedRecords",
+    "changed_since",
+    "check_records",
+    "journal_at",
+    "records_of",
+    "validate_path",
+    "violation_line",
+]
+
+Say = Callable[[str], None]
+"""Prints text, and a newline."""
+
+VIOLATIONS_MAX: Final = 1000
+"""Violations that are kept; the others are counted."""
+_CHUNK_BYTES: Final = 1 << 16
+_CHAIN: Final = "chain"
+"""No law of records: what the hashes beside them say."""
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of a journal and what it breaks; ``omitted`` counts the violations beyond the limit."""
+
+    records: int
+    entities: int
+    violations: list[Violation]
+    omitted: int = 0
+
+
+# ----------------------------------------------------------------------------------------------------- which it is
+def journal_at(path: Path) -> Path:
+    """The journal that *path* is, or that the state directory *path* has.
+
+    Raises:
+        StateDirError: it is a directory, and no state directory.
+    """
+    return StateDir.open(path, create=False).journal if path.is_dir() else path
+
+
+def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
+    """Check a log, a journal or a state directory; whether it is valid.
+
+    Raises:
+        BadInput: it cannot be read.
+        JournalError, StateDirError: it is no journal, or a damaged one.
+    """
+    if path.is_dir() or _is_database(path):
+        return _validate_journal(journal_at(path), say, as_json=as_json)
+    return _validate_lines(path, say, as_json=as_json)
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> BadInput:
+    words = "give the path of a .jsonl file, of a journal.db, or of a state directory"
+    return BadInput(f"{path}: cannot be read: {error.strerror}; {words}")
+
+
+# ----------------------------------------------------------------------------------------------------------- lines
+def _validate_lines(path: Path, say: Say, *, as_json: bool) -> bool:
+    try:
+        with path.open("rb") as file:
+            report = validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if as_json:
+        say(json_text({"file": str(path), "valid": not report.problems, "report": report}))
+    else:
+        say(report_text(str(path), report))
+    return not report.problems
+
+
+# --------------------------------------------------------------------------------------------------------- records
+def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
+    with JournalReader(path) as reader:
+        report = check_records(records_of(path, reader), changed_since(reader))
+    if as_json:
+        say(json_text({"file": str(path), "valid": not report.violations, "report": report}))
+    else:
+        say(_report_text(str(path), report))
+    return not report.violations
+
+
+def records_of(path: Path, reader: JournalReader) -> Iterator[LifecycleEvent]:
+    """Every record of a journal, oldest first.
+
+    Raises:
+        BadInput: one of them was tampered with so that it is no record any more.
+    """
+    try:
+        yield from reader.events()
+    except msgspec.MsgspecError as error:
+        words = f"{path}: holds what is no record: {error}; restore a copy of the journal"
+        raise BadInput(words) from None
+
+
+def changed_since(reader: JournalReader) -> list[Violation]:
+    """What is not as it was written: the first such record, and such an entity, by the hashes that are kept of them."""
+    seq, entity_id = reader.changed()
+    found = []
+    if seq is not None:
+        found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=seq, message="it is not what was written"))
+    if entity_id is not None:
+        words = "it is not as its last record left it"
+        found.append(Violation(invariant=_CHAIN, entity_id=entity_id, seq=None, message=words))
+    return found
+
+
+def check_records(records: Iterator[LifecycleEvent], found: Sequence[Violation] = ()) -> CheckedRecords:
+    """Run the invariants over *records*, after what was *found*; what is missing counts only if every session has
+    ended."""
+    checker, number = RecordChecker(), 0
+    kept = list(found)
+    omitted = 0
+    for record in records:
+        number += 1
+        for one in checker.take(record):
+            omitted += len(kept) >= VIOLATIONS_MAX
+            kept += [one] if len(kept) < VIOLATIONS_MAX else []
+    missing = checker.finish(quiescent=checker.all_ended)
+    room = VIOLATIONS_MAX - len(kept)
+    return CheckedRecords(
+        records=number,
+        entities=len(checker.books),
+        violations=[*kept, *missing[:room]],
+        omitted=omitted + len(missing[room:]),
+    )
+
+
+def violation_line(one: Violation) -> str:
+    """A violation for people: where, which law, who, and what."""
+    where = f"record {one.seq}" if one.seq is not None else "at the end"
+    return f"{where}: {one.invariant}: {printable(one.entity_id)}: {printable(one.message)}"
+
+
+def _report_text(name: str, report: CheckedRecords) -> str:
+    counted = f"{report.records} records, {report.entities} entities"
+    if not report.violations:
+        return f"{name}: valid ({counted})"
+    more = f", the last {report.omitted} not shown" if report.omitted else ""
+    lines = [f"{name}: {violation_line(one)}" for one in report.violations]
+    return "\n".join([*lines, f"{name}: {len(lines) + report.omitted} violations in {counted}{more}"])
