@@ -14,6 +14,7 @@ from typing import Protocol
 
 import anyio
 
+from actors import fault
 from actors.parking import Backend, Parker
 
 __all__ = ["Dispatcher", "Runnable"]
@@ -134,7 +135,8 @@ class Dispatcher:
     def _run_batch(self, until: float) -> None:
         """Take turns until nobody has anything to do, or it is time for a checkpoint."""
         handled, unclocked = 0, 0
-        while handled < BATCH and self._busy():
+        most = 1 if fault.point("dispatch.batch_of_one") else BATCH
+        while handled < most and self._busy():
             done = self._turn()
             handled += done
             unclocked += done

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from actors.errors import StrayCancellation
 
-__all__ = ["RAISED", "Backend", "Parker", "as_error", "current_backend", "is_cancellation"]
+__all__ = ["RAISED", "Backend", "Bell", "Parker", "as_error", "current_backend", "is_cancellation"]
 
 RAISED = (Exception, asyncio.CancelledError)
 """What somebody's code may raise and end only itself: see :func:`is_cancellation`."""
@@ -83,3 +83,37 @@ def current_backend() -> Backend:
 
         return Backend("trio", trio.current_time, TrioParker, trio.lowlevel.checkpoint)
     return Backend("asyncio", asyncio.get_running_loop().time, _AsyncioParker, _give_way)
+
+
+class Bell:
+    """What is rung again and again: a ring is kept until it is heard, by all who wait for it, and then forgotten.
+
+    It is an event that need not be made anew for each time that it comes.
+    """
+
+    __slots__ = ("_backend", "_parked", "rung")
+
+    def __init__(self) -> None:
+        self._backend = current_backend()
+        self._parked: list[Parker] = []
+        self.rung = False
+
+    def ring(self) -> None:
+        self.rung = True
+        if self._parked:
+            parked, self._parked = self._parked, []
+            for one in parked:
+                one.unpark()
+
+    def silence(self) -> None:
+        """Forget the ring."""
+        self.rung = False
+
+    async def heard(self) -> None:
+        """Wait for the ring, which stays; whoever comes late gives the others a turn."""
+        if self.rung:
+            await self._backend.give_way()
+            return
+        parker = self._backend.parker()
+        self._parked.append(parker)
+        await parker.wait()

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
+from actors import fault
 from actors.errors import AskTimeout, InvalidOption, MailboxFull
 from actors.mailbox import Envelope, Lane, Mailbox
 from actors.parking import Backend, Parker
@@ -257,7 +258,7 @@ class Ref:
         timeout_s = self._timeout(timeout_s, call)
         if not target.charge():
             await target.breathe()
-        if target.can_answer():
+        if target.can_answer() and not fault.point("ask.queued", target.id):
             answer = target.answer_now(message, cause, timeout_s, detach)
             if type(answer) is not Reply:
                 return answer

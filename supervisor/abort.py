@@ -20,6 +20,7 @@ __all__ = [
     "AbortPlan",
     "AbortRecord",
     "Crossing",
+    "EndingNode",
     "NoSiblings",
     "NodeReceipt",
     "PlannedNode",
@@ -122,6 +123,13 @@ class SparedNode(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None
 
 
+class EndingNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A session in the reach that is ending already, and the policy edge it was reached over."""
+
+    id: str
+    edge: str | None = None
+
+
 class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What an abort would do: leaves before their parents. ``id`` is a digest of all that the plan depends on.
 
@@ -138,7 +146,7 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     now: bool = False
     crossings: tuple[Crossing, ...] = ()
-    ending: tuple[str, ...] = ()
+    ending: tuple[EndingNode, ...] = ()
     spared: tuple[SparedNode, ...] = ()
 
 
@@ -256,7 +264,7 @@ def plan_abort(
         id=_digest(walk, target, scope),
         now=now,
         crossings=tuple(walk.crossings_used()),
-        ending=tuple(walk.ending),
+        ending=tuple([EndingNode(id=one, edge=edge) for one, edge in walk.ending.items()]),
         spared=tuple(walk.spared_nodes()),
     )
 
@@ -294,7 +302,7 @@ class _Walk:
     def __init__(self, tree: Tree, policy: AbortPolicy | None, now: bool) -> None:
         self.tree = tree
         self.reached: dict[str, PlannedNode] = {}
-        self.ending: dict[str, None] = {}
+        self.ending: dict[str, str | None] = {}
         self.rulers: dict[str, None] = {}
         self._policy, self._now = policy, now
         self._crossings: list[Crossing] = []
@@ -382,7 +390,7 @@ class _Walk:
     def _reach(self, step: _Step, scope: AbortScope, edge: str | None) -> None:
         node = step.node
         if node.ended:
-            self.ending.setdefault(node.id)
+            self.ending.setdefault(node.id, edge)
         elif node.id not in self.reached:
             self.reached[node.id] = PlannedNode(
                 id=node.id,
@@ -418,7 +426,7 @@ class _Walk:
 
     def crossings_used(self) -> list[Crossing]:
         """Those that reached somebody, or that another one came after."""
-        used = {one.edge for one in self.reached.values()}
+        used = {*(one.edge for one in self.reached.values()), *self.ending.values()}
         used |= {one.after for one in self._crossings if one.edge in used}
         return [one for one in self._crossings if one.edge in used]
 

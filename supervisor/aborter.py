@@ -7,17 +7,28 @@ disk has not answered by then is left open in it and said so.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import anyio
 import msgspec
 
 from actors import Lane
-from supervisor.abort import AbortPlan, AbortRecord, Crossing, NodeReceipt, PlannedNode, ProcessFate, Receipt
+from supervisor.abort import (
+    AbortPlan,
+    AbortRecord,
+    Crossing,
+    EndingNode,
+    NodeReceipt,
+    PlannedNode,
+    ProcessFate,
+    Receipt,
+)
 from supervisor.ladder import SLACK_S, highest
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
 from supervisor.lifecycles.turn import Turn
+from supervisor.ports import JournalError
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, AbortScope, CancelMode, Rung, ToolOutcome, TransitionReason
 from supervisor.work import Link, Work
@@ -72,8 +83,9 @@ class Aborter:
             for one in sent:
                 receipts.append(await self._joined(one, began))  # noqa: PERF401  what came in time counts
             killed_at = self._wall()
-            await self._recorded(sent)
-            recorded_at = self._wall()
+            with suppress(JournalError):
+                await self._recorded(sent)
+                recorded_at = self._wall()
         missed = [NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned") for one in sent[len(receipts) :]]
         fates = _fates(sent)
         return Receipt(
@@ -95,8 +107,11 @@ class Aborter:
     ) -> str | None:
         """The plan ends nothing, for its target is ending: append this cause. The abort that it is ending by."""
         wish = _Wish(plan, self._new_id(), reason, actor)
-        self._join(wish, Cause(actor=actor), now, within_s)
-        work = self._tree.works.get(plan.ending[0]) if plan.ending else None
+        causes: dict[str | None, Cause] = {None: Cause(actor=actor)}
+        if plan.crossings:
+            causes = self._record(wish, within_s)
+        self._join(wish, causes, now, within_s)
+        work = self._tree.works.get(plan.ending[0].id) if plan.ending else None
         return work.asked.abort_id if work is not None and work.asked is not None else None
 
     def _new_id(self) -> str:
@@ -110,7 +125,7 @@ class Aborter:
         """Await-free: records, then cancellations; nothing can be born or end in between."""
         causes = self._record(wish, within_s)
         sent = [self._end(node, wish, causes[node.edge], now, within_s) for node in wish.plan.nodes]
-        self._join(wish, causes[None], now, within_s)
+        self._join(wish, causes, now, within_s)
         return sent
 
     def _record(self, wish: _Wish, within_s: float | None) -> dict[str | None, Cause]:
@@ -165,11 +180,11 @@ class Aborter:
         turn = self._tree.entities.get(turn_id)
         return f"its turn {turn_id} had succeeded" if turn is not None and turn.state is Turn.COMPLETING else ""
 
-    def _join(self, wish: _Wish, cause: Cause, now: bool, within_s: float | None) -> None:
+    def _join(self, wish: _Wish, causes: dict[str | None, Cause], now: bool, within_s: float | None) -> None:
         """Sessions in the reach that are ending already get one more cause; those below them have it from them."""
         for one in _heads(self._tree, wish.plan.ending):
             stop = _stop(AbortReason.USER_INTERRUPT, wish.plan.scope, wish, now)
-            self._tree.end(one.session_id, stop, cause=cause, within_s=within_s)
+            self._tree.end(one.id, stop, cause=causes[one.edge], within_s=within_s)
 
     def _end_tool(self, node: PlannedNode, wish: _Wish, cause: Cause) -> _Sent:
         turn_id, _, number = node.id.rpartition(":c")
@@ -269,11 +284,12 @@ def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _Wish, now: bool) 
     )
 
 
-def _heads(tree: Tree, ending: tuple[str, ...]) -> Iterator[Work]:
+def _heads(tree: Tree, ending: tuple[EndingNode, ...]) -> Iterator[EndingNode]:
+    ids = {one.id for one in ending}
     for one in ending:
-        work = tree.works.get(one)
-        if work is not None and work.parent_id not in ending:
-            yield work
+        work = tree.works.get(one.id)
+        if work is not None and work.parent_id not in ids:
+            yield one
 
 
 def _fates(sent: list[_Sent]) -> tuple[ProcessFate, ...]:

@@ -94,7 +94,7 @@ class Aborts:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
         joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
         survivors = 0
-        for work in [self._tree.works[one] for one in plan.ending if one in self._tree.works]:
+        for work in [self._tree.works[one.id] for one in plan.ending if one.id in self._tree.works]:
             await self._ended(work)
             survivors += work.report.survivors if work.report is not None else 0
         return Receipt(

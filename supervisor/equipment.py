@@ -25,7 +25,7 @@ from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
 
-__all__ = ["LinkMaker", "profile_of", "real_parts"]
+__all__ = ["LinkMaker", "NoTranscript", "profile_of", "real_parts"]
 
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -73,8 +73,8 @@ class LinkMaker:
         )
 
 
-class _NoTranscript:
-    """Without a state directory nothing is written."""
+class NoTranscript:
+    """A transcript that is not kept: without a state directory nothing is written."""
 
     def write(self, source: str, text: str, *, at: float) -> None:
         return None
@@ -85,7 +85,7 @@ class _NoTranscript:
 
 def _transcript_of(state_dir: StateDir | None, session_id: str) -> TranscriptSink:
     """Where a session's agent is heard: a file in the state directory, if there is one."""
-    return _NoTranscript() if state_dir is None else Transcript(state_dir.transcript(session_id))
+    return NoTranscript() if state_dir is None else Transcript(state_dir.transcript(session_id))
 
 
 class _Wall:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import anyio
 
-from actors import ActorStopped, Intensity
+from actors import ActorStopped, Intensity, fault
 from actors.restart import add_restart
 from supervisor.effects import (
     Answer,
@@ -244,7 +244,7 @@ class Hands:
     async def _settled(self, link: Link) -> None:
         """Wait until the agent is idle or gone."""
         await link.free()
-        if not link.reusable:
+        if not link.reusable or fault.point("agent.not_reused", link.agent_id):
             link.finish()
             await link.ended.wait()
 
@@ -291,7 +291,8 @@ class Hands:
         turn = self._tree.entity(turn_id)
         if work.told and work.asked is not None:
             verdict = _aborted(work.asked.reason, work.asked.abort_reason)
-            self._tree.tell(turn_id, TaskFailed(verdict=verdict, abort_id=work.asked.abort_id), cause=cause)
+            because = cause._replace(seq=work.told_by)
+            self._tree.tell(turn_id, TaskFailed(verdict=verdict, abort_id=work.asked.abort_id), cause=because)
         elif turn.data.open:
             verdict = Verdict(exit=Exit.ERROR, error="a tool call was opened after the turn had ended")
             self._tree.tell(turn_id, TaskFailed(verdict=verdict), cause=cause)

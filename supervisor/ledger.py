@@ -16,8 +16,10 @@ import anyio
 import msgspec
 import trio
 
+from actors import fault
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
+from actors.parking import Bell
 from supervisor.effects import SupervisorEffect, encoded
 from supervisor.logs import get_logger
 from supervisor.moments import Moment
@@ -92,13 +94,14 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Clock:
     """Monotonic seconds that look like Unix time: read once off the wall, then counted by the event loop.
 
-    A jump of the wall clock changes no time-out and no order.
+    A jump of the wall clock changes no time-out and no order. *from_s* is the last time that was recorded: a wall
+    clock that was set back since then does not take the journal's time with it.
     """
 
-    def __init__(self, wall: WallClock) -> None:
+    def __init__(self, wall: WallClock, from_s: float = 0.0) -> None:
         self.wall = wall
         self._loop_s = loop_clock()
-        self._offset = wall.time() - self._loop_s()
+        self._offset = max(wall.time(), from_s) - self._loop_s()
 
     def now(self) -> float:
         return self._loop_s() + self._offset
@@ -138,11 +141,11 @@ class Ledger:
         self.clock = clock
         self._journal = journal
         self._perform, self._publish, self._failed = perform, publish, failed
-        self._seq = journal.last_seq
+        self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
         self._settled: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
-        self._work = anyio.Event()
+        self._work = Bell()
         self._clean = Moment()
         self._clean.set()
         self.error: JournalError | None = None
@@ -211,7 +214,7 @@ class Ledger:
         self._pending.append(_Pending(append, later, draft.reply))
         if self._clean.is_set():
             self._clean = Moment()
-            self._work.set()
+            self._work.ring()
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
@@ -238,10 +241,11 @@ class Ledger:
     async def run(self) -> None:
         """Commit, for ever."""
         while True:
-            await self._work.wait()
-            self._work = anyio.Event()
+            await self._work.heard()
+            self._work.silence()
             while self._pending:
-                batch, self._pending = self._pending[:BATCH_MAX], self._pending[BATCH_MAX:]
+                most = 1 if fault.point("ledger.batch_of_one") else BATCH_MAX
+                batch, self._pending = self._pending[:most], self._pending[most:]
                 if not await self._commit(batch):
                     return
             self._clean.set()
@@ -258,6 +262,7 @@ class Ledger:
 
     def _release(self, one: _Pending) -> None:
         """The record is durable: tell of it, and let its effects happen. A fault in one of them is that one's alone."""
+        self._durable_seq = one.append.record.seq
         self._publish(one.append.record)
         if one.reply is not None:
             one.reply.resolve(one.append.record)
@@ -278,10 +283,16 @@ class Ledger:
         self._failed(error)
 
     async def flush(self) -> None:
-        """Wait until everything recorded so far is durable, or the journal has failed."""
-        reached = anyio.Event()
+        """Wait until everything recorded so far is durable.
+
+        Raises:
+            JournalError: the journal failed before it was.
+        """
+        reached, seq = anyio.Event(), self._seq
         self.when_durable(reached.set)
         await reached.wait()
+        if self.error is not None and self._durable_seq < seq:
+            raise self.error
 
     async def close(self) -> None:
         """Wait until nothing is left to record, and settle what was performed since."""

@@ -313,4 +313,8 @@ class LinkBase:
         self._over = True
         self._conclude("error", exited.reason, exited.status)
         self._tell(self.agent_id, exited)
-        self.ended.set()
+        agent = self.tree.entities.get(self.agent_id)
+        if agent is None or agent.ended:
+            self.ended.set()
+        else:  # the next agent of its session is not born before this one's last record is written
+            agent.on_ended = self.ended.set

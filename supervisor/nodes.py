@@ -36,6 +36,8 @@ class Nodes(Mapping[str, TreeNode]):
         return sum(1 for _ in self)
 
     def _session(self, work: Work) -> TreeNode:
+        entity = self._entities.get(work.session_id)
+        over = entity is None or entity.ended
         return TreeNode(
             id=work.session_id,
             kind="session",
@@ -44,7 +46,7 @@ class Nodes(Mapping[str, TreeNode]):
             started_by=work.started_by,
             policy=work.policy,
             mode=work.mode,
-            ended=(work.told or work.ending) and not self._hurry,
+            ended=over or ((work.told or work.ending) and not self._hurry),
             processes=work.link.processes() if work.link is not None else (),
         )
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 
 from actors import ActorStopped
+from actors.parking import Bell
 from supervisor.abort import PlannedProcess
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
@@ -82,9 +83,9 @@ class ProcessLink(LinkBase):
         self._serving: dict[str, str] = {}
         self._writes: deque[Send | CloseInput | Signal] = deque()
         self._said: deque[Out] = deque()
-        self._to_write = anyio.Event()
-        self._to_hear = anyio.Event()
-        self._heard = anyio.Event()
+        self._to_write = Bell()
+        self._to_hear = Bell()
+        self._heard = Bell()
         self._unheard = 0
         self._compacting = False
         self._given = anyio.Event()
@@ -134,11 +135,11 @@ class ProcessLink(LinkBase):
         for out in outs:
             if isinstance(out, Send | CloseInput | Signal):
                 self._writes.append(out)
-                self._to_write.set()
+                self._to_write.ring()
             else:
                 self._said.append(out)
                 self._unheard += 1
-                self._to_hear.set()
+                self._to_hear.ring()
 
     # ------------------------------------------------------------------ the process
     async def run(self) -> None:
@@ -223,8 +224,8 @@ class ProcessLink(LinkBase):
 
     async def _write_out(self, process: Process) -> None:
         while True:
-            await self._to_write.wait()
-            self._to_write = anyio.Event()
+            await self._to_write.heard()
+            self._to_write.silence()
             while self._writes:
                 match self._writes.popleft():
                     case Send(data):
@@ -240,18 +241,18 @@ class ProcessLink(LinkBase):
     # ------------------------------------------------------------------ what it says
     async def _listen(self) -> None:
         while True:
-            await self._to_hear.wait()
-            self._to_hear = anyio.Event()
+            await self._to_hear.heard()
+            self._to_hear.silence()
             while self._said:
                 await self._hear(self._said.popleft())
                 self._unheard -= 1
-            self._heard.set()
+            self._heard.ring()
 
     async def _all_heard(self) -> None:
         """Wait until everything said so far has been dealt with: an agent is not read faster than it is understood."""
         while self._unheard:
-            self._heard = anyio.Event()
-            await self._heard.wait()
+            self._heard.silence()
+            await self._heard.heard()
 
     async def _hear(self, out: Out) -> None:
         match out:

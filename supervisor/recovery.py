@@ -17,13 +17,21 @@ from supervisor.entity import Entity, Lifecycle
 from supervisor.kinds import AGENT_KIND, SESSION_KIND, TASK_KIND, TURN_KIND
 from supervisor.ledger import Cause
 from supervisor.lifecycles.agent import Agent, AgentData
-from supervisor.lifecycles.events import AgentExited, AgentReaped, Ended, FatalError, TaskClaimed, TaskFailed
+from supervisor.lifecycles.events import (
+    AgentExited,
+    AgentReaped,
+    Ended,
+    FatalError,
+    TaskClaimed,
+    TaskFailed,
+    ToolCompleted,
+)
 from supervisor.lifecycles.session import Session, SessionData
-from supervisor.lifecycles.task import Cancelled, Orphaned, RecoveryFailed, Task, TaskData, Unclaimed
+from supervisor.lifecycles.task import Cancelled, Closed, Orphaned, RecoveryFailed, Task, TaskData, Unclaimed
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.ports import EntityRow, Journal
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortReason, Exit, Kind, Rung, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, Exit, Kind, Rung, ToolOutcome, TransitionReason, Verdict
 
 __all__ = ["close_books"]
 
@@ -55,14 +63,14 @@ async def close_books(tree: Tree, journal: Journal) -> list[str]:
     for one in opened:
         if one.kind is Kind.TURN:
             over = Turn(one.state) in (Turn.COMPLETING, Turn.FAILED)
-            cause = await _last_change(journal, one) if over else stops.get(one.parent_id or "", CAUSE)
-            await _tell(tree, one, _end_turn(Turn(one.state)), cause)
+            cause = await _last_change(tree, journal, one) if over else stops.get(one.parent_id or "", CAUSE)
+            await _tell(tree, one, _end_turn(one), cause)
     for one in opened:
         if one.kind is Kind.AGENT:
             await _tell(tree, one, _end_agent(), stops.get(one.parent_id or "", CAUSE))
         elif one.kind is Kind.TASK:
             await _tell(tree, one, _end_task(Task(one.state)), CAUSE)
-    for one in sessions:
+    for one in reversed(sessions):  # who was born below another ends before that one
         await _tell(tree, one, [Ended(rung=Rung.ABANDON.value, took_s=0.0)], stops[one.id])
     await tree.ledger.flush()
     for one in opened:
@@ -83,7 +91,7 @@ def _revive(tree: Tree, row: EntityRow) -> Entity:
 async def _stop(tree: Tree, journal: Journal, session: Entity) -> Cause:
     """What stopped a session: its supervisor's death, unless something else had before."""
     if Session(session.state) is Session.STOPPED:
-        return await _last_change(journal, session)
+        return await _last_change(tree, journal, session)
     return await _tell(tree, session, [FatalError(message=WHY)], CAUSE)
 
 
@@ -96,8 +104,9 @@ async def _tell(tree: Tree, entity: Entity, events: list[Event], cause: Cause) -
     return cause
 
 
-async def _last_change(journal: Journal, entity: Entity) -> Cause:
-    """The record of the last change of its state, as a cause."""
+async def _last_change(tree: Tree, journal: Journal, entity: Entity) -> Cause:
+    """The record of the last change of its state, as a cause; it may be one that was only made just now."""
+    await tree.ledger.flush()
     found, after = None, 0
     while page := await journal.events(entity_id=entity.id, after_seq=after):
         after = page[-1].seq
@@ -106,16 +115,21 @@ async def _last_change(journal: Journal, entity: Entity) -> Cause:
     return CAUSE if found is None else Cause(found, None, CAUSE.actor)
 
 
-def _end_turn(state: Turn) -> list[Event]:
+def _end_turn(turn: Entity) -> list[Event]:
+    """A turn that has failed already, perhaps just now with its session, may not have given its calls their result."""
     failed = TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=WHY, abort_reason=AbortReason.UNKNOWN))
     reaped = AgentReaped(degraded=True, note=WHY)
-    match state:
+    match Turn(turn.state):
         case Turn.IDLE:
             return [TaskClaimed(), failed, reaped]
         case Turn.COMPLETING | Turn.FAILED:
-            return [reaped]
+            return [*(_end_call(call.call_id) for call in turn.data.open), reaped]
         case _:
             return [failed, reaped]
+
+
+def _end_call(call_id: str) -> ToolCompleted:
+    return ToolCompleted(call_id=call_id, outcome=ToolOutcome.UNKNOWN, reason=WHY, over=True)
 
 
 def _end_agent() -> list[Event]:
@@ -131,5 +145,9 @@ def _end_task(state: Task) -> list[Event]:
             return [Unclaimed(reason=WHY, transition_reason=recovered), Cancelled(reason=WHY)]
         case Task.IN_PROGRESS:
             return [Orphaned(reason=WHY), RecoveryFailed(reason=WHY)]
+        case Task.ORPHANED:  # an earlier recovery was cut short
+            return [RecoveryFailed(reason=WHY)]
+        case Task.DONE:  # verified; only the word on it was lost
+            return [Closed(reason="nothing to merge: the session worked in place")]
         case _:
             return []

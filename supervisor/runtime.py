@@ -80,12 +80,21 @@ async def supervise(parts: Parts, agents: Mapping[str, AgentProfile], settings: 
     async with AsyncExitStack() as stack:
         taken = {row.id for row in await parts.journal.entities()}
         system = await stack.enter_async_context(open_system(seed=parts.seed))
-        supervisor = Supervisor(system=system, parts=parts, agents=agents, settings=settings, taken=taken)
+        from_s = await _last_time(parts.journal)
+        supervisor = Supervisor(
+            system=system, parts=parts, agents=agents, settings=settings, taken=taken, from_s=from_s
+        )
         system.group.start_soon(supervisor.ledger.run)
         await _serve(supervisor, stack)
         if left := await close_books(supervisor.tree, parts.journal):
             _log.warning("an earlier supervisor ended without closing these sessions", sessions=left)
         yield supervisor
+
+
+async def _last_time(journal: Journal) -> float:
+    """When the last record was made, by the clock that decisions are made with."""
+    last = await journal.events(after_seq=journal.last_seq - 1)
+    return last[-1].monotonic_s if last else 0.0
 
 
 def _absolute(directory: Path | str | None) -> Path:

@@ -23,6 +23,7 @@ from actors import (
     KernelEvent,
     Lane,
     Poisoned,
+    fault,
 )
 from actors.waiting import any_of
 from supervisor.abort import AbortPlan, Receipt
@@ -71,6 +72,7 @@ class Supervisor:
         agents: Mapping[str, AgentProfile],
         settings: Settings,
         taken: set[str],
+        from_s: float,
     ) -> None:
         self.settings = settings
         self.journal = journal = parts.journal
@@ -91,7 +93,7 @@ class Supervisor:
         self.failure: JournalError | None = None
         self.ledger = Ledger(
             journal,
-            Clock(parts.wall),
+            Clock(parts.wall, from_s),
             perform=self._perform,
             publish=self.subscriptions.publish,
             failed=self._journal_failed,
@@ -127,6 +129,7 @@ class Supervisor:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
             NoSuchEntity: the parent does not live.
             Refused: the parent, or the supervisor, is ending: nothing is born under it.
+            JournalError: the journal failed before the record was durable; the session is ended.
         """
         mode = CancelMode.named(cancel_mode)
         if parent is None and mode is not CancelMode.WAIT_COMPLETED:
@@ -256,21 +259,26 @@ class Supervisor:
     async def _request(self, session_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
         work = self._work(session_id)
         _check_text("prompt", prompt)
-        await self._check_waiting(session_id, "prompts", len(self.tree.entity(session_id).data.queue))
+        data: SessionData = self.tree.entity(session_id).data
+        has = {one.id for one in (*data.queue, data.current) if one is not None}
+        await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
         work.requests += 1
         request_id = f"{session_id}:r{work.requests}"
         self._waiting[request_id] = answer
+        work.asking[request_id] = None
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt)
             await self.tree.post(session_id, requested, cause=cause)
         except BaseException:
             self._waiting.pop(request_id, None)
             raise
+        finally:
+            del work.asking[request_id]
 
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
         """Push back; whoever tries again and again does not keep the loop either."""
         most = self.settings.limits.waiting_max
-        if waiting >= most:
+        if waiting >= most or fault.point("session.full", session_id):
             await anyio.lowlevel.checkpoint()
             words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
             raise Refused(words)
@@ -296,9 +304,10 @@ class Supervisor:
             Refused: the session has ended, or as many messages as may be wait for it already.
         """
         point = _point(urgent, at)
-        self._work(session_id)
+        work = self._work(session_id)
         _check_text("text", text)
-        await self._check_waiting(session_id, "messages", len(self.tree.entity(session_id).data.inbox))
+        has = {one.id for one in self.tree.entity(session_id).data.inbox}
+        await self._check_waiting(session_id, "messages", len(has | work.sending.keys()))
         self._messages += 1
         message_id = f"m{self.journal.generation}.{self._messages}"
         event: UrgentMessage | MessageReceived
@@ -307,7 +316,11 @@ class Supervisor:
         else:
             event = MessageReceived(message_id=message_id, sender=sender, text=text)
         lane = Lane.URGENT if urgent else Lane.NORMAL
-        await self.tree.post(session_id, event, cause=Cause(actor=sender), lane=lane)
+        work.sending[message_id] = None
+        try:
+            await self.tree.post(session_id, event, cause=Cause(actor=sender), lane=lane)
+        finally:
+            del work.sending[message_id]
         return message_id
 
     def _delegate(

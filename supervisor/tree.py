@@ -167,13 +167,13 @@ class Tree:
 
         The first one who says so is heard; after that only who wants it at once. Every further abort is recorded.
         """
-        work = self.works.get(session_id)
-        if work is None:
-            return Joined.JOINED
+        work, entity = self.works.get(session_id), self.entities.get(session_id)
+        if work is None or entity is None or entity.ended:
+            return Joined.JOINED  # its last record is written
         wish, before = self._wish(work, stop, within_s), work.asked
         work.asked, joined = merged(before, wish)
         if joined is Joined.BEGAN and not work.told:
-            work.told = True
+            work.told, work.told_by = True, cause.seq
             self.tell(session_id, stop, cause=cause)
             return joined
         if stop.now and not work.hurried:

@@ -172,9 +172,15 @@ class Work:
         self.link: Link | None = None
         self.launches = 0
         self.requests = 0
+        self.asking: dict[str, None] = {}
+        self.sending: dict[str, None] = {}
+        """The ids of the prompts, and of the messages, that are on their way to it: until it has them, they count as
+        waiting."""
         self.because: int | None = None
         """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
         self.told = False
+        self.told_by: int | None = None
+        """The record that it was told to end by, where it was one."""
         self.asked: AbortState | None = None
         """What it was told, all who said so merged."""
         self.prompted = 0

@@ -23,6 +23,7 @@ from anyio.abc import TaskGroup
 from supervisor import runtime
 from supervisor.adapters.catalogue import scripted_command
 from supervisor.config import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
+from supervisor.invariants import RecordChecker
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.agent import AgentData
@@ -248,6 +249,9 @@ def check_records(
         check_entity(row, logs[row.id])
     left = list(owed)
     assert not left, left
+    checker = RecordChecker()
+    broken = [violation for one in events for violation in checker.take(one)] + checker.finish(quiescent=False)
+    assert not broken, broken
 
 
 def check_cause(record: LifecycleEvent) -> None:
@@ -367,9 +371,13 @@ def collect(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
+FAMILY: set[int] = set()
+"""Children of this process that no test has started, such as what ``multiprocessing`` keeps."""
+
+
 async def reap_all() -> None:
     """Wait for every process that fell to us, and reap it."""
-    for pid in warden.children(os.getpid()):
+    for pid in set(warden.children(os.getpid())) - FAMILY:
         await gone(pid)
         collect(pid)
 
@@ -379,6 +387,7 @@ def nothing_left() -> Iterator[None]:
     """Whatever is started inside is gone, reaped and closed at the end: orphans fall to this process meanwhile."""
     ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, family = descriptors(), set(warden.children(os.getpid()))
+    FAMILY.update(family)
     try:
         yield
         orphans = set(warden.children(os.getpid())) - family

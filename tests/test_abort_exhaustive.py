@@ -25,6 +25,7 @@ import pytest
 from supervisor.abort import AbortPlan, NoSiblings, Receipt, TreeNode, plan_abort
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.ledger import Cause
+from supervisor.link import LinkBase
 from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.work import AgentProfile
 from tests.support import Run, quick, supervising
@@ -129,8 +130,13 @@ class Expected(NamedTuple):
 class Model:
     """RESOLUTIONS 9 to 12, sentence by sentence."""
 
-    def __init__(self, world: World, policies: dict[str, AbortPolicy], gone: Iterable[str] = ()) -> None:
+    def __init__(
+        self, world: World, policies: dict[str, AbortPolicy], gone: Iterable[str] = (), *, ending: bool = True
+    ) -> None:
         self.world, self.policies, self.gone = world, policies, set(gone)
+        self.ending = ending
+        """Those that are gone are still ending: they are joined, over the edge by which they are reached."""
+        self.joined: dict[str, str | None] = {}
         self.reached: dict[str, Hit] = {}
         self.crossings: list[tuple[str, str, str | None]] = []
 
@@ -145,7 +151,7 @@ class Model:
             self.siblings(subject, None)
         elif subject not in self.gone:
             return None
-        useful = {hit.edge for hit in self.reached.values()}
+        useful = {*(hit.edge for hit in self.reached.values()), *self.joined.values()}
         useful |= {before for edge, _, before in self.crossings if edge in useful}
         kept = [one for one in self.crossings if one[0] in useful]
         return Expected(self.reached, kept, subject in self.gone and not self.reached)
@@ -186,6 +192,8 @@ class Model:
             self.end(child, scope, edge, "parent_aborted")
         if session not in self.gone:
             self.reached.setdefault(session, Hit(scope, edge, reason))
+        elif self.ending:
+            self.joined.setdefault(session, edge)
 
 
 POLICIES = [AbortPolicy(tool_to_sibling=a, sibling_to_session=b) for a, b in itertools.product([False, True], repeat=2)]
@@ -313,7 +321,8 @@ class Case(NamedTuple):
         """Aborting what has ended is no error, and nobody is there to trigger anything."""
         if self.phase == "ended":
             return Expected({}, [], True)
-        return Model(self.world, self.policies(), self.gone()).ask(self.target, self.scope)
+        model = Model(self.world, self.policies(), self.gone(), ending=self.phase == "ending")
+        return model.ask(self.target, self.scope)
 
 
 def phases(world: World, session: str) -> tuple[str, ...]:
@@ -376,8 +385,15 @@ class Stage:
                 tool_to_sibling=policy.tool_to_sibling, sibling_to_session=policy.sibling_to_session, ladder=ladder
             ),
             started_by,
-            Cause(actor="host"),
+            Cause(actor="host") if started_by is None else self._asked_by(started_by),
         )
+
+    def _asked_by(self, call: str) -> Cause:
+        """The record of the call that asks for a child session, as an agent's own wish would name it."""
+        session_id = call.partition(":")[0]
+        link = self.sup.tree.works[session_id].link
+        assert isinstance(link, LinkBase)
+        return Cause(link._causes[call], None, session_id)
 
     def _works(self, name: str) -> bool:
         """Sessions with calls do; of the others every second one; the target's as its phase says."""

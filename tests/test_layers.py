@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("actors.machine", "actors.views", "actors.errors", "actors.backoff", "actors.restart"),
+    ("actors.machine", "actors.views", "actors.errors", "actors.backoff", "actors.restart", "actors.fault"),
     ("actors",),
     ("supervisor.vocabulary", "supervisor.effects", "supervisor.logs"),
     ("supervisor.lifecycles",),
@@ -29,6 +29,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.overview",
         "supervisor.validate",
         "supervisor.work_invariants",
+        "supervisor.fold",
+        "supervisor.replay",
+        "supervisor.what_if",
+        "supervisor.invariants",
     ),
     (
         "supervisor.ports",

@@ -41,11 +41,16 @@ def descriptors() -> set[str]:
     return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
 
 
+FAMILY: set[int] = set()
+"""Children of this process that no test has started, such as what ``multiprocessing`` keeps."""
+
+
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """Whatever a test starts is gone, reaped and closed when it ends."""
     ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before, family = descriptors(), set(warden.children(os.getpid()))
+    FAMILY.update(family)
     yield
     escaped = first = set(warden.children(os.getpid())) - family
     while escaped:
@@ -712,7 +717,7 @@ def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") ->
 
 async def reap_all() -> None:
     with anyio.fail_after(DEADLINE_S):
-        for pid in warden.children(os.getpid()):
+        for pid in set(warden.children(os.getpid())) - FAMILY:
             await dead(pid)
             collect(pid)
 

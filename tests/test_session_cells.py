@@ -306,8 +306,6 @@ def global_cases() -> Iterator[Case]:
     yield case("idle", S.INITIALIZING, close, S.STOPPED, CancelStep(), EndScope(), data=idle, **quiet)
     hurried = EndScope(abort_id="x1", now=True)
     yield case("second", S.STOPPED, EVENTS["OperatorStop"], S.STOPPED, hurried)
-    over = replace(DATA[S.STOPPED], ended=True)
-    yield case("ended", S.STOPPED, EVENTS["OperatorStop"], S.STOPPED, data=over)
     yield case("", S.STOPPED, EVENTS["FatalError"], S.STOPPED)
 
 
@@ -658,6 +656,20 @@ def test_stale(name: str, incarnation: int, concluded: int, late: bool) -> None:
 def test_never_stale(name: str) -> None:
     """An event that belongs to no incarnation never comes too late."""
     assert not any(stale(data, EVENTS[name]) for data in DATA.values())
+
+
+@pytest.mark.parametrize("name", ["OperatorStop", "FatalError"])
+def test_an_end_after_the_last_record_is_stale(name: str) -> None:
+    """A session that has ended cannot be ended again: who still wants that, from its mailbox, comes too late."""
+    assert stale(replace(DATA[S.STOPPED], ended=True), EVENTS[name])
+
+
+def test_a_request_after_the_last_record_is_refused() -> None:
+    """Who asks a session that has ended hears so: a request is not dropped as stale."""
+    over = replace(DATA[S.STOPPED], ended=True)
+    assert not stale(over, EVENTS["TurnRequested"])
+    with pytest.raises(IllegalTransition):
+        SESSION.step(S.STOPPED, over, EVENTS["TurnRequested"])
 
 
 def test_late_exit_after_the_grace_is_stale() -> None:

@@ -475,3 +475,41 @@ async def test_as_many_prompts_wait_as_may(tmp_path: Path) -> None:
             await session.run("c")
         go.set()
         assert [(await one.result()).text for one in (first, *waiting)] == ["first", "a", "b"]
+
+
+async def test_what_is_not_durable_yet_counts_once(tmp_path: Path) -> None:
+    """While the disk does not answer, exactly as many prompts and messages are taken as may wait."""
+    begun, go = anyio.Event(), anyio.Event()
+    journals: list[FrozenJournal] = []
+
+    async def agent(turn: AgentTurn) -> str:
+        begun.set()
+        await go.wait()
+        return "done"
+
+    def slow(store: MemoryStore) -> FrozenJournal:
+        journals.append(FrozenJournal(store))
+        return journals[-1]
+
+    async with (
+        supervising(tmp_path, settings=quick(waiting_max=10), journal=slow) as run,
+        anyio.create_task_group() as group,
+    ):
+        session = await run.sup.start_session("s", agent=agent)
+        first = ask(group, session, "first")
+        await begun.wait()
+        journals[-1].freeze()
+        waiting = []
+        try:
+            for number in range(10):
+                waiting.append(ask(group, session, f"prompt {number}"))
+                group.start_soon(session.send, f"message {number}")
+                await anyio.wait_all_tasks_blocked()
+            with pytest.raises(Refused, match="s has 10 prompts waiting already"):
+                await session.run("one more")
+            with pytest.raises(Refused, match="s has 10 messages waiting already"):
+                await session.send("one more")
+        finally:
+            journals[-1].thaw.set()
+            go.set()
+        assert all([(await one.result()).ok for one in (first, *waiting)])

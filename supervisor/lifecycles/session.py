@@ -155,7 +155,10 @@ Answered = tuple[SessionData, Effects]
 
 # ------------------------------------------------------------------------------------------------------- guards
 def stale(data: SessionData, event: Event) -> bool:
-    """True for the result of an incarnation that is over: it is recorded and dropped."""
+    """True for the result of an incarnation that is over, and for who wants an end after the last record: it is
+    recorded and dropped."""
+    if isinstance(event, OperatorStop | FatalError) and data.ended:
+        return True
     incarnation = getattr(event, "incarnation", None)
     if incarnation is None:
         return False
@@ -422,7 +425,7 @@ def end_scope(data: SessionData, event: Event) -> Answered:
 
 
 def hurry(data: SessionData, event: OperatorStop) -> Answered:
-    return data, () if data.ended else (EndScope(abort_id=data.abort_id, now=True),)
+    return data, (EndScope(abort_id=data.abort_id, now=True),)
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:

@@ -1,0 +1,47 @@
+"""Points at which a simulation may have the code take its rarer way."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from actors import fault
+
+
+def test_a_point_is_false_where_nobody_decides() -> None:
+    """Outside of a simulation no point is ever taken."""
+    assert fault.point("ask.queued") is False
+    assert fault.point("ask.queued", "a") is False
+
+
+def test_who_decides_hears_the_point_and_who_passes() -> None:
+    """The name of the point and of whom passes it reach whoever decides, and the answer is the point's."""
+    heard: list[tuple[str, str]] = []
+
+    def decide(name: str, who: str) -> bool:
+        heard.append((name, who))
+        return who == "a"
+
+    with fault.deciding(decide):
+        assert fault.point("here", "a") is True
+        assert fault.point("here", "b") is False
+        assert fault.point("there") is False
+    assert heard == [("here", "a"), ("here", "b"), ("there", "")]
+
+
+def test_the_inner_one_decides_and_gives_it_back() -> None:
+    """Nested blocks: the inner one decides for as long as it lasts, also where it is left by an error."""
+    with fault.deciding(lambda name, who: True):
+        with pytest.raises(RuntimeError), fault.deciding(lambda name, who: False):
+            assert fault.point("here") is False
+            raise RuntimeError
+        assert fault.point("here") is True
+    assert fault.point("here") is False
+
+
+def test_another_thread_is_left_alone() -> None:
+    """Whoever decides does so for its own thread: a point that another one passes there stays false."""
+    with fault.deciding(lambda name, who: True), ThreadPoolExecutor(1) as other:
+        assert other.submit(fault.point, "here").result() is False
+        assert fault.point("here") is True
