@@ -29,16 +29,17 @@ class Chance:
 
     def below(self, *names: object) -> Chance:
         """The draws of a part of the world."""
-        part = Chance(self.seed)
-        part._key = self._named(names)
+        part = Chance.__new__(Chance)
+        part.seed, part._key = self.seed, self._named(names)
         return part
 
     def _named(self, names: tuple[object, ...]) -> bytes:
-        return self._key + "".join([f"\x1f{name}" for name in names]).encode()
+        return self._key + "\x1f".join(["", *map(str, names)]).encode()
 
     def unit(self, *names: object) -> float:
         """A number from 0 up to, not including, 1: the same on every machine."""
-        return (int.from_bytes(blake2b(self._named(names), digest_size=8).digest(), "big") >> 11) / _TOP
+        key = self._key + "\x1f".join(["", *map(str, names)]).encode()
+        return (int.from_bytes(blake2b(key, digest_size=8).digest(), "big") >> 11) / _TOP
 
     def between(self, low: float, high: float, *names: object) -> float:
         """A number from *low* up to *high*."""

@@ -60,12 +60,14 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("agent.refuses", 0.05, "the agent ends the turn without doing it: refusal, token or turn limit"),
     FaultKind("agent.duplicate", 0.10, "the agent says something twice"),
     FaultKind("agent.late", 0.10, "the agent goes on talking after its turn, or about a call that is over"),
+    FaultKind("agent.compacts", 0.25, "the agent compacts its context in the middle of a turn, perhaps in vain"),
     FaultKind("agent.open_call", 0.05, "the agent ends its turn with a call still open"),
     # The disk: an opportunity is a commit.
     FaultKind("disk.slow", 0.10, "a commit takes seconds"),
     FaultKind("disk.error", 0.01, "a commit fails with EIO; nothing is known"),
     FaultKind("disk.full", 0.01, "a commit fails with ENOSPC, although it may be there"),
     FaultKind("disk.busy", 0.02, "the database is locked: a commit takes the busy time-out and succeeds"),
+    FaultKind("workspace.missing", 0.08, "the working directory of a session cannot be had"),
     # Clocks: an opportunity is a quarter of a minute.
     FaultKind("clock.jump", 0.10, "the wall clock jumps by up to an hour, forwards or backwards"),
     FaultKind("clock.suspend", 0.03, "the machine sleeps: time leaps for everybody at once"),
@@ -77,6 +79,9 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("host.abort_session", 0.20, "a session is aborted"),
     FaultKind("host.abort_again", 0.30, "what was aborted is aborted again, or at once"),
     FaultKind("host.urgent", 0.40, "an urgent message interrupts"),
+    FaultKind("host.message", 0.20, "a message that does not interrupt"),
+    FaultKind("host.prompt", 0.15, "one more prompt, for a session that may be at work"),
+    FaultKind("host.delegates", 0.15, "the host starts a child session, of any cancel mode"),
     FaultKind("host.duplicate", 0.20, "the same wish comes twice"),
     FaultKind("host.late", 0.20, "a wish comes for what has ended"),
     FaultKind("host.flood", 0.05, "messages come faster than they can be taken"),
@@ -114,6 +119,8 @@ class FaultPlan:
         self._chance = chance.below("fault")
         self._only = None if only is None else frozenset(only)
         self.rates = {kind: self._rate(FAULTS[kind], intensity) for kind in FAULTS if kind in kinds}
+        possible = (kind for kind, rate in self.rates.items() if rate > 0.0)
+        self._possible = frozenset(possible if only is None else (strike.partition("@")[0] for strike in only))
         self.struck: dict[str, None] = {}
         """What struck, in order."""
         self.healed = False
@@ -122,12 +129,15 @@ class FaultPlan:
         on = self._chance.happens(ON, "on", kind.name)
         return min(1.0, intensity * kind.rate_max * self._chance.unit("rate", kind.name)) if on else 0.0
 
+    def may_strike(self, kind: str) -> bool:
+        """Whether it may strike at all, from here on."""
+        return not self.healed and kind in self._possible
+
     def strikes(self, kind: str, place: object) -> bool:
         """Whether this opportunity is taken. Ask once for each *place*; it names who, and which time."""
-        if self.healed:
+        if self.healed or kind not in self._possible:
             return False
-        rate = self.rates.get(kind, 0.0)
-        if self._only is None and (rate == 0.0 or not self._chance.happens(rate, kind, place)):
+        if self._only is None and not self._chance.happens(self.rates[kind], kind, place):
             return False
         strike = f"{kind}@{place}"
         if self._only is not None and strike not in self._only:

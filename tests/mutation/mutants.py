@@ -4,6 +4,10 @@ Cosmic Ray makes the mutants, a fixed seed draws a sample of them, and each runs
 tests of its module (``targets.py``), until the first failure. Those that survive are listed with their change; fewer
 than ``KILLED_MIN`` killed is exit status 1.
 
+With ``--by simulation`` (``make mutants-simulation``) there are no tests: mutants of the runtime and of the pure
+modules below it run through a fixed soak in virtual time (``soak.py``), and only the simulator's oracle may kill them.
+A mutant of a function that the soak never enters is listed apart, and counts as one that survived.
+
 No mutant is what the compiler refuses or warns about (``+`` for the ``*`` of a signature, ``is 0`` for ``== 0``), and
 what cannot be told from the original by anybody, by these rules and no others (see :func:`evaluated`):
 
@@ -25,6 +29,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import itertools
+import json
 import os
 import random
 import resource
@@ -41,11 +46,13 @@ from typing import NamedTuple
 from cosmic_ray.ast import Visitor, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
+from soak import SIMULATED, judged, reached
 from targets import ALWAYS, TESTS
 
 ROOT = Path(__file__).parent.parent.parent
 SEED = 20261121
 SAMPLE = 250
+SAMPLE_SIMULATED = 200
 KILLED_MIN = 0.90
 CPU_S = 5.0
 """A mutant that computes for this much longer than thrice what the original takes has made something endless."""
@@ -227,30 +234,41 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Trial(NamedTuple):
-    """A module, or a mutant of it, that the tests of the module are run against."""
+    """A module, or a mutant of it, that the tests of the module are run against, or the simulator's soak."""
 
     module: str
     mutant: Mutant | None
     cpu_s: float
+    simulated: bool = False
 
 
 def suffer(trial: Trial) -> int:
-    """In a process of its own: run the tests; 0 means that none of them noticed."""
-    import pytest
-    from hypothesis import Phase, settings
+    """In a process of its own: run the tests, or the soak; 0 means that nothing was noticed."""
+    confine(trial)
+    if trial.mutant is not None:
+        sys.meta_path.insert(0, _Mutated(trial.mutant))
+    return int(any(problems for _, _, problems in judged())) if trial.simulated else tested(trial)
 
+
+def confine(trial: Trial) -> None:
+    """Say nothing, and use no more than the trial may."""
     quiet = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)
     resource.setrlimit(resource.RLIMIT_CPU, (int(trial.cpu_s), int(trial.cpu_s) + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
-    signal.alarm(WALL_S)
+    signal.alarm(WALL_S if not trial.simulated else 10 * WALL_S)
+
+
+def tested(trial: Trial) -> int:
+    """What pytest says of the tests of that module."""
+    import pytest
+    from hypothesis import Phase, settings
+
     settings.register_profile(
         "mutants", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
     )
     settings.load_profile("mutants")
-    if trial.mutant is not None:
-        sys.meta_path.insert(0, _Mutated(trial.mutant))
     own = [one.format(module=trial.module) for one in ALWAYS]
     asked = [name if name[0] == "-" else f"{ROOT}/tests/{name}" for name in (*TESTS[trial.module], *own)]
     ignored = "ignore::pytest.PytestAssertRewriteWarning"
@@ -287,39 +305,103 @@ def change(mutant: Mutant) -> str:
     return "\n".join(f"    {line}" for line in lines if line[:2] not in ("--", "++"))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many mutants")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--module", action="append", choices=sorted(TESTS), help="only of this module; may be repeated")
-    options = parser.parse_args()
-    modules = options.module or sorted(TESTS)
-    started = time.monotonic()
+def entered() -> dict[str, set[int]]:
+    """The functions that the soak enters, by module and first line: found out in a process of its own."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            found = {name: sorted(lines) for name, lines in reached(ROOT).items()}
+            with os.fdopen(write, "w") as out:
+                json.dump(found, out)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read) as told:
+        found = json.load(told)
+    os.waitpid(pid, 0)
+    return {module: set(found.get(str(path_of(module).relative_to(ROOT)), ())) for module in SIMULATED}
+
+
+def is_entered(mutant: Mutant, functions: set[int]) -> bool:
+    """Whether the soak comes to what the mutant changes; outside of functions everything is executed."""
+    before, after = path_of(mutant.module).read_text().splitlines(), mutant.source.splitlines()
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    changed = next(low + 1 for tag, low, *_ in blocks if tag != "equal")
+    around = [
+        min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        for node in ast.walk(ast.parse("\n".join(before)))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno < changed <= (node.end_lineno or 0)
+    ]
+    return not around or max(around) in functions
+
+
+def warm() -> None:
+    """Import what is never mutated, once, before the first fork."""
     for name in WARMED:
         importlib.import_module(name)
     gc.freeze()
-    original_s: dict[str, float] = {}
+
+
+def originals(modules: Sequence[str], jobs: int, *, simulated: bool) -> tuple[dict[str, float], list[str]]:
+    """How long each module's tests compute without a mutant, and for which of them they fail; one soak is for all."""
+    trials = [Trial(one, None, WALL_S, simulated) for one in (modules[:1] if simulated else modules)]
+    spent_s: dict[str, float] = {}
     broken: list[str] = []
-    for trial, noticed, cpu_s in run([Trial(one, None, WALL_S) for one in modules], options.jobs):
-        original_s[trial.module] = cpu_s
+    for trial, noticed, cpu_s in run(trials, jobs):
+        spent_s[trial.module] = cpu_s
         broken += [trial.module] * noticed
+    return {one: spent_s.get(one, max(spent_s.values())) for one in modules}, broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--by", choices=("tests", "simulation"), default="tests", help="what may kill a mutant")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--sample", type=int, help=f"how many mutants: {SAMPLE}, or {SAMPLE_SIMULATED} by simulation")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--module", action="append", choices=sorted({*TESTS, *SIMULATED}), help="only of this module")
+    options = parser.parse_args()
+    simulated = options.by == "simulation"
+    known = sorted(SIMULATED if simulated else TESTS)
+    modules = options.module or known
+    if strangers := [one for one in modules if one not in known]:
+        parser.error(f"--module: {', '.join(strangers)} cannot be killed by {options.by}")
+    started = time.monotonic()
+    warm()
+    original_s, broken = originals(modules, options.jobs, simulated=simulated)
     if broken:
-        print(f"the tests of {', '.join(broken)} fail without any mutant: mend them first")
+        what = "the soak fails" if simulated else f"the tests of {', '.join(broken)} fail"
+        print(f"{what} without any mutant: mend that first")
         return 1
-    mutants = draw(modules, options.sample, options.seed, options.jobs)
+    functions = entered() if simulated else {}
+    if idle := [one for one in modules if simulated and not functions[one]]:
+        print(f"the soak enters no function of {', '.join(idle)}: take them out of soak.py, or reach them")
+        return 1
+    sample = options.sample or (SAMPLE_SIMULATED if simulated else SAMPLE)
+    mutants = draw(modules, sample, options.seed, options.jobs)
     survivors = 0
+    unreached = 0
     for trial, noticed, _ in run(
-        [Trial(one.module, one, CPU_S + 3 * original_s[one.module]) for one in mutants], options.jobs
+        [Trial(one.module, one, CPU_S + 3 * original_s[one.module], simulated) for one in mutants], options.jobs
     ):
-        if not noticed and trial.mutant is not None:
-            survivors += 1
-            print(f"survived: {trial.mutant.name}\n{change(trial.mutant)}", flush=True)
+        if noticed or trial.mutant is None:
+            continue
+        survivors += 1
+        reachable = not simulated or is_entered(trial.mutant, functions[trial.module])
+        unreached += not reachable
+        what = "survived" if reachable else "never entered"
+        print(f"{what}: {trial.mutant.name}\n{change(trial.mutant)}", flush=True)
     share = 1 - survivors / len(mutants)
     print(
-        f"{len(mutants)} mutants of {len(modules)} modules (seed {options.seed}): {share:.1%} killed, "
+        f"{len(mutants)} mutants of {len(modules)} modules (seed {options.seed}): {share:.1%} killed by {options.by}, "
         f"in {time.monotonic() - started:.0f} s"
     )
+    if simulated:
+        tried = max(1, len(mutants) - unreached)
+        print(f"of the {tried} in functions that the soak enters: {1 - (survivors - unreached) / tried:.1%} killed")
     return 0 if share >= KILLED_MIN else 1
 
 

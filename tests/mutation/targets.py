@@ -16,6 +16,7 @@ TABLES = ("test_lifecycles.py", "test_reference.py")
 TESTS: dict[str, tuple[str, ...]] = {
     "actors.backoff": ("kernel/test_backoff.py",),
     "actors.errors": ("kernel/test_errors.py",),
+    "actors.fault": ("kernel/test_fault.py",),
     "actors.machine": ("test_machine.py", "test_views.py", *TABLES),
     "actors.restart": ("kernel/test_restart_rules.py",),
     "actors.views": ("test_views.py", "test_machine.py", *TABLES),
@@ -30,6 +31,26 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.abort_state": ("test_abort_state.py",),
     "supervisor.causality": ("test_causality.py", "test_render.py"),
     "supervisor.effects": ("test_effects.py",),
+    **dict.fromkeys(
+        (
+            "supervisor.invariants",
+            *(
+                f"supervisor.invariants.{room}"
+                for room in (
+                    "aborting",
+                    "books",
+                    "checker",
+                    "containment",
+                    "counting",
+                    "honesty",
+                    "laws",
+                    "promises",
+                    "work",
+                )
+            ),
+        ),
+        ("test_invariants.py",),
+    ),
     "supervisor.lifecycles": TABLES,
     "supervisor.lifecycles.agent": ("test_agent_cells.py", *TABLES),
     "supervisor.lifecycles.events": ("test_effects.py", "test_agent_cells.py", "test_turn_cells.py", *TABLES),
@@ -44,6 +65,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.overview": ("test_overview.py", "test_render.py"),
     "supervisor.policy": ("test_policy.py",),
     "supervisor.projection": ("test_visual_states.py",),
+    "supervisor.fold": ("test_invariants.py",),
+    "supervisor.replay": ("test_replay.py",),
+    "supervisor.what_if": ("test_replay.py",),
     "supervisor.validate": ("test_validate.py",),
     "supervisor.vocabulary": ("test_abort_state.py", "test_effects.py", "test_policy.py", *TABLES),
     "supervisor.work_invariants": ("test_work_invariants.py", "test_validate.py"),

@@ -1,0 +1,40 @@
+"""Simulated agents, and which of them a simulated launch starts: its command line read as a real host would.
+
+``sim-acp`` and ``sim-command [PROMPT]`` are agents, ``sim-tool PLACE SECONDS`` is what ACP agents have run in
+terminals. Nothing else is installed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from supervisor.ports import Launch
+from supervisor.simulation.agents.acp_agent import acp_agent
+from supervisor.simulation.agents.command_agent import command_agent, terminal_program
+from supervisor.simulation.agents.function_agent import function_agent
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.agents.turn_plan import Spend, free
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Program
+
+__all__ = ["acp_agent", "command_agent", "function_agent", "program_for", "terminal_program"]
+
+
+def program_for(launch: Launch, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+    """The program that *launch* starts; an agent works as *shape* says, whatever adapter that names. *spend* hears of
+    the tokens that it uses.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+    """
+    match launch.argv:
+        case ("sim-acp",):
+            return acp_agent(shape, chance, faults, spend)
+        case ("sim-command",) | ("sim-command", _):
+            return command_agent(shape, chance, faults, spend)
+        case ("sim-tool", _, _):
+            return terminal_program(chance, faults)
+        case argv:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), " ".join(argv[:1]))

@@ -1,0 +1,380 @@
+"""A simulated agent that speaks ACP version 1 over its pipes: whole sessions of prompts, tools, and sub-agents.
+
+It writes plain JSON and shares no code with the codec that reads it, so a mistake of the one does not hide in the
+other. What it does is its turn's plan; what strikes is asked for at the turn (``s1:a2:t3``) or the call in question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from supervisor.simulation.agents.output import Output
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.agents.trouble import Trouble, side_by_side
+from supervisor.simulation.agents.turn_plan import (
+    Delegation,
+    Spend,
+    StepPlan,
+    ToolPlan,
+    TurnPlan,
+    depth_of,
+    free,
+    plan_turn,
+    said,
+)
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Inside, Program
+
+__all__ = ["acp_agent"]
+
+CONTEXT_TOKENS: Final = 200_000
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
+_OPTIONS: Final = [{"optionId": one, "name": one, "kind": one} for one in ("allow_once", "reject_once")]
+_FLOOD_CHARS: Final = 8 * 1024
+
+_Answer = dict[str, Any]
+"""The part of a response that answers: ``{"result": ...}`` or ``{"error": ...}``."""
+
+
+def acp_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+    """The program of such an agent; its draws and its faults go by the name of the process."""
+
+    spoken = msgspec.structs.replace(shape, adapter="acp")
+
+    async def program(inside: Inside) -> int:
+        return await _Agent(inside, spoken, chance, faults, spend).run()
+
+    return program
+
+
+class _Over(Exception):
+    """The turn ends here, with this answer to its prompt."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self.answer = answer
+
+
+class _Request:
+    """A request of ours. If whoever waited for it was cancelled, its answer goes to *instead*."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.answer: _Answer = {}
+        self.instead: Callable[[_Answer], None] | None = None
+
+
+class _Agent:
+    """One process: one conversation."""
+
+    def __init__(self, inside: Inside, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
+        self.shape = shape
+        self.spend = spend
+        self.place = inside.name
+        self.chance = chance.below("agent", inside.name)
+        self.trouble = Trouble(inside, faults, inside.name)
+        self.tokens = 0
+        self._inside = inside
+        self._out = Output(inside)
+        self._group = anyio.create_task_group()
+        self._requests: dict[int, _Request] = {}
+        self._asked = 0
+        self._turns = 0
+        self._depth = 0
+        self._working: anyio.CancelScope | None = None
+        self._cancelled = False
+        self._idle = anyio.Event()
+        self._idle.set()
+        self._fate: Callable[[], Awaitable[int]] | None = None
+
+    # -------------------------------------------------------------------------------------------------- the process
+    async def run(self) -> int:
+        usual_s = self.chance.between(*self.shape.start_s, "start")
+        status = await self.trouble.at_start(usual_s, self.shape.slow_start_s)
+        if status is None:
+            status = await self._serve()
+        return self.trouble.at_exit(status)
+
+    async def _serve(self) -> int:
+        self._out.dribbles = self.trouble.strikes("process.dribble", self.place)
+        async with self._group as group:
+            group.start_soon(self._out.run)
+            group.start_soon(self._read)
+        return 0 if self._fate is None else await self._fate()
+
+    async def meet(self, fate: Callable[[], Awaitable[int]]) -> None:
+        """Give everything up for *fate*."""
+        self._fate = fate
+        self._group.cancel_scope.cancel()
+        await anyio.sleep_forever()
+
+    async def _read(self) -> None:
+        while line := await self._inside.read_line():
+            self._hear(json.loads(line))
+        self._cancel()
+        await self._idle.wait()
+        await self._out.drained()
+        self._group.cancel_scope.cancel()
+
+    # ----------------------------------------------------------------------------------------------------- messages
+    def put(self, message: dict[str, Any]) -> bytes:
+        """Say *message*; the line it became."""
+        line = self.line(message)
+        self.put_raw(line)
+        return line
+
+    def put_raw(self, data: bytes) -> None:
+        self._out.put(data)
+
+    def line(self, message: dict[str, Any]) -> bytes:
+        return _ENCODER.encode({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+    def update(self, what: str, **fields: Any) -> dict[str, Any]:
+        """The message that tells of something in our session."""
+        update = {"sessionUpdate": what, **fields}
+        return {"method": "session/update", "params": {"sessionId": self.place, "update": update}}
+
+    def post(self, method: str, params: dict[str, Any]) -> _Request:
+        """Ask for something."""
+        asked = _Request()
+        self._asked += 1
+        self._requests[self._asked] = asked
+        self.put({"id": self._asked, "method": method, "params": {"sessionId": self.place, **params}})
+        return asked
+
+    async def ask(self, method: str, params: dict[str, Any]) -> _Answer:
+        """Ask for something and wait for the answer."""
+        asked = self.post(method, params)
+        await asked.answered.wait()
+        return asked.answer
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        match message.get("method"):
+            case None:
+                self._answered(self._requests.pop(message["id"]), message)
+            case "session/cancel":
+                self._cancel()
+            case "session/prompt":
+                self._begin(message["id"], message["params"]["prompt"][0]["text"])
+            case method:
+                self.put({"id": message["id"], **self._reply(method)})
+
+    def _answered(self, asked: _Request, answer: _Answer) -> None:
+        asked.answer = answer
+        asked.answered.set()
+        if asked.instead is not None:
+            asked.instead(answer)
+
+    def _reply(self, method: str) -> _Answer:
+        match method:
+            case "initialize":
+                closes: dict[str, Any] = {"close": {}} if self.chance.happens(0.5, "closes") else {}
+                info = {"name": "simulated", "version": "1"}
+                can = {"loadSession": False, "sessionCapabilities": closes}
+                return {"result": {"protocolVersion": 1, "agentCapabilities": can, "agentInfo": info}}
+            case "session/new":
+                return {"result": {"sessionId": self.place}}
+            case "session/close":
+                self._cancel()
+                return {"result": {}}
+            case _:
+                return {"error": {"code": -32601, "message": f"method not found: {method}"}}
+
+    # -------------------------------------------------------------------------------------------------------- turns
+    def _begin(self, rpc_id: Any, prompt: str) -> None:
+        self._turns += 1
+        self._depth = max(self._depth, depth_of(prompt))
+        self._working, self._cancelled, self._idle = anyio.CancelScope(), False, anyio.Event()
+        plan = plan_turn(self.shape, self.chance, f"{self.place}:t{self._turns}", self._depth)
+        self._group.start_soon(self._play, rpc_id, plan, self._working)
+
+    async def _play(self, rpc_id: Any, plan: TurnPlan, scope: anyio.CancelScope) -> None:
+        answer: _Answer = {"result": {"stopReason": "cancelled"}}
+        with scope:
+            answer = await _Turn(self, plan).play()
+        self._working = None
+        line = self.put({"id": rpc_id, **answer})
+        if self.trouble.strikes("agent.duplicate", plan.place):
+            self.put_raw(line)
+        self._idle.set()
+        if self.trouble.strikes("agent.late", plan.place):
+            await self._talk_on(plan)
+
+    async def _talk_on(self, plan: TurnPlan) -> None:
+        for at in ("at once", "later"):
+            self.put(self.update("agent_message_chunk", content=_text(f"{plan.place}: one more thing, {at}")))
+            self.put(self.update("tool_call_update", toolCallId=f"{plan.place}:c1", status="completed"))
+            await anyio.sleep(self.chance.between(0.0, 30.0, plan.place, "late", at))
+
+    def _cancel(self) -> None:
+        """Stop what we are doing, as soon as we come to it."""
+        place, first = f"{self.place}:t{self._turns}", not self._cancelled
+        self._cancelled = True
+        if self._working is not None and first and not self.trouble.strikes("process.ignores_cancel", place):
+            self._group.start_soon(self._react, self._working, place)
+
+    async def _react(self, scope: anyio.CancelScope, place: str) -> None:
+        await anyio.sleep(self.chance.between(*self.shape.cancel_s, place, "cancel"))
+        scope.cancel()
+
+    # ------------------------------------------------------------------------------------------------------ terminals
+    async def created(self, params: dict[str, Any]) -> _Answer:
+        """Have a terminal. A cancel that overtakes it drops it when it comes."""
+        asked = self.post("terminal/create", params)
+        try:
+            await asked.answered.wait()
+        except anyio.get_cancelled_exc_class():
+            asked.instead = self._drop
+            if asked.answered.is_set():
+                self._drop(asked.answer)
+            raise
+        return asked.answer
+
+    def _drop(self, created: _Answer) -> None:
+        if "result" in created:
+            self.drop(created["result"]["terminalId"])
+
+    def drop(self, terminal: str) -> None:
+        """End a terminal's command, and forget the terminal."""
+        self.post("terminal/kill", {"terminalId": terminal})
+        self.post("terminal/release", {"terminalId": terminal})
+
+
+class _Turn:
+    """One prompt being worked on."""
+
+    def __init__(self, agent: _Agent, plan: TurnPlan) -> None:
+        self._agent = agent
+        self._plan = plan
+        self._trouble = agent.trouble
+
+    async def play(self) -> _Answer:
+        """Do as planned; the answer to the prompt."""
+        try:
+            for at, step in enumerate(self._plan.steps):
+                await self._step(at, step)
+        except _Over as over:
+            return over.answer
+        if self._trouble.strikes("agent.open_call", self._plan.place):
+            self._tell("tool_call", toolCallId=f"{self._plan.place}:open", title="left open", status="in_progress")
+        self._agent.tokens += self._plan.tokens
+        self._tell("usage_update", used=self._agent.tokens, size=CONTEXT_TOKENS)
+        return {"result": {"stopReason": "end_turn"}}
+
+    async def _step(self, at: int, step: StepPlan) -> None:
+        await anyio.sleep(step.think_s)
+        self._agent.spend(self._plan.tokens_of(at))
+        if at == self._plan.strike_at:
+            await self._meet_trouble(self._plan.place)
+        if self._trouble.strikes("agent.compacts", f"{self._plan.place}:s{at}"):
+            await self._compact(f"{self._plan.place}:s{at}")
+        self._say(step.chars)
+        for part in step.parts():
+            await side_by_side(self._do, part)
+
+    async def _do(self, one: ToolPlan | Delegation) -> None:
+        await (self._delegate(one) if isinstance(one, Delegation) else self._tool(one))
+
+    async def _meet_trouble(self, place: str) -> None:
+        fate = self._trouble.fate(place)
+        if fate is not None:
+            await self._agent.meet(fate)
+        line = self._agent.line(self._agent.update("agent_message_chunk", content=_text(said(place, _FLOOD_CHARS))))
+        for data in self._trouble.outbursts(place, line):
+            self._agent.put_raw(data)
+        if self._trouble.strikes("agent.provider_hangs", place):
+            await anyio.sleep_forever()
+        if self._trouble.strikes("agent.provider_error", place):
+            raise _Over({"error": {"code": -32603, "message": "the model's provider answered 529: overloaded"}})
+        if self._trouble.strikes("agent.refuses", place):
+            stop = self._agent.chance.choice(_STOPS, place, "stop")
+            raise _Over({"result": {"stopReason": stop}})
+
+    async def _compact(self, place: str) -> None:
+        """Make room in the context; where that is never said to be over, the turn's end is the end of it."""
+        chance = self._agent.chance.below(place, "compaction")
+        self._tell("compaction_update", compactionId=place, status="in_progress")
+        await anyio.sleep(chance.between(1.0, 30.0, "seconds"))
+        status = chance.choice(("completed", "completed", "failed", "cancelled", ""), "status")
+        if status:
+            self._tell("compaction_update", compactionId=place, status=status)
+
+    # -------------------------------------------------------------------------------------------------- what is told
+    def _tell(self, what: str, **fields: Any) -> None:
+        self._agent.put(self._agent.update(what, **fields))
+
+    def _say(self, chars: int) -> None:
+        self._tell("agent_message_chunk", content=_text(said(self._plan.place, chars)))
+
+    def _open(self, call: str, title: str, kind: str) -> None:
+        self._tell("tool_call", toolCallId=call, title=title, kind=kind, status="pending")
+
+    def _close(self, call: str, *, done: bool) -> None:
+        line = self._agent.put(
+            self._agent.update("tool_call_update", toolCallId=call, status="completed" if done else "failed")
+        )
+        if self._trouble.strikes("agent.duplicate", call):
+            self._agent.put_raw(line)
+
+    # --------------------------------------------------------------------------------------------------------- tools
+    async def _tool(self, tool: ToolPlan) -> None:
+        self._open(tool.place, f"{tool.way} tool", "execute")
+        done = (not tool.asks or await self._permitted(tool.place)) and await self._run(tool) == 0
+        self._close(tool.place, done=done)
+
+    async def _permitted(self, call: str) -> bool:
+        asked = {"toolCall": {"toolCallId": call, "title": "may I?"}, "options": _OPTIONS}
+        answer = await self._agent.ask("session/request_permission", asked)
+        return bool(answer.get("result", {}).get("outcome", {}).get("optionId") == "allow_once")
+
+    async def _run(self, tool: ToolPlan) -> int:
+        match tool.way:
+            case "own":
+                return await self._trouble.work(tool.place, tool.seconds)
+            case "process":
+                return await self._trouble.in_process(tool.place, tool.seconds)
+            case "terminal":
+                return await self._in_terminal(tool)
+
+    async def _in_terminal(self, tool: ToolPlan) -> int:
+        created = await self._agent.created(_command(tool))
+        if "error" in created:
+            return 1
+        terminal = {"terminalId": created["result"]["terminalId"]}
+        try:
+            self._tell("tool_call_update", toolCallId=tool.place, status="in_progress")
+            ended = await self._agent.ask("terminal/wait_for_exit", terminal)
+            await self._agent.ask("terminal/output", terminal)
+        except anyio.get_cancelled_exc_class():
+            self._agent.drop(terminal["terminalId"])
+            raise
+        self._agent.post("terminal/release", terminal)
+        return 0 if ended["result"]["exitCode"] == 0 else 1
+
+    async def _delegate(self, child: Delegation) -> None:
+        self._open(child.place, f"delegate to {child.name}", "other")
+        asked: dict[str, Any] = {"name": child.name, "prompt": child.prompt, "cancelMode": child.mode.value}
+        if child.agent is not None:
+            asked["agent"] = child.agent
+        answer = await self._agent.ask("_supervisor/session/run", {**asked, "_meta": {"toolCallId": child.place}})
+        self._close(child.place, done=answer.get("result", {}).get("outcome") == "completed")
+
+
+def _command(tool: ToolPlan) -> dict[str, Any]:
+    """The command that does *tool*'s work in a terminal; it is named, or else it would be called what we are called."""
+    return {
+        "command": "sim-tool",
+        "args": [tool.place, f"{tool.seconds:.6f}"],
+        "env": [{"name": "SIMULATED_NAME", "value": tool.place}],
+        "_meta": {"toolCallId": tool.place},
+    }
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}

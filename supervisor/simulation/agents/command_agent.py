@@ -1,0 +1,159 @@
+"""Simulated programs without a protocol: the one-shot agent of a plain command, and the commands of terminals.
+
+Their output is for people, their exit status is their word. A prompt stands in the arguments or comes on standard
+input; either way the program works once, and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+import msgspec
+
+from supervisor.simulation.agents.output import dribble
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.agents.trouble import Trouble, side_by_side
+from supervisor.simulation.agents.turn_plan import Spend, StepPlan, ToolPlan, TurnPlan, free, plan_turn, said
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Inside, Program
+
+__all__ = ["command_agent", "terminal_program"]
+
+_REFUSED: Final = 3
+_TERMINAL_CHARS: Final = (0, 2_000)
+_TERMINAL_START_S: Final = 0.05
+_TERMINAL_SLOW_S: Final = (1.0, 60.0)
+
+
+def command_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+    """A one-shot agent. Its prompt is its only argument; without one, the prompt comes on standard input."""
+
+    spoken = msgspec.structs.replace(shape, adapter="command")
+
+    async def program(inside: Inside) -> int:
+        return await _Command(inside, spoken, chance, faults, spend).run()
+
+    return program
+
+
+def terminal_program(chance: Chance, faults: FaultPlan) -> Program:
+    """A command that an agent has us run: ``sim-tool PLACE SECONDS``. *place* is the tool call that it serves."""
+
+    async def program(inside: Inside) -> int:
+        place, seconds = inside.argv[1], float(inside.argv[2])
+        return await _Tool(inside, chance, faults, place).run(seconds)
+
+    return program
+
+
+class _Plain:
+    """What both have in common: lines on standard output, at the pace that the faults leave."""
+
+    def __init__(self, inside: Inside, faults: FaultPlan, place: str) -> None:
+        self.inside = inside
+        self.place = place
+        self.trouble = Trouble(inside, faults, place)
+        self.dribbles = self.trouble.strikes("process.dribble", place)
+
+    async def write(self, data: bytes) -> None:
+        if self.dribbles:
+            await dribble(self.inside, data)
+        else:
+            await self.inside.write(data)
+
+    async def say(self, text: str) -> None:
+        await self.write(f"{text}\n".encode())
+
+    async def erupt(self, place: str) -> None:
+        """Write what is written by mistake at *place*."""
+        for data in self.trouble.outbursts(place, said(place, 8 * 1024).encode()):
+            await self.write(data)
+
+
+class _Tool(_Plain):
+    """A command of a terminal."""
+
+    def __init__(self, inside: Inside, chance: Chance, faults: FaultPlan, place: str) -> None:
+        super().__init__(inside, faults, place)
+        self._chars = chance.integer(*_TERMINAL_CHARS, "terminal", place)
+
+    async def run(self, seconds: float) -> int:
+        status = await self.trouble.at_start(_TERMINAL_START_S, _TERMINAL_SLOW_S)
+        if status is None:
+            status = await self._work(seconds)
+        return self.trouble.at_exit(status)
+
+    async def _work(self, seconds: float) -> int:
+        fate = self.trouble.fate(self.place)
+        if fate is not None:
+            await anyio.sleep(seconds / 2)
+            return await fate()
+        await self.say(said(self.place, self._chars))
+        await self.erupt(self.place)
+        return await self.trouble.work(self.place, seconds)
+
+
+class _Command(_Plain):
+    """A one-shot agent."""
+
+    def __init__(self, inside: Inside, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
+        super().__init__(inside, faults, inside.name)
+        self._spend = spend
+        self._shape = shape
+        self._chance = chance.below("agent", inside.name)
+
+    async def run(self) -> int:
+        usual_s = self._chance.between(*self._shape.start_s, "start")
+        status = await self.trouble.at_start(usual_s, self._shape.slow_start_s)
+        if status is None:
+            await self._read_prompt()
+            status = await self._play(plan_turn(self._shape, self._chance, f"{self.place}:t1", 0))
+        return self.trouble.at_exit(status)
+
+    async def _read_prompt(self) -> None:
+        if len(self.inside.argv) == 1:
+            while await self.inside.read():
+                pass
+
+    async def _play(self, plan: TurnPlan) -> int:
+        for at, step in enumerate(plan.steps):
+            await anyio.sleep(step.think_s)
+            self._spend(plan.tokens_of(at))
+            end = await self._ends(plan.place) if at == plan.strike_at else None
+            if end is not None:
+                return await end()
+            await self._step(step)
+        for _ in range(1 + self.trouble.strikes("agent.duplicate", plan.place)):
+            await self.say(f"tokens used: {plan.tokens}")
+        return 0
+
+    async def _ends(self, place: str) -> Callable[[], Awaitable[int]] | None:
+        """What ends it at *place*; ``None`` if it goes on."""
+        fate = self.trouble.fate(place)
+        if fate is not None:
+            return fate
+        await self.erupt(place)
+        if self.trouble.strikes("agent.provider_hangs", place):
+            await anyio.sleep_forever()
+        if self.trouble.strikes("agent.provider_error", place):
+            return lambda: self._complain("the model's provider answered 529: overloaded", 1)
+        if self.trouble.strikes("agent.refuses", place):
+            return lambda: self._complain("refused", _REFUSED)
+        return None
+
+    async def _complain(self, why: str, status: int) -> int:
+        await self.inside.write_err(f"error: {why}\n".encode())
+        return status
+
+    async def _step(self, step: StepPlan) -> None:
+        await self.say(said(self.place, step.chars))
+        for batch in step.batches:
+            await side_by_side(self._tool, batch)
+
+    async def _tool(self, tool: ToolPlan) -> None:
+        run = self.trouble.in_process if tool.way == "process" else self.trouble.work
+        status = await run(tool.place, tool.seconds)
+        await self.say(f"{tool.place}: status {status}")

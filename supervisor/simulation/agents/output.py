@@ -1,0 +1,71 @@
+"""The output of a simulated program that does several things at once: one writer, whole messages, in order.
+
+What is put is written later by the task of ``run``, so that whoever is cancelled never tears a message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import anyio
+
+from actors.parking import Bell
+from supervisor.simulation.machine.inside import Inside
+
+__all__ = ["Output", "dribble"]
+
+BATCH_BYTES: Final = 64 * 1024
+"""What is written at once, if it is there."""
+
+DRIBBLE_S: Final = 1.0
+"""Seconds per byte of a program whose output dribbles."""
+
+
+async def dribble(inside: Inside, data: bytes) -> None:
+    """Write *data* to standard output, one byte a second."""
+    for at in range(len(data)):
+        await inside.write(data[at : at + 1])
+        await anyio.sleep(DRIBBLE_S)
+
+
+class Output:
+    """Standard output, in the order of ``put``."""
+
+    def __init__(self, inside: Inside) -> None:
+        self.dribbles = False
+        self._inside = inside
+        self._held: deque[bytes] = deque()
+        self._put = Bell()
+        self._empty = Bell()
+
+    def put(self, data: bytes) -> None:
+        self._held.append(data)
+        self._put.ring()
+
+    async def run(self) -> None:
+        """Write whatever is put, for ever."""
+        while True:
+            await self._put.heard()
+            while self._held:
+                await self._write(self._batch())
+            self._put.silence()
+            self._empty.ring()
+
+    async def drained(self) -> None:
+        """Wait until all that has been put is written."""
+        while self._put.rung:
+            self._empty.silence()
+            await self._empty.heard()
+
+    def _batch(self) -> bytes:
+        parts, size = [self._held.popleft()], 0
+        while self._held and (size := size + len(parts[-1])) + len(self._held[0]) <= BATCH_BYTES:
+            parts.append(self._held.popleft())
+        return b"".join(parts) if len(parts) > 1 else parts[0]
+
+    async def _write(self, data: bytes) -> None:
+        if self.dribbles:
+            await dribble(self._inside, data)
+        else:
+            await self._inside.write(data)

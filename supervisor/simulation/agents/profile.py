@@ -1,0 +1,95 @@
+"""How a simulated agent works when nothing strikes: its pace, what it uses, and whom it asks.
+
+A shape only says what is usual. What goes wrong, and when, is the fault plan's business, so the same shape serves a
+run without faults and a run in which everything fails.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal
+
+import msgspec
+
+from supervisor.vocabulary import CancelMode
+
+__all__ = ["AgentShape"]
+
+SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
+COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
+PROBABILITIES: Final = ("parallel", "terminals", "child_processes", "delegation", "beside", "permission")
+
+
+class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The usual behaviour of one kind of agent. Pairs are bounds, both included; probabilities go from 0 to 1.
+
+    The defaults are ours, at the pace of coding agents: seconds per thought and per tool call, minutes per turn.
+
+    Args:
+        adapter: how it is spoken to.
+        steps: thoughts per turn, at least 1.
+        tools: tool calls per turn, spread over its steps.
+        parallel: that a tool call runs beside the one before it.
+        think_s: seconds per thought.
+        tool_s: seconds per tool call.
+        terminals: that a tool is a command which the supervisor runs (ACP only); else the agent runs it by itself.
+        child_processes: that a tool which a program runs by itself is a process of its own.
+        delegation: that a step asks for a child session.
+        beside: that a child session works beside the last tool calls of its step, not after them.
+        depth_max: how deep child sessions may go; 0 for none.
+        delegates_to: the agents that child sessions have; empty for the supervisor's choice.
+        cancel_modes: what its end may mean to its child sessions.
+        permission: that a tool call asks for permission first (ACP only).
+        text_chars: characters said per step.
+        tokens: tokens used per turn.
+        start_s: seconds until it is ready.
+        slow_start_s: the same where ``process.slow_start`` strikes; the usual spawn deadline is 60 s.
+        cancel_s: seconds until it reacts to a cancel.
+
+    Raises:
+        ValueError: a bound or a probability makes no sense; the message names the field, its value, and what would.
+    """
+
+    adapter: Literal["acp", "command", "inprocess"] = "acp"
+    steps: tuple[int, int] = (2, 5)
+    tools: tuple[int, int] = (0, 6)
+    parallel: float = 0.3
+    think_s: tuple[float, float] = (2.0, 15.0)
+    tool_s: tuple[float, float] = (0.2, 20.0)
+    terminals: float = 0.5
+    child_processes: float = 0.2
+    delegation: float = 0.05
+    beside: float = 0.0
+    depth_max: int = 2
+    delegates_to: tuple[str, ...] = ()
+    cancel_modes: tuple[CancelMode, ...] = tuple(CancelMode)
+    permission: float = 0.1
+    text_chars: tuple[int, int] = (20, 400)
+    tokens: tuple[int, int] = (1_000, 20_000)
+    start_s: tuple[float, float] = (0.5, 4.0)
+    slow_start_s: tuple[float, float] = (55.0, 180.0)
+    cancel_s: tuple[float, float] = (0.0, 2.0)
+
+    def __post_init__(self) -> None:
+        for name in (*SECONDS, *COUNTS):
+            _check_bounds(name, getattr(self, name), least=1 if name == "steps" else 0)
+        for name in PROBABILITIES:
+            _check_probability(name, getattr(self, name))
+        if self.adapter not in ("acp", "command", "inprocess"):
+            raise ValueError(f"adapter: {self.adapter!r} is not simulated; use acp, command or inprocess")
+        if self.depth_max < 0:
+            raise ValueError(f"depth_max: {self.depth_max} is negative; use 0 for no child sessions, or more")
+        if not self.cancel_modes:
+            raise ValueError(f"cancel_modes: is empty; name at least one of {', '.join(CancelMode)}")
+
+
+def _check_bounds(name: str, bounds: tuple[float, float], least: int) -> None:
+    if not all(math.isfinite(one) for one in bounds):
+        raise ValueError(f"{name}: {bounds} has an end that is not finite; give two numbers")
+    if not least <= bounds[0] <= bounds[1]:
+        raise ValueError(f"{name}: {bounds} is no range; give (low, high) with {least} <= low <= high")
+
+
+def _check_probability(name: str, probability: float) -> None:
+    if not 0.0 <= probability <= 1.0:
+        raise ValueError(f"{name}: {probability} is no probability; give a number from 0 to 1")

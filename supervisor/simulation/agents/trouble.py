@@ -1,0 +1,211 @@
+"""How simulated programs fail: what strikes one of them is asked for by name, once, and acted out here.
+
+A fate is the end of a program's work: it hangs, dies, or goes mute, and says nothing of its own after that. An
+outburst is output that is not what it should be; the program itself does not notice. What a fault leaves behind, a
+daemon or a held pipe, outlives the program if it can.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Inside
+
+__all__ = ["FATES", "OUTBURSTS", "Trouble", "side_by_side"]
+
+_T = TypeVar("_T")
+
+CRASHES: Final = (1, 2, 124, 126, 127)
+"""Exit statuses of a crash: an error, a usage error, and the shell's for timed out, not executable, not found."""
+
+SIGNALS: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
+"""What kills a program from outside, or by its own fault."""
+
+_BLOCK: Final = b"x" * 1024 * 1024
+_HUGE_BLOCKS: Final = 10
+_TORN: Final = b'{"jsonrpc":"2.0","method":"session/upda'
+_NOT_UTF8: Final = (b"\xff\xfe broken\n", b'{"jsonrpc":"2.0","method":"caf\xe9"}\n', b"\xed\xa0\x80\n")
+_NOT_JSON: Final = (b"Traceback (most recent call last):\n", b'{"jsonrpc":"2.0",\n', b"[]\n", b"{}\n", b"null\n")
+
+Fate = Callable[[Inside, Chance], Awaitable[int]]
+Outburst = Callable[[bytes, Chance], Iterator[bytes]]
+
+
+# ----------------------------------------------------------------------------------------------------------- fates
+async def _hang(inside: Inside, how: Chance) -> int:
+    await anyio.sleep_forever()
+    raise AssertionError("nothing ends a sleep that lasts for ever")
+
+
+async def _crash(inside: Inside, how: Chance) -> int:
+    status = how.choice(CRASHES, "status")
+    await inside.write_err(f"fatal: simulated crash, status {status}\n".encode())
+    return status
+
+
+async def _signalled(inside: Inside, how: Chance) -> int:
+    inside.die(how.choice(SIGNALS, "signal"))
+    return await _hang(inside, how)
+
+
+async def _tear(inside: Inside, how: Chance) -> int:
+    await inside.write(_TORN)
+    return how.choice(CRASHES, "status")
+
+
+async def _go_mute(inside: Inside, how: Chance) -> int:
+    inside.close_output()
+    await anyio.sleep(how.between(1.0, 600.0, "seconds"))
+    return how.choice((0, 1), "status")
+
+
+async def _lie(inside: Inside, how: Chance) -> int:
+    return 0
+
+
+FATES: Final[Mapping[str, Fate]] = {
+    "process.hang": _hang,
+    "process.crash": _crash,
+    "process.signalled": _signalled,
+    "process.torn_line": _tear,
+    "process.closes_output": _go_mute,
+    "process.lies": _lie,
+}
+"""How a program's work ends before its time; each gives an exit status. At most one strikes a program."""
+
+
+# ------------------------------------------------------------------------------------------------------- outbursts
+def _flood(line: bytes, how: Chance) -> Iterator[bytes]:
+    block = line * (64 * 1024 // len(line) + 1)
+    return (block for _ in range(how.integer(16, 64, "blocks")))
+
+
+def _bad_utf8(line: bytes, how: Chance) -> Iterator[bytes]:
+    yield how.choice(_NOT_UTF8, "bytes")
+
+
+def _bad_json(line: bytes, how: Chance) -> Iterator[bytes]:
+    yield how.choice(_NOT_JSON, "line")
+
+
+def _huge_line(line: bytes, how: Chance) -> Iterator[bytes]:
+    yield b'{"jsonrpc":"2.0","method":"'
+    for _ in range(_HUGE_BLOCKS):
+        yield _BLOCK
+    yield b'"}\n'
+
+
+OUTBURSTS: Final[Mapping[str, Outburst]] = {
+    "process.flood": _flood,
+    "process.bad_utf8": _bad_utf8,
+    "process.bad_json": _bad_json,
+    "process.huge_line": _huge_line,
+}
+"""What a program writes by mistake, given an ordinary line of its; the parts share their memory."""
+
+
+# --------------------------------------------------------------------------------------------------------- programs
+async def _daemon(inside: Inside, *, deaf: bool) -> int:
+    if deaf:
+        inside.ignore_terminate()
+    await anyio.sleep_forever()
+    return 0
+
+
+async def _sleep(inside: Inside, *, seconds: float) -> int:
+    await anyio.sleep(seconds)
+    return 0
+
+
+async def side_by_side(do: Callable[[_T], Coroutine[Any, Any, None]], batch: Sequence[_T]) -> None:
+    """Do each of *batch* at the same time; one alone needs no task."""
+    if len(batch) == 1:
+        await do(batch[0])
+        return
+    async with anyio.create_task_group() as group:
+        for one in batch:
+            group.start_soon(do, one)
+
+
+class Trouble:
+    """What strikes one program.
+
+    Args:
+        inside: the program.
+        faults: what is to strike.
+        place: its name in the names of what strikes; all of a program's turns and calls begin with it.
+    """
+
+    def __init__(self, inside: Inside, faults: FaultPlan, place: str) -> None:
+        self._inside = inside
+        self._faults = faults
+        self._place = place
+
+    def strikes(self, kind: str, place: str) -> bool:
+        """Whether that happens at *place*, somewhere within this program. Ask once."""
+        return self._faults.strikes(kind, place)
+
+    async def at_start(self, usual_s: float, slow_s: tuple[float, float]) -> int | None:
+        """Start up; an exit status if it is over already."""
+        if self.strikes("process.ignores_term", self._place):
+            self._inside.ignore_terminate()
+        if self.strikes("process.orphans", self._place):
+            self._leave_daemons()
+        if self.strikes("process.fast_exit", self._place):
+            return self._how("process.fast_exit", self._place).choice((0, *CRASHES), "status")
+        slow = self.strikes("process.slow_start", self._place)
+        start_s = self._how("process.slow_start", self._place).between(*slow_s, "seconds") if slow else usual_s
+        await anyio.sleep(start_s)
+        return None
+
+    def fate(self, place: str) -> Callable[[], Awaitable[int]] | None:
+        """What ends its work at *place*; ``None`` if it goes on."""
+        kind = next((one for one in FATES if self.strikes(one, place)), None)
+        return partial(FATES[kind], self._inside, self._how(kind, place)) if kind is not None else None
+
+    def outbursts(self, place: str, line: bytes) -> Iterator[bytes]:
+        """What it writes by mistake at *place*; *line* is something that it might well say."""
+        for kind, outburst in OUTBURSTS.items():
+            if self.strikes(kind, place):
+                yield from outburst(line, self._how(kind, place))
+
+    async def work(self, place: str, seconds: float) -> int:
+        """Do what the tool at *place* does; its exit status."""
+        if self.strikes("agent.tool_hangs", place):
+            await anyio.sleep_forever()
+        await anyio.sleep(seconds)
+        return int(self.strikes("agent.tool_fails", place))
+
+    async def in_process(self, place: str, seconds: float) -> int:
+        """The same in a process of its own, and wait for it."""
+
+        async def tool(inside: Inside) -> int:
+            if self.strikes("process.ignores_term", place):
+                inside.ignore_terminate()
+            return await self.work(place, seconds)
+
+        return await self._inside.wait_child(self._inside.fork(tool, name=place))
+
+    def at_exit(self, status: int) -> int:
+        """The last thing before it exits with *status*."""
+        if self.strikes("process.holds_pipe", self._place):
+            seconds = self._how("process.holds_pipe", self._place).between(1.0, 600.0, "seconds")
+            holder = partial(_sleep, seconds=seconds)
+            self._inside.fork(holder, name=f"{self._place}:holder", keeps_output=True)
+        return status
+
+    def _leave_daemons(self) -> None:
+        how = self._how("process.orphans", self._place)
+        for number in range(how.integer(1, 3, "daemons")):
+            daemon = partial(_daemon, deaf=how.happens(0.5, "deaf", number))
+            self._inside.fork(daemon, name=f"{self._place}:daemon{number}", new_session=True)
+
+    def _how(self, kind: str, place: str) -> Chance:
+        return self._faults.draws(kind, place)

@@ -1,0 +1,154 @@
+"""What one turn of a simulated agent will be if nothing strikes: drawn as a whole, before it begins.
+
+The plan follows from the seed, the turn's place, and the agent's shape, and from nothing that happens; so a fault that
+is taken away changes no other turn. Places name everything once: ``s1:a2:t3`` is a turn, ``s1:a2:t3:c1`` its first
+tool call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Final, Literal, NamedTuple
+
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.chance import Chance
+from supervisor.vocabulary import CancelMode
+
+__all__ = [
+    "Delegation",
+    "Spend",
+    "StepPlan",
+    "ToolPlan",
+    "TurnPlan",
+    "Way",
+    "depth_of",
+    "free",
+    "plan_turn",
+    "said",
+]
+
+Way = Literal["own", "process", "terminal"]
+"""Who runs a tool: the agent itself, a process that it starts, or the supervisor, in a terminal."""
+
+Spend = Callable[[int], None]
+"""Hears of tokens as they are used: a thought's, when it has been thought."""
+
+_DEPTH: Final = re.compile(r"^depth (\d{1,3})$", re.MULTILINE)
+_FILLER: Final = "and so it goes on, "
+
+
+class ToolPlan(NamedTuple):
+    """One tool call."""
+
+    place: str
+    way: Way
+    seconds: float
+    asks: bool
+    """Whether it asks for permission first."""
+
+
+class Delegation(NamedTuple):
+    """A child session that is asked for."""
+
+    place: str
+    name: str
+    prompt: str
+    agent: str | None
+    mode: CancelMode
+
+
+class StepPlan(NamedTuple):
+    """A thought, what is said after it, and what is done then: batches in order, each batch's calls side by side.
+
+    The delegation comes after all of them; if it is ``beside``, it runs beside the last one.
+    """
+
+    think_s: float
+    chars: int
+    batches: list[list[ToolPlan]]
+    delegation: Delegation | None
+    beside: bool = False
+
+    def parts(self) -> list[list[ToolPlan | Delegation]]:
+        """All that is done, for whoever can delegate."""
+        parts: list[list[ToolPlan | Delegation]] = [list(batch) for batch in self.batches]
+        if self.delegation is not None and self.beside and parts:
+            parts[-1].append(self.delegation)
+        elif self.delegation is not None:
+            parts.append([self.delegation])
+        return parts
+
+
+class TurnPlan(NamedTuple):
+    """One turn. ``strike_at`` is the step before which a fault of the whole turn strikes, if one does."""
+
+    place: str
+    steps: list[StepPlan]
+    strike_at: int
+    tokens: int
+
+    def tokens_of(self, at: int) -> int:
+        """What of its tokens the step *at* uses; all steps together use them all."""
+        return self.tokens * (at + 1) // len(self.steps) - self.tokens * at // len(self.steps)
+
+
+def free(tokens: int) -> None:
+    """Nobody counts."""
+
+
+def depth_of(prompt: str) -> int:
+    """How deep a session is that was given *prompt*: delegations say so in a line of their own."""
+    found = _DEPTH.search(prompt)
+    return int(found[1]) if found else 0
+
+
+def said(place: str, chars: int) -> str:
+    """A text of at least *chars* characters that tells who said it."""
+    return f"{place}: {_FILLER * (chars // len(_FILLER) + 1)}"
+
+
+def plan_turn(shape: AgentShape, chance: Chance, place: str, depth: int) -> TurnPlan:
+    """Draw the turn at *place*, of a session that is *depth* delegations below a root."""
+    rng = chance.stream("turn", place)
+    batches: list[list[list[ToolPlan]]] = [[] for _ in range(rng.randint(*shape.steps))]
+    for batch in _batches(shape, rng, place):
+        rng.choice(batches).append(batch)
+    steps = [_step(shape, rng, f"{place}:d{at}", done, depth) for at, done in enumerate(batches, 1)]
+    return TurnPlan(place, steps, rng.randrange(len(steps)), rng.randint(*shape.tokens))
+
+
+def _batches(shape: AgentShape, rng: Random, place: str) -> list[list[ToolPlan]]:
+    batches: list[list[ToolPlan]] = []
+    for number in range(1, rng.randint(*shape.tools) + 1):
+        tool = _tool(shape, rng, f"{place}:c{number}")
+        if batches and rng.random() < shape.parallel:
+            batches[-1].append(tool)
+        else:
+            batches.append([tool])
+    return batches
+
+
+def _tool(shape: AgentShape, rng: Random, place: str) -> ToolPlan:
+    in_terminal, in_process = rng.random() < shape.terminals, rng.random() < shape.child_processes
+    way: Way = "own"
+    if shape.adapter == "acp" and in_terminal:
+        way = "terminal"
+    elif shape.adapter != "inprocess" and in_process:
+        way = "process"
+    return ToolPlan(place, way, rng.uniform(*shape.tool_s), rng.random() < shape.permission)
+
+
+def _step(shape: AgentShape, rng: Random, place: str, batches: list[list[ToolPlan]], depth: int) -> StepPlan:
+    delegates = rng.random() < shape.delegation and depth < shape.depth_max
+    delegation = _delegation(shape, rng, place, depth) if delegates else None
+    think_s, chars = rng.uniform(*shape.think_s), rng.randint(*shape.text_chars)
+    beside = shape.beside > 0 and rng.random() < shape.beside  # who never does it draws as before
+    return StepPlan(think_s, chars, batches, delegation, beside)
+
+
+def _delegation(shape: AgentShape, rng: Random, place: str, depth: int) -> Delegation:
+    agent = rng.choice(shape.delegates_to) if shape.delegates_to else None
+    name = "-".join(place.split(":")[-2:])
+    return Delegation(place, name, f"depth {depth + 1}\nwork", agent, rng.choice(shape.cancel_modes))

@@ -1,0 +1,241 @@
+"""Failure benchmarks: named policies under the same failures, seed by seed, and what each of them costs.
+
+A suite is a set of scenarios and a set of policies, which are settings laid over those of the scenario. Everything is
+counted in virtual time, so the numbers are about decisions, not about a machine: the same seeds give the same bytes
+everywhere, and the digests that stand beside a suite let anybody check that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from supervisor.simulation.bench.percentiles import Summary, summary_of
+from supervisor.simulation.bench.plots import Panel, figure
+from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import BadScenario, Drawn, Scenario, named
+from supervisor.simulation.search.many import Failed, each
+
+__all__ = ["METRICS", "Bench", "Metric", "bench"]
+
+Sample = tuple[float | None, ...]
+
+
+class Metric(NamedTuple):
+    """Something that is counted. ``of``: what one value of its sample is about; ``scale``: how it is drawn."""
+
+    key: str
+    title: str
+    unit: str
+    of: str
+    scale: Any
+    decimals: int
+    meaning: str
+
+
+METRICS: Final = (
+    Metric(
+        "recovery_s",
+        "Time to recover",
+        "seconds (virtual)",
+        "losses",
+        "root",
+        3,
+        "from the loss of a customer's turn to its next completed one; never, where there is none",
+    ),
+    Metric("lost_prompts", "Work lost", "prompts per run", "runs", "linear", 0, "prompts never completed"),
+    Metric("wasted_turns", "Wasted turns", "turns per run", "runs", "linear", 0, "turns launched and not completed"),
+    Metric(
+        "blast_radius",
+        "Blast radius",
+        "other sessions ended",
+        "aborts and failures",
+        "linear",
+        0,
+        "sessions that ended by an abort of, or the failure of, another one",
+    ),
+    Metric("wasted_tokens", "Tokens wasted", "tokens per run", "runs", "root", 0, "tokens of turns not completed"),
+    Metric("wasted_usd", "Money wasted", "US dollars per run", "runs", "root", 4, "the price of those tokens"),
+)
+
+
+class _Ask(NamedTuple):
+    """One run to be made: it travels to another process."""
+
+    scenario: str
+    policy: str
+    overrides: Overrides
+    intensity: float
+    heal_after_s: float
+    seed: int
+
+
+class _Told(NamedTuple):
+    """What one run came to."""
+
+    digest: str
+    samples: dict[str, Sample]
+    problems: tuple[str, ...]
+
+
+class Bench(msgspec.Struct, kw_only=True):
+    """What a suite came to: samples and trouble, by scenario and policy."""
+
+    suite: Suite
+    first_seed: int
+    seeds: int
+    samples: dict[tuple[str, str], dict[str, list[float | None]]] = {}
+    digests: dict[tuple[str, str], Any] = {}
+    problems: list[str] = []
+    """What went wrong in runs, each with its seed: numbers of such a run mean nothing."""
+
+    def take(self, ask: _Ask, told: _Told | Failed) -> None:
+        """Take in one run. They come in the order in which they were asked for."""
+        where = f"{ask.scenario}, {ask.policy}, seed {ask.seed}"
+        if isinstance(told, Failed):
+            self.problems.append(f"{where}: {told.words}")
+            return
+        self.problems += [f"{where}: {one}" for one in told.problems]
+        cell = ask.scenario, ask.policy
+        self.digests.setdefault(cell, blake2b(digest_size=16)).update(told.digest.encode())
+        samples = self.samples.setdefault(cell, {metric.key: [] for metric in METRICS})
+        for key, values in told.samples.items():
+            samples[key] += values
+
+    def summaries(self, scenario: str, policy: str) -> dict[str, Summary]:
+        """Percentiles of everything, in the order of ``METRICS``."""
+        samples = self.samples.get((scenario, policy), {})
+        return {one.key: summary_of(samples.get(one.key, ()), one.decimals) for one in METRICS}
+
+    # ------------------------------------------------------------------ what is written
+    def files(self) -> dict[str, str]:
+        """Everything that is promised to be the same everywhere: names of files, and their text."""
+        drawings = {f"{_stem(one)}.svg": self._drawing(one) for one in self.suite.scenarios}
+        return {f"{self.suite.name}.json": self._json(), **drawings}
+
+    def _json(self) -> str:
+        return json.dumps(self.value(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    def value(self) -> dict[str, Any]:
+        """The whole as JSON has it. ``runs`` is the digest of every step of every run."""
+        return {
+            "suite": self.suite.name,
+            "first_seed": self.first_seed,
+            "seeds": self.seeds,
+            "usd_per_million_tokens": self.suite.usd_per_million_tokens,
+            "heal_after_s": self.suite.heal_after_s,
+            "policies": self.suite.policies,
+            "intensity": {_stem(scenario): under.intensity for scenario, under in self.suite.scenarios.items()},
+            "metrics": {one.key: f"{one.meaning} ({one.unit})" for one in METRICS},
+            "problems": self.problems,
+            "scenarios": {
+                _stem(scenario): {policy: self._cell(scenario, policy) for policy in under.policies}
+                for scenario, under in self.suite.scenarios.items()
+            },
+        }
+
+    def _cell(self, scenario: str, policy: str) -> dict[str, Any]:
+        digest = self.digests.get((scenario, policy))
+        summaries = self.summaries(scenario, policy).items()
+        return {
+            "runs": digest.hexdigest() if digest else "",
+            **{key: msgspec.to_builtins(summary) for key, summary in summaries},
+        }
+
+    def _drawing(self, scenario: str) -> str:
+        last = self.first_seed + self.seeds - 1
+        subtitle = f"{named(scenario).about} Seeds {self.first_seed} to {last}; further left and higher is better."
+        return figure(
+            f"{self.suite.name}: {_stem(scenario)}", subtitle, [self._panel(scenario, one) for one in METRICS]
+        )
+
+    def _panel(self, scenario: str, metric: Metric) -> Panel:
+        cells = {policy: self.samples.get((scenario, policy), {}) for policy in self.suite.scenarios[scenario].policies}
+        samples = {policy: cell.get(metric.key, ()) for policy, cell in cells.items()}
+        return Panel(metric.title, metric.unit, samples, metric.scale, metric.of)
+
+
+def _stem(scenario: str) -> str:
+    return Path(scenario).stem
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+def bench(
+    suite: Suite, *, seeds: int, first_seed: int = 1, jobs: int = 1, told: Callable[[int, int], None] | None = None
+) -> Bench:
+    """Run the suite: every scenario under every policy with every seed. *told* hears how many runs of how many.
+
+    Raises:
+        BadScenario, BadSuite: nothing was run.
+        KeyboardInterrupt: Ctrl-C came first.
+    """
+    result = Bench(suite=suite, first_seed=first_seed, seeds=seeds)
+    asks = list(_asks(suite, range(first_seed, first_seed + seeds)))
+    for ask in asks[::seeds]:
+        _drawn(ask)  # what is wrong with a policy is told now, not in the middle
+    done = 0
+
+    def take(ask: _Ask, answer: _Told | Failed) -> None:
+        nonlocal done
+        done += 1
+        result.take(ask, answer)
+        if told is not None:
+            told(done, len(asks))
+
+    if not each(partial(_run, suite.usd_per_million_tokens), asks, jobs, take):
+        raise KeyboardInterrupt
+    return result
+
+
+def _asks(suite: Suite, seeds: Iterable[int]) -> Iterator[_Ask]:
+    for scenario, under in suite.scenarios.items():
+        for policy in under.policies:
+            for seed in seeds:
+                yield _Ask(scenario, policy, suite.policies[policy], under.intensity, suite.heal_after_s, seed)
+
+
+_scenario = cache(named)
+
+
+def _drawn(ask: _Ask) -> Drawn:
+    """The run that is asked for: customers have no policies of their own."""
+    scenario: Scenario = _scenario(ask.scenario)
+    settings = _laid_over(scenario.settings, ask.overrides)
+    load = scenario.load.model_copy(update={"crossing": 0.0})
+    world = scenario.world.model_copy(update={"heal_after_s": ask.heal_after_s})
+    try:
+        drawn = scenario.model_copy(update={"settings": settings, "load": load, "world": world}).draw(ask.seed)
+    except BadScenario as error:
+        raise BadSuite(f"policy {ask.policy}: {error}") from None
+    return msgspec.structs.replace(drawn, intensity=drawn.intensity * ask.intensity)
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """*above*, and of *below* whatever it leaves open."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(under, Mapping)
+        merged[key] = _laid_over(under, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _run(usd_per_million_tokens: float, ask: _Ask) -> _Told:
+    report = simulate(_drawn(ask))
+    tally, cost = report.tally, report.cost
+    samples: dict[str, Sample] = {
+        "recovery_s": (*tally.recoveries_s, *[None] * tally.unrecovered),
+        "lost_prompts": (tally.unanswered,),
+        "wasted_turns": (cost.wasted_turns,),
+        "blast_radius": cost.reached,
+        "wasted_tokens": (cost.wasted_tokens,),
+        "wasted_usd": (cost.wasted_tokens * usd_per_million_tokens / 1e6,),
+    }
+    return _Told(report.digest, samples, report.problems)

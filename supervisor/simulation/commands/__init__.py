@@ -1,0 +1,3 @@
+"""The commands of ``supervisor simulate``."""
+
+__all__: list[str] = []

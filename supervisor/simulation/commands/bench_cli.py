@@ -1,0 +1,184 @@
+"""``supervisor simulate bench``: run a suite, show it, write it, and hold it against the digests that were kept.
+
+Exit status: 0 done; 1 a run went wrong, or a digest differs; 2 bad input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from supervisor.simulation.commands.options import Progress, as_json, jobs
+from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput
+
+if TYPE_CHECKING:
+    from supervisor.simulation.bench import Bench
+    from supervisor.simulation.bench.suite import Place, Suite
+
+__all__ = ["command"]
+
+SEEDS = 1000
+KEPT_SEEDS = 2
+"""Seeds of the digests that are kept, unless it is said otherwise: as many as a continuous integration has time for."""
+PROBLEMS_SHOWN = 10
+
+
+@click.command("bench")
+@click.option("--suite", "suite_name", default="failures", show_default=True, help="A suite, or a FILE.toml.")
+@click.option("--seeds", type=click.IntRange(min=1), help=f"How many.  [default: {SEEDS}]")
+@click.option("--first-seed", type=click.IntRange(min=0), help="The first of them.  [default: 1]")
+@jobs
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write the JSON and the pictures there.")
+@click.option("--policy", "policies", multiple=True, metavar="NAME=KEY=VALUE,...", help="One more to compare.")
+@click.option("--verify", is_flag=True, help="Hold the files against the digests kept beside the suite.")
+@click.option("--write-digests", is_flag=True, help=f"Keep new digests there ({KEPT_SEEDS} seeds, unless told).")
+@as_json
+def command(
+    suite_name: str,
+    seeds: int | None,
+    first_seed: int | None,
+    jobs: int,
+    out: Path | None,
+    policies: tuple[str, ...],
+    verify: bool,
+    write_digests: bool,
+    as_json: bool,
+) -> int:
+    """Compare policies under failures.
+
+    Every scenario of the suite runs under each of its policies with the same seeds. What comes out is the same, byte
+    for byte, on every machine.
+    """
+    from supervisor.simulation.bench.suite import BadSuite
+    from supervisor.simulation.scenario import BadScenario
+
+    if verify and (write_digests or policies or seeds is not None or first_seed is not None):
+        raise BadInput("--verify: seeds and policies are those of the digests; leave the other options out")
+    try:
+        suite, place = _loaded(suite_name, policies)
+        first_seed, seeds = _range(place, first_seed, seeds, verify=verify, write=write_digests)
+        result = _bench(suite, seeds, first_seed, jobs)
+        files = result.files()
+        if out is not None:
+            _write(out, files)
+        _show(result, as_json=as_json)
+        trouble = [_verified(place, result, files)] if verify else []
+        if write_digests:
+            _keep(place, result, files)
+    except (BadSuite, BadScenario) as error:
+        raise BadInput(str(error)) from None
+    return WORK_FAILED if result.problems or any(trouble) else DONE
+
+
+def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
+    from supervisor.simulation.bench.suite import load_suite, parse_policy, with_policies
+
+    suite, place = load_suite(name)
+    return with_policies(suite, dict(map(parse_policy, policies))), place
+
+
+def _range(place: Place, first_seed: int | None, seeds: int | None, *, verify: bool, write: bool) -> tuple[int, int]:
+    if verify:
+        kept = place.read_digests()
+        return kept.first_seed, kept.seeds
+    usual = KEPT_SEEDS if write else SEEDS
+    return 1 if first_seed is None else first_seed, usual if seeds is None else seeds
+
+
+def _bench(suite: Suite, seeds: int, first_seed: int, jobs: int) -> Bench:
+    from supervisor.simulation.bench import bench
+
+    progress = Progress()
+    try:
+        return bench(
+            suite,
+            seeds=seeds,
+            first_seed=first_seed,
+            jobs=jobs,
+            told=lambda done, of: progress.show(lambda: f"{done} of {of} runs"),
+        )
+    finally:
+        progress.end()
+
+
+def _write(out: Path, files: dict[str, str]) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (out / name).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise BadInput(f"--out: {out} cannot be written to: {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------------------ digests
+def _verified(place: Place, result: Bench, files: dict[str, str]) -> bool:
+    """Whether a file is another than it was; each is named."""
+    from supervisor.simulation.bench.suite import digests_of
+
+    kept, now = place.read_digests().by_file, digests_of(result.first_seed, result.seeds, files).by_file
+    differing = [name for name in sorted({*kept, *now}) if kept.get(name) != now.get(name)]
+    for name in differing:
+        _warn(f"{name}: {now.get(name, 'not there')} now, {kept.get(name, 'not there')} in the digests")
+    if not differing:
+        _warn(f"{len(now)} files are as they were")
+    return bool(differing)
+
+
+def _keep(place: Place, result: Bench, files: dict[str, str]) -> None:
+    from supervisor.simulation.bench.suite import digests_of
+
+    if result.problems:
+        _warn("no digests are kept of runs that went wrong")
+        return
+    place.write_digests(digests_of(result.first_seed, result.seeds, files))
+
+
+def _warn(words: str) -> None:
+    click.echo(words, err=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ showing
+def _show(result: Bench, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result.value(), sort_keys=True))
+    else:
+        _show_tables(result)
+    for words in result.problems[:PROBLEMS_SHOWN]:
+        _warn(words)
+    if len(result.problems) > PROBLEMS_SHOWN:
+        _warn(f"and {len(result.problems) - PROBLEMS_SHOWN} more")
+
+
+def _show_tables(result: Bench) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from supervisor.simulation.bench import METRICS
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160)
+    last = result.first_seed + result.seeds - 1
+    for scenario, under in result.suite.scenarios.items():
+        title = f"{scenario}, seeds {result.first_seed} to {last}: p50 / p90 / p99 / max"
+        table = Table("policy", *(f"{one.title}\n{one.unit}" for one in METRICS), title=title, title_justify="left")
+        for policy in under.policies:
+            summaries = result.summaries(scenario, policy)
+            table.add_row(policy, *(_cell(summaries[one.key], one.decimals) for one in METRICS))
+        console.print(table)
+
+
+def _cell(summary: Any, decimals: int) -> str:
+    if summary.count == 0:
+        return "none"
+    return " / ".join(_short(one, decimals) for one in (summary.p50, summary.p90, summary.p99, summary.max))
+
+
+def _short(value: float | None, decimals: int) -> str:
+    if value is None:
+        return "never"
+    if value >= 10_000:
+        return f"{value / 1000:.0f}k"
+    return f"{value:.{min(decimals, 2 if value < 10 else 1)}f}"

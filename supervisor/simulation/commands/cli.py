@@ -1,0 +1,167 @@
+"""``supervisor simulate``: one run of one seed; and the commands over many runs, each in a room of its own.
+
+A command of many runs is a module ``NAME_cli.py`` with one click command, named in ``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import click
+import msgspec
+
+from supervisor.simulation.commands import bench_cli, disk_cli, hunt_cli, prove_cli, shrink_cli, soak_cli, sweep_cli
+from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule
+from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.running import Report, simulate
+from supervisor.simulation.scenario import BadScenario
+from supervisor.surfaces.failure import BadInput
+
+__all__ = ["group"]
+
+COMMANDS = (
+    soak_cli.command,
+    prove_cli.command,
+    sweep_cli.command,
+    shrink_cli.command,
+    hunt_cli.command,
+    disk_cli.command,
+    bench_cli.command,
+)
+SHOWN = 10
+"""Problems that are printed with their words; JSON has those that the oracle kept."""
+LOOK = 4096
+"""Steps between two looks at the watch."""
+KIB_PER_MIB = 1024
+
+
+class _Group(click.Group):
+    """Errors of a scenario are bad input, whoever finds them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BadScenario as error:
+            raise BadInput(str(error)) from None
+
+
+@click.group("simulate", cls=_Group, invoke_without_command=True)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="The run.")
+@scenario
+@click.option("--sessions", type=click.IntRange(1, 10**6), metavar="N", help="How many customers, one session each.")
+@click.option("--hours", type=click.FloatRange(0, 10_000), metavar="H", help="Their turns are spread over H hours.")
+@schedule
+@click.option("--trace", is_flag=True, help="Print every line of the trace (with --json: on standard error).")
+@as_json
+@click.pass_context
+def group(
+    context: click.Context,
+    seed: int | None,
+    scenario: str | None,
+    sessions: int | None,
+    hours: float | None,
+    schedule: str | None,
+    trace: bool,
+    as_json: bool,
+) -> int:
+    """Run the supervisor in a simulated world, in virtual time: one seed is one run, to the bit.
+
+    Without a command, one run: `supervisor simulate --seed 1`. Exit status 1 if anything happened that must not.
+    """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return 0
+    if hours is not None and not isfinite(hours):
+        raise BadInput(f"--hours: {hours} is no time; give hours, 0 to 10000")
+    wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
+    return _run(wanted, _teller(as_json) if trace else None, as_json=as_json)
+
+
+for one in COMMANDS:
+    group.add_command(one)
+
+
+def _refuse_options(context: click.Context) -> None:
+    """An option of one run before a command would do nothing, in silence."""
+    for name in context.params:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            option = f"--{name.removeprefix('as_')}"
+            raise BadInput(f"{option}: stands before {context.invoked_subcommand}; options of a command follow it")
+
+
+def _teller(as_json: bool) -> Callable[[str], None]:
+    stream = sys.stderr if as_json else sys.stdout
+    return lambda line: print(line, file=stream)
+
+
+# -------------------------------------------------------------------------------------------------------- one run
+def _run(wanted: Wanted, tell: Callable[[str], None] | None, *, as_json: bool) -> int:
+    drawn = wanted.draw()
+    watch = _Watch()
+    try:
+        report = simulate(drawn, tell=tell, before_step=watch.step)
+    except KeyboardInterrupt:
+        return finish(
+            {"seed": drawn.seed, "steps": watch.steps},
+            f"{watch.steps} steps",
+            as_json=as_json,
+            good=True,
+            complete=False,
+        )
+    finally:
+        watch.progress.end()
+    line = wanted.with_seed(report.seed).line()
+    answer = _told(report) | ({"reproduce": line} if report.violations else {})
+    return finish(answer, _text(report, line, watch.progress.took_s), as_json=as_json, good=not report.violations)
+
+
+class _Watch:
+    """Looks on at the steps of a run."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self.steps = 0
+
+    def step(self, number: int) -> None:
+        self.steps = number
+        if number % LOOK == 0:
+            self.progress.show(lambda: f"{number} steps")
+
+
+def _told(report: Report) -> dict[str, Any]:
+    """A report as JSON: only what the seed decides."""
+    told: dict[str, Any] = json.loads(msgspec.json.encode(report))
+    return {name: value for name, value in told.items() if name not in ("struck", "reached")}
+
+
+def _text(report: Report, line: str, took_s: float) -> str:
+    tally = report.tally
+    rates = f"{report.simulated_s / took_s:.0f} simulated seconds and {report.steps / took_s:.0f} steps per second"
+    memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MIB
+    prompts = f"{tally.completed} completed, {tally.failed} failed, {tally.aborted} aborted, {tally.lost} lost"
+    lines = [
+        f"{report.scenario}, seed {report.seed}, {report.schedule}: {report.violations or 'no'} violations",
+        f"  sessions   {report.sessions} ({_counts(report.ended)}), of {report.lives} supervisors",
+        f"  prompts    {prompts}",
+        f"  faults     {sum(report.faults.values())} ({_counts(report.faults)})",
+        f"  time       {report.simulated_s:.1f} s simulated, {report.steps} steps, {report.records} records",
+        f"  measured   {took_s:.2f} s: {rates}; {memory_mib:.0f} MiB at most",
+        f"  digest     {report.digest}",
+    ]
+    if report.violations:
+        shown = report.problems[:SHOWN]
+        more = report.violations - len(shown)
+        lines += ["", *(f"  {one}" for one in shown), *([f"  and {more} more"] if more else []), "", f"again: {line}"]
+    return "\n".join(lines)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return (
+        ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+        or "none"
+    )

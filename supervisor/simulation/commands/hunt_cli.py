@@ -1,0 +1,73 @@
+"""``supervisor simulate hunt``: the planted bugs, and what it took to find each. It plants nothing here."""
+
+from __future__ import annotations
+
+import os
+from math import isnan
+
+import click
+import msgspec
+
+from supervisor.simulation.search.hunt import BUDGET_S, RUNS_MAX, BadCatalogue, Found, Hunted, chosen, control, hunt
+
+__all__ = ["command"]
+
+BUDGET_MOST_S = 86_400.0
+
+
+@click.command("hunt")
+@click.option("--bug", "names", multiple=True, metavar="NAME", help="Only this bug; may be repeated.")
+@click.option("--third", type=click.IntRange(0, 2), help="Only every third bug, from the first, second or third on.")
+@click.option("--seeds", type=click.IntRange(1), default=RUNS_MAX, show_default=True, help="Most runs for each bug.")
+@click.option(
+    "--budget-s",
+    type=click.FloatRange(1.0, BUDGET_MOST_S),
+    default=BUDGET_S,
+    show_default=True,
+    help="CPU seconds each.",
+)
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="Hunts at a time.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each bug, and one for the control.")
+def command(names: tuple[str, ...], third: int | None, seeds: int, budget_s: float, jobs: int, as_json: bool) -> None:
+    """Plant one bug after the other in interpreters of their own, and count the runs until each is noticed.
+
+    The exit status is 1 where one was not found, or where the control (the same runs without a bug) found something.
+    """
+    if isnan(budget_s):  # in no range, and click lets it pass
+        raise click.UsageError(f"--budget-s: nan is no time; give CPU seconds, 1 to {BUDGET_MOST_S:g}")
+    try:
+        bugs = chosen(names, third)
+        hunted = hunt(bugs, seeds=seeds, budget_s=budget_s, jobs=jobs, tell=_json if as_json else _line)
+    except BadCatalogue as error:
+        raise click.UsageError(str(error)) from None
+    clean = control(hunted, budget_s=budget_s * max(1, len(bugs)))
+    missed = [one.bug for one in hunted if not one.result.found]
+    if as_json:
+        click.echo(msgspec.json.encode({"control": clean, "missed": missed}).decode())
+    else:
+        _summary(hunted, missed, clean)
+    raise SystemExit(1 if missed or not clean.clean else 0)
+
+
+def _json(hunted: Hunted) -> None:
+    click.echo(msgspec.json.encode(hunted).decode())
+
+
+def _line(hunted: Hunted) -> None:
+    result = hunted.result
+    what = result.problems[0] if result.problems else "nothing was violated"
+    if result.broken:
+        what += f"; {len(result.broken)} runs broke: {result.broken[0]}"
+    how = "found " if result.found else "MISSED"
+    cost = f"{result.runs:4d} runs {result.cpu_s:6.1f} s"
+    click.echo(f"{hunted.invariant:2d} {hunted.bug:32s} {how} {cost}  {what[:240]}")
+
+
+def _summary(hunted: list[Hunted], missed: list[str], clean: Found) -> None:
+    found = len(hunted) - len(missed)
+    spent_s = sum(one.result.cpu_s for one in hunted)
+    click.echo(f"{found} of {len(hunted)} bugs found, in {spent_s:.0f} CPU s; not found: {', '.join(missed) or 'none'}")
+    broke = sum(len(one.result.broken) for one in hunted)
+    click.echo(f"runs that broke or had no end, and so said nothing: {broke}")
+    words = next(iter(clean.problems + clean.broken), "nothing")
+    click.echo(f"control: {clean.runs} runs without a bug: {words}")

@@ -1,0 +1,86 @@
+"""What the commands of the simulator have in common: their options, their progress, and how they end.
+
+Progress goes to a terminal only, on standard error. What a seed decides stands by itself in a command's JSON; what the
+machine had to do with it (seconds, memory) stands under ``measured``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from time import monotonic  # by name: `time` refuses it while a run goes on
+from typing import Any
+
+import click
+
+from supervisor.simulation.engine import Schedule
+from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED
+
+__all__ = ["Progress", "as_json", "finish", "first_seed", "jobs", "scenario", "schedule", "seeds"]
+
+BETWEEN_S = 0.2
+"""Between two looks at the progress, in real seconds."""
+BLANK = "\r\x1b[K"
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+scenario = click.option(
+    "--scenario", metavar="NAME|FILE.toml", help="What happens: a scenario of the library, or one of a file."
+)
+schedule = click.option(
+    "--schedule", type=click.Choice([one.value for one in Schedule]), help="Who orders the steps; the seed draws one."
+)
+first_seed = click.option(
+    "--first-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S", help="The first of them."
+)
+jobs = click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    default=lambda: os.cpu_count() or 1,
+    show_default="one per processor",
+    metavar="J",
+    help="How many processes.",
+)
+
+
+def seeds(default: int) -> Callable[[Any], Any]:
+    """How many seeds."""
+    return click.option(
+        "--seeds", type=click.IntRange(1, 10**9), default=default, show_default=True, metavar="N", help="How many."
+    )
+
+
+class Progress:
+    """A line on a terminal that says how far it is; elsewhere, nothing. Also the watch: ``took_s``, real seconds."""
+
+    def __init__(self) -> None:
+        self._begun = monotonic()
+        self._shown = 0.0
+        self._on = sys.stderr.isatty()
+
+    @property
+    def took_s(self) -> float:
+        return monotonic() - self._begun
+
+    def show(self, words: Callable[[], str]) -> None:
+        """Show these words, unless others were shown just now."""
+        if self._on and self.took_s - self._shown >= BETWEEN_S:
+            self._shown = self.took_s
+            click.echo(f"{BLANK}{words()}", nl=False, err=True)
+
+    def end(self) -> None:
+        """Wipe it away."""
+        if self._shown:
+            click.echo(BLANK, nl=False, err=True)
+
+
+def finish(answer: dict[str, Any], text: str, *, as_json: bool, good: bool, complete: bool = True) -> int:
+    """Print the answer; the exit status."""
+    if not complete:
+        answer = {**answer, "interrupted": True}
+        text = f"interrupted; what was reached until then:\n{text}"
+    click.echo(json.dumps(answer, ensure_ascii=False) if as_json else text)
+    if not good:
+        return WORK_FAILED
+    return DONE if complete else INTERRUPTED

@@ -1,0 +1,111 @@
+"""``supervisor simulate shrink``: a failing run made small, and kept as a scenario that is a regression test."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule
+from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.commands.written import written
+from supervisor.simulation.search.shrink import NothingViolated, Shrunk, shrink
+from supervisor.surfaces.failure import BadInput
+
+__all__ = ["command"]
+
+
+@click.command("shrink")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="The run that failed.")
+@scenario
+@click.option("--sessions", type=click.IntRange(1, 10**6), metavar="N", help="As it was run.")
+@click.option("--hours", type=click.FloatRange(0, 10_000), metavar="H", help="As it was run.")
+@schedule
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE.toml", help="Keep it as a scenario.")
+@click.option("--within", "within_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS")
+@as_json
+def command(
+    seed: int | None,
+    scenario: str | None,
+    sessions: int | None,
+    hours: float | None,
+    schedule: str | None,
+    save: Path | None,
+    within_s: float,
+    as_json: bool,
+) -> int:
+    """Make a failing run small: fewer faults, then less work, as long as the same invariant is violated.
+
+    A saved scenario holds the seed and exactly the faults that are needed: `supervisor simulate --scenario FILE.toml`.
+    """
+    if save is not None and save.suffix != ".toml":
+        raise BadInput(f"--save: {str(save)!r} is no scenario's name; let it end in .toml")
+    wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
+    shrunk, took_s = _shrunk(wanted, within_s)
+    if save is not None:
+        _save(save, shrunk, wanted.with_seed(shrunk.seed))
+    answer = {**_told(shrunk, save), "measured": {"took_s": round(took_s, 3)}}
+    return finish(answer, _text(shrunk, save, took_s), as_json=as_json, good=True)
+
+
+def _shrunk(wanted: Wanted, within_s: float) -> tuple[Shrunk, float]:
+    drawn = wanted.draw()
+    scenario = wanted.read()
+    if wanted.schedule is not None:
+        world = scenario.world.model_copy(update={"schedules": (drawn.schedule,)})
+        scenario = scenario.model_copy(update={"world": world})
+    progress = Progress()
+    try:
+        shrunk = shrink(
+            scenario,
+            drawn.seed,
+            lambda: progress.took_s < within_s,
+            lambda runs: progress.show(lambda: f"{runs} runs"),
+        )
+    except NothingViolated as error:
+        raise BadInput(f"--seed: {error}; `supervisor simulate soak` looks for seeds that fail") from None
+    finally:
+        progress.end()
+    return shrunk, progress.took_s
+
+
+def _save(path: Path, shrunk: Shrunk, found: Wanted) -> None:
+    comment = f"{shrunk.problem}\nFound by: {found.line()}\nAgain:    {_line(path)}"
+    try:
+        path.write_text(written(shrunk.scenario, comment), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"--save: {str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def _line(path: Path) -> str:
+    return shlex.join(["supervisor", "simulate", "--scenario", str(path)])
+
+
+def _told(shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
+    return {
+        "seed": shrunk.seed,
+        "invariant": shrunk.invariant,
+        "problem": shrunk.problem,
+        "faults_before": shrunk.faults_before,
+        "faults": list(shrunk.faults),
+        "load": shrunk.scenario.load.model_dump(mode="json"),
+        "operators": shrunk.scenario.world.operators,
+        "runs": shrunk.runs,
+        "minimal": shrunk.minimal,
+        "reproduce": None if save is None else _line(save),
+    }
+
+
+def _text(shrunk: Shrunk, save: Path | None, took_s: float) -> str:
+    load, operators = shrunk.scenario.load, shrunk.scenario.world.operators
+    lines = [
+        f"{shrunk.problem}",
+        f"  faults     {len(shrunk.faults)} of {shrunk.faults_before}{'' if shrunk.minimal else ' (not minimal yet)'}",
+        *(f"    {one}" for one in shrunk.faults),
+        f"  load       {load.customers} customers, {load.turns} turns each, {operators} operators",
+        f"  measured   {shrunk.runs} runs, {took_s:.1f} s",
+        f"again: {_line(save)}" if save is not None else "keep it with --save FILE.toml",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""``supervisor simulate soak``: many seeds, and what they reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from supervisor.simulation.commands.options import Progress, as_json, finish, first_seed, jobs, scenario, seeds
+from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.search.soak import Soak, soak
+
+__all__ = ["command"]
+
+SHOWN = 20
+"""Failing seeds that are printed; JSON has them all."""
+
+
+@click.command("soak")
+@seeds(1000)
+@first_seed
+@jobs
+@scenario
+@click.option("--must-reach", type=click.Choice(["all"]), help="Fail if a fault, a transition or an abort never came.")
+@as_json
+def command(seeds: int, first_seed: int, jobs: int, scenario: str | None, must_reach: str | None, as_json: bool) -> int:
+    """Run many seeds, and say what was violated and what was reached.
+
+    Exit status 1 if anything was violated, or reached that is listed as unreachable, or, with --must-reach all,
+    anything was not reached.
+    """
+    progress = Progress()
+    wanted = Wanted(scenario=scenario)
+    try:
+        total, complete = soak(
+            wanted,
+            range(first_seed, first_seed + seeds),
+            jobs,
+            lambda sums: progress.show(lambda: f"{sums.scenarios} of {seeds}, {sums.violations} violations"),
+        )
+    finally:
+        progress.end()
+    good = not total.violations and not total.surprises and not (must_reach and total.not_reached)
+    return finish(
+        _told(total, progress.took_s), _text(total, progress.took_s), as_json=as_json, good=good, complete=complete
+    )
+
+
+def _told(total: Soak, took_s: float) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(total)
+    told["reached"] = dict(sorted(total.reached.items()))
+    lists = {"not_reached": total.not_reached, "surprises": total.surprises}
+    return {**told, **lists, "measured": {"took_s": round(took_s, 3)}}
+
+
+def _text(total: Soak, took_s: float) -> str:
+    hours, reached = total.simulated_s / 3600, len(total.reached)
+    lines = [
+        f"{total.scenarios} runs: {total.violations or 'no'} violations",
+        f"  {total.sessions} sessions, {hours:.1f} simulated hours, {total.steps} steps, {total.faults} faults",
+        f"  reached {reached} of what is counted; not reached: {len(total.not_reached) or 'nothing'}",
+        *(f"    {name}" for name in total.not_reached),
+        *(f"  reached although it is listed as unreachable: {name}" for name in total.surprises),
+        f"  measured: {took_s:.1f} s, {total.scenarios / took_s * 60:.0f} runs per minute",
+    ]
+    for one in total.failing[:SHOWN]:
+        lines += [f"  {one.problem}", f"    again: {one.reproduce}"]
+    if len(total.failing) > SHOWN:
+        lines.append(f"  and {len(total.failing) - SHOWN} failing seeds more")
+    return "\n".join(lines)

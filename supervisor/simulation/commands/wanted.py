@@ -1,0 +1,82 @@
+"""Which run is wanted: a scenario by name, a seed, and what the command line changes about it; and the line that asks
+for it again.
+
+Small and made of plain values: this is what other processes are given to work on.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+import msgspec
+
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
+
+__all__ = ["Wanted"]
+
+SCENARIO = "swarm"
+LOADED_SCENARIO = "day"
+"""Where a load is asked for: a scenario whose bounds were made for many sessions and long hours."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Args:
+        scenario: a name of the library, or a file; the library's ``swarm``, or ``day`` where a load is given.
+        seed: the run; the scenario's own if it has one.
+        sessions: customers, each of whom wants a session of its own.
+        hours: virtual hours over which their turns are spread.
+        schedule: who decides the order of steps; drawn, if it is left out.
+    """
+
+    scenario: str | None = None
+    seed: int | None = None
+    sessions: int | None = None
+    hours: float | None = None
+    schedule: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the scenario is asked for by."""
+        if self.scenario is not None:
+            return self.scenario
+        return SCENARIO if self.sessions is None and self.hours is None else LOADED_SCENARIO
+
+    def with_seed(self, seed: int) -> Wanted:
+        """The same with that seed."""
+        return msgspec.structs.replace(self, seed=seed)
+
+    def read(self) -> Scenario:
+        """The scenario, with the load that is wanted.
+
+        Raises:
+            BadScenario: there is no such scenario.
+        """
+        scenario = named(self.name)
+        load = {"customers": self.sessions, "hours": self.hours}
+        changed = {field: value for field, value in load.items() if value is not None}
+        return scenario.model_copy(update={"load": Load.model_validate({**scenario.load.model_dump(), **changed})})
+
+    def draw(self) -> Drawn:
+        """What the seed makes of it.
+
+        Raises:
+            BadScenario: there is no such scenario, or it needs a seed.
+        """
+        scenario = self.read()
+        seed = scenario.world.seed if self.seed is None else self.seed
+        if seed is None:
+            raise BadScenario(f"--seed: is missing, and {self.name} has none of its own; name a run, e.g. --seed 1")
+        drawn = scenario.draw(seed)
+        return drawn if self.schedule is None else msgspec.structs.replace(drawn, schedule=Schedule(self.schedule))
+
+    def line(self) -> str:
+        """The command line that runs exactly this."""
+        words = ["supervisor", "simulate"]
+        for field in ("scenario", "seed", "sessions", "hours", "schedule"):
+            value = getattr(self, field)
+            if value is not None:
+                words += [f"--{field}", str(value)]  # of a float, every digit
+        return shlex.join(words)

@@ -1,0 +1,104 @@
+"""What a run reached: transitions, and aborts by level and by the state of the session that they met.
+
+A search that never reaches a state has shown nothing about it. What must be reached is read from the tables; what
+cannot be, today, is listed here with the reason, and reaching it all the same is a mistake in that list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from supervisor.lifecycles import MACHINES
+from supervisor.lifecycles.session import Session
+from supervisor.simulation.faults import FAULTS
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+
+__all__ = ["UNREACHABLE", "Coverage", "to_reach"]
+
+WIRED: Final = ("session", "turn", "agent", "task")
+"""The machines that the runtime runs; nothing runs the others yet."""
+
+_NOBODY: Final = "nothing plans, splits, blocks, approves, retries or recovers tasks yet: a plan runs each of them once"
+_LINKS: Final = "the links close a compaction before they tell of the end of its turn, and begin none after it"
+_NO_CALL: Final = "no call is open there: a session is there before its turn's agent is ready, or after its turn"
+
+UNREACHABLE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "task: PLANNED approved OPEN",
+            "task: PLANNED rejected CANCELLED",
+            "task: OPEN split WAITING_FOR_SUBTASKS",
+            "task: CLAIMED completed DONE",
+            "task: CLAIMED split WAITING_FOR_SUBTASKS",
+            "task: CLAIMED blocked BLOCKED",
+            "task: IN_PROGRESS blocked BLOCKED",
+            "task: IN_PROGRESS split WAITING_FOR_SUBTASKS",
+            "task: IN_PROGRESS requeued OPEN",
+            "task: ORPHANED recovered DONE",
+            "task: ORPHANED requeued OPEN",
+            "task: BLOCKED unblocked OPEN",
+            "task: BLOCKED cancelled CANCELLED",
+            "task: WAITING_FOR_SUBTASKS subtasks_completed DONE",
+            "task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED",
+            "task: WAITING_FOR_SUBTASKS cancelled CANCELLED",
+            "task: WAITING_FOR_SUBTASKS subtask_failed BLOCKED",
+            "task: FAILED retried OPEN",
+            "task: DONE verification_rejected FAILED",
+            "task: DONE approval_requested PENDING_APPROVAL",
+            "task: PENDING_APPROVAL approval_granted CLOSED",
+            "task: PENDING_APPROVAL approval_denied FAILED",
+            "task: PENDING_APPROVAL cancelled CANCELLED",
+        ),
+        _NOBODY,
+    ),
+    **dict.fromkeys(("turn: COMPACTING verify_requested RUNNING", "turn: VERIFYING compact_needed RUNNING"), _LINKS),
+    **dict.fromkeys(("abort: tool in Initializing",), _NO_CALL),
+    "session: Initializing TurnReaped Initializing": "nothing fails a turn before its session has a worktree",
+}
+"""What no run can reach today, and why."""
+
+
+class Coverage:
+    """Counts of what was reached, by name."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self._states: dict[str, str] = {}
+
+    def record(self, record: LifecycleEvent) -> None:
+        """Take in a durable record."""
+        if record.outcome == "transition":
+            self._count(f"{record.entity_type}: {record.from_status} {record.event} {record.to_status}")
+            if record.entity_type == "session":
+                self._states[record.entity_id] = record.to_status
+        elif record.outcome == "born" and record.entity_type == "session":
+            self._states[record.entity_id] = record.to_status
+        elif record.event == "AbortRecord" and not record.metadata.get("policy_edge"):
+            self._abort(record)
+
+    def _abort(self, record: LifecycleEvent) -> None:
+        """Whom an abort was for, not whom it reached by a policy edge: those are other levels, which nobody named."""
+        session_id = record.entity_id.partition(":")[0]
+        state = self._states.get(session_id)
+        if state is not None:
+            self._count(f"abort: {record.metadata.get('scope')} in {state}")
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+def to_reach() -> list[str]:
+    """Everything that a soak must reach, by name, in a fixed order."""
+    return [one for one in _everything() if one not in UNREACHABLE]
+
+
+def _everything() -> Iterable[str]:
+    for kind in FAULTS:
+        yield f"fault: {kind}"
+    for name in WIRED:
+        for rule in MACHINES[name].rules:
+            yield f"{name}: {rule.source.value} {rule.on.name()} {rule.target.value}"
+    for scope in AbortScope:
+        for state in Session:
+            yield f"abort: {scope.value} in {state.value}"

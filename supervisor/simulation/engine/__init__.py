@@ -1,0 +1,177 @@
+"""The one entrance: run an async program in virtual time, under a seed and a schedule, sealed off from the world.
+
+The program cannot tell: it is plain anyio on asyncio or trio. Same seed, same order of steps, in every process. The
+automatic collector is off meanwhile, since finalizers would run at moments that no seed decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from supervisor.simulation.engine.errors import Deadlock, EngineError, HorizonReached, Livelock, SimulationEscape
+from supervisor.simulation.engine.hermetic import hermetic
+from supervisor.simulation.engine.loop import LIVELOCK_STEPS, SimulatedLoop
+from supervisor.simulation.engine.schedule import Schedule
+
+__all__ = [
+    "Deadlock",
+    "EngineError",
+    "HorizonReached",
+    "Livelock",
+    "Ran",
+    "Schedule",
+    "SimulationEscape",
+    "leap",
+    "run",
+]
+
+_T = TypeVar("_T")
+BeforeStep = Callable[[int], None]
+Main = Callable[[], Awaitable[_T]]
+
+
+@dataclass
+class Ran(Generic[_T]):
+    """What a run came to. It went well if there is no *error* and nothing *unhandled*."""
+
+    value: _T | None = None
+    error: BaseException | None = None
+    """An :class:`EngineError`, or what the program raised; a group of one is that one."""
+    steps: int = 0
+    time_jumps: int = 0
+    simulated_s: float = 0.0
+    unhandled: list[str] = field(default_factory=list)
+    """What nobody in the program handled: a callback that raised, a task whose error nobody looked at."""
+
+
+def run(
+    main: Main[_T],
+    *,
+    seed: int,
+    schedule: Schedule,
+    horizon_s: float,
+    grain_s: float = 0.0,
+    livelock_steps: int = LIVELOCK_STEPS,
+    before_step: BeforeStep | None = None,
+) -> Ran[_T]:
+    """Run *main* to its end.
+
+    Args:
+        seed: the run.
+        schedule: the order of steps.
+        horizon_s: virtual seconds it has.
+        grain_s: timers are rounded up to multiples of it, so that more happens at once; 0 is exact.
+        livelock_steps: steps at one moment that are an error.
+        before_step: called before each step with its number, from 1; what it raises is the run's error.
+
+    Raises:
+        ValueError: a number that makes no sense.
+        RuntimeError: an event loop runs already.
+        KeyboardInterrupt: nothing else of what happens within comes out of here but in :attr:`Ran.error`.
+    """
+    _check(horizon_s, grain_s, livelock_steps)
+    options: dict[str, Any] = {
+        "horizon_s": horizon_s,
+        "grain_s": grain_s,
+        "livelock_steps": livelock_steps,
+        "before_step": before_step,
+    }
+    on_engine = _on_trio if schedule is Schedule.TRIO else _on_loop
+    ran: Ran[_T] = Ran()
+    with _uncollected():
+        on_engine(main, ran, seed, schedule, options)
+    return ran
+
+
+def leap(seconds: float) -> None:
+    """From within a run: the machine slept that long, for everybody at once."""
+    trio = sys.modules.get("trio")
+    in_trio = trio is not None and trio.lowlevel.in_trio_run()
+    clock: Any = trio.lowlevel.current_clock() if in_trio else asyncio.get_running_loop()  # type: ignore[union-attr]
+    clock.leap(seconds)
+
+
+def _check(horizon_s: float, grain_s: float, livelock_steps: int) -> None:
+    if not horizon_s > 0:
+        raise ValueError(f"horizon_s is {horizon_s}: give the run more than 0 virtual seconds")
+    if not 0 <= grain_s < float("inf"):
+        raise ValueError(f"grain_s is {grain_s}: give 0 for exact timers, or the seconds they are rounded up to")
+    if livelock_steps < 1:
+        raise ValueError(f"livelock_steps is {livelock_steps}: give at least 1 step")
+    trio = sys.modules.get("trio")
+    if asyncio._get_running_loop() is not None or (trio is not None and trio.lowlevel.in_trio_run()):
+        raise RuntimeError("a simulation runs on an engine of its own: start it outside of every event loop")
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect nothing meanwhile, and then only what came up meanwhile: a full collection costs more than a run."""
+    enabled, freeze = gc.isenabled(), gc.get_freeze_count() == 0
+    gc.disable()
+    if freeze:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if freeze:
+            gc.unfreeze()
+        if enabled:
+            gc.enable()
+
+
+def _on_loop(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
+    loop = SimulatedLoop(seed, schedule, **options)  # type: ignore[abstract]  # the rest is set by name
+    _guarded(main, ran, "asyncio", {"loop_factory": lambda: loop})
+    ran.steps, ran.time_jumps, ran.simulated_s = loop.steps, loop.time_jumps, loop.time()
+    ran.unhandled = loop.unhandled
+
+
+def _on_trio(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
+    from supervisor.simulation.engine.trio_engine import TrioEngine, seeded
+
+    engine = TrioEngine(**options)
+
+    @functools.wraps(main)
+    async def within() -> _T:
+        return await engine.run(main)
+
+    with seeded(seed):
+        _guarded(within, ran, "trio", {"clock": engine, "instruments": [engine]})
+    engine.close()
+    if engine.failed is not None and not isinstance(ran.error, SimulationEscape):
+        ran.error = engine.failed
+    ran.steps, ran.time_jumps, ran.simulated_s = engine.steps, engine.time_jumps, engine.now_s
+
+
+def _guarded(main: Main[_T], ran: Ran[_T], backend: str, options: dict[str, Any]) -> None:
+    """Run it; the guard is up from when the backend has what it needs of the world until everything has unwound."""
+    up = contextlib.ExitStack()
+
+    @functools.wraps(main)  # tasks are named after it
+    async def within() -> _T:
+        up.enter_context(hermetic())
+        return await main()
+
+    try:
+        with up:
+            ran.value = anyio.run(within, backend=backend, backend_options=options)
+    except BaseException as error:
+        ran.error = _leaf(error)
+    if isinstance(ran.error, KeyboardInterrupt):
+        raise ran.error
+
+
+def _leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

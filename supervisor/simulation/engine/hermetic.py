@@ -1,0 +1,219 @@
+"""The guard: while a simulation runs, touching the real world is an error, and the run fails even if it is swallowed.
+
+What the interpreter audits (sockets, processes, files opened for writing; PEP 578) is refused by an audit hook, which
+cannot be taken out again and is switched by whether a guard is up. What it does not audit (clocks, chance, threads) is
+replaced for as long. Only the thread that put the guard up is held to it; a second one cannot be started under it.
+
+What stays unseen, because it is C that calls no Python: ``datetime.now()`` and ``utcnow()``, ``from time import time``
+where it was imported before, an extension module that opens files itself (apsw), and what differs between two machines
+without being chance (the process id, the environment, the order of a directory).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import signal
+import sys
+import sysconfig
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+from supervisor.simulation.engine.errors import SimulationEscape
+from supervisor.simulation.engine.standing import place_of
+
+__all__ = ["Guard", "escape", "hermetic"]
+
+REFUSED = (
+    *("socket.", "subprocess.", "shutil.", "tempfile.", "urllib.", "sqlite3.", "pty.", "webbrowser.", "syslog."),
+    *("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.putenv", "os.unsetenv"),
+    *("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.utime"),
+    *("os.chmod", "os.chown", "os.chdir", "os.setxattr", "os.removexattr", "os.lockf", "fcntl."),
+    *("_thread.start", "signal.pthread_kill"),
+)
+"""Audit events by their beginnings. Reading is no escape: a module that is imported late is read."""
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+ENTROPY = frozenset({"/dev/random", "/dev/urandom", "/dev/hwrng"})
+
+CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+NOW_WITHOUT_ARGUMENT = ("localtime", "gmtime", "ctime")
+SHARED_CHANCE = tuple(
+    name for name in random.__all__ if isinstance(getattr(getattr(random, name), "__self__", None), random.Random)
+)
+"""The functions of the module ``random``: one generator for the whole process, seeded by the system."""
+
+LOGGER = "supervisor"
+"""Silent under the guard: a log record reads the clock."""
+
+
+class Guard:
+    """One guard that is up, and what it caught."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.escapes: list[SimulationEscape] = []
+
+
+_guards: list[Guard] = []
+_hooked = False
+_verdicts: dict[str, bool] = {}
+"""What has been decided about an audit event, by its name: they are many."""
+
+
+@contextlib.contextmanager
+def hermetic() -> Iterator[Guard]:
+    """Put the guard up.
+
+    Raises:
+        SimulationEscape: the first one, at the end, whatever else the guarded code raised or swallowed, but for
+            ``KeyboardInterrupt``.
+    """
+    with contextlib.ExitStack() as undo:
+        if not _guards:
+            _install_hook()
+            _quieten(undo)
+            _set_traps(undo)
+        guard = Guard()
+        _guards.append(guard)
+        undo.callback(_guards.remove, guard)
+        try:
+            yield guard
+        except KeyboardInterrupt:
+            guard.escapes.clear()
+            raise
+        finally:
+            if guard.escapes:
+                raise guard.escapes[0]
+
+
+def escape(what: str) -> NoReturn:
+    """Something of the real world was touched: remember it, and refuse.
+
+    Raises:
+        SimulationEscape: always; it says who called.
+    """
+    error = SimulationEscape(f"{what} is not simulated; it was reached from {_caller()}")
+    if _guards:
+        _guards[-1].escapes.append(error)
+    raise error
+
+
+# ---------------------------------------------------------------------------------------------------- who called
+_STDLIB = sysconfig.get_path("stdlib")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def _caller() -> str:
+    """The innermost frame that is neither this file nor the standard library; else the innermost but this file."""
+    frames = [one for one in _frames(sys._getframe(1)) if one.f_code.co_filename != __file__]
+    own = [one for one in frames if not _is_stdlib(one.f_code.co_filename)]
+    return next((place_of(one.f_code, one.f_lineno) for one in (own or frames)), "nowhere")
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_stdlib(path: str) -> bool:
+    installed = any(part in path for part in _INSTALLED)
+    return path.startswith("<frozen") or (path.startswith(_STDLIB) and not installed)
+
+
+def _on_duty() -> bool:
+    return bool(_guards) and _guards[-1].thread == threading.get_ident()
+
+
+# ------------------------------------------------------------------------------------------------- what is audited
+def _install_hook() -> None:
+    global _hooked
+    if not _hooked:
+        _hooked = True
+        sys.addaudithook(_hook)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _guards:
+        return
+    if event == "open":
+        _judge_open(*arguments)
+        return
+    refused = _verdicts.get(event)
+    if refused is None:
+        refused = _verdicts[event] = event.startswith(REFUSED)
+    if refused and _on_duty():
+        escape(f"{event}{arguments[:2]!r}")
+
+
+def _judge_open(path: object, mode: object, flags: object) -> None:
+    writes = isinstance(flags, int) and bool(flags & WRITING)
+    if (writes or (isinstance(path, str) and path in ENTROPY)) and _on_duty():
+        escape(f"open({path!r}, {mode!r})")
+
+
+# --------------------------------------------------------------------------------------------- what is not audited
+def _set_traps(undo: contextlib.ExitStack) -> None:
+    for clock in CLOCKS:
+        _trap(undo, time, clock)
+        _trap(undo, time, f"{clock}_ns")
+    for name in ("sleep", "clock_gettime", "clock_gettime_ns"):
+        _trap(undo, time, name)
+    for name in NOW_WITHOUT_ARGUMENT:
+        _trap(undo, time, name, when=_has_no_argument)
+    for name in ("urandom", "getrandom", "pipe", "pipe2", "eventfd"):
+        _trap(undo, os, name)
+    for name in ("uuid1", "uuid4"):
+        _trap(undo, uuid, name)
+    for name in ("alarm", "setitimer"):
+        _trap(undo, signal, name)
+    for name in SHARED_CHANCE:
+        _trap(undo, random, name)
+    for name in ("random", "getrandbits", "randbytes"):
+        _trap(undo, random.SystemRandom, name)
+    _trap(undo, random.Random, "seed", when=_is_seeded_by_the_system)
+    _trap(undo, threading.Thread, "start")
+    _trap(undo, threading.Condition, "wait")
+
+
+def _trap(undo: contextlib.ExitStack, owner: Any, name: str, when: Callable[..., bool] = lambda *_, **__: True) -> None:
+    """Replace ``owner.name``, if this machine has it, by what refuses the guarded thread."""
+    if not hasattr(owner, name):
+        return
+    inherited = name not in vars(owner)
+    original = getattr(owner, name)
+
+    def trap(*args: Any, **kwargs: Any) -> Any:
+        if _on_duty() and when(*args, **kwargs):
+            escape(f"{owner.__name__}.{name}()")
+        return original(*args, **kwargs)
+
+    setattr(owner, name, trap)
+    if inherited:
+        undo.callback(delattr, owner, name)
+    else:
+        undo.callback(setattr, owner, name, original)
+
+
+def _has_no_argument(seconds: object = None) -> bool:
+    return seconds is None
+
+
+def _is_seeded_by_the_system(self: object, a: object = None, version: int = 2) -> bool:
+    return a is None and not isinstance(self, random.SystemRandom)
+
+
+# ------------------------------------------------------------------------------------------- what would be mistaken
+def _quieten(undo: contextlib.ExitStack) -> None:
+    """No log records, which read the clock, and no bytecode files of modules that are imported late."""
+    logger = logging.getLogger(LOGGER)
+    undo.callback(logger.setLevel, logger.level)
+    logger.setLevel(logging.CRITICAL + 1)
+    undo.callback(setattr, sys, "dont_write_bytecode", sys.dont_write_bytecode)
+    sys.dont_write_bytecode = True

@@ -1,0 +1,102 @@
+"""In which order what can run does run: the orders there are, each a pure function of seed, task and step.
+
+The order in which steps were put into the queue decides nothing. It depends on the order of sets of tasks, and so on
+addresses, which no seed fixes. Hashes of tuples of integers are the same in every process and on every CPython of 64
+bits; ``PYTHONHASHSEED`` moves only those of text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import StrEnum
+from hashlib import blake2b
+
+__all__ = ["Priority", "Schedule", "key_of", "on_grid", "priority_of"]
+
+WINDOW = 32
+"""Steps by which one that is ready may be overtaken, on ``window``."""
+PCT_GAPS = (8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 362, 512, 724, 1024, 1448, 2048)
+"""On ``pct``, priorities change after so many steps, drawn evenly: powers of the root of 2, for races hide on every
+scale. Written down: what a power of floating point comes to depends on the machine's mathematical library."""
+
+FAR_S = 1e15
+"""Seconds from which floating point has no grid any more."""
+
+FIRST = -(1 << 64)
+"""Before every other rank: hashes have 61 bits."""
+
+_TASK, _GAP = 1, 2
+"""Names of draws, so that no two of them are the same."""
+
+
+class Schedule(StrEnum):
+    """How the next step is chosen.
+
+    ``fifo``: the order of asyncio, ties by age. ``shuffle``: every pass over what is ready is shuffled; nobody is
+    overtaken twice. ``window``: one step at a time, and each may be overtaken by up to 32 others. ``pct``: the task of
+    the highest priority runs until it waits, priorities change at drawn moments (Burckhardt et al., ASPLOS 2010,
+    simplified: all of them change). ``trio``: trio, seeded; a second semantics of the same program.
+    """
+
+    FIFO = "fifo"
+    SHUFFLE = "shuffle"
+    WINDOW = "window"
+    PCT = "pct"
+    TRIO = "trio"
+
+
+Priority = Callable[[int, int, int], int]
+"""The rank of a step, smallest first, from the birth number of its task, its number in that task, and the steps that
+the loop has run so far."""
+
+
+def key_of(seed: int) -> int:
+    """*seed*, spread over 60 bits: neighbouring seeds share nothing."""
+    return int.from_bytes(blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 4
+
+
+def on_grid(moment_s: float, grain_s: float) -> float:
+    """*moment_s*, or the first multiple of *grain_s* after it; never earlier, not even by a rounding error: who wakes
+    up early sleeps again, for ever."""
+    if not moment_s < FAR_S:
+        return moment_s
+    due_s = math.ceil(moment_s / grain_s) * grain_s
+    return due_s if due_s >= moment_s else due_s + grain_s
+
+
+def priority_of(schedule: Schedule, seed: int) -> Priority:
+    """The ranks of *schedule*, which is not ``trio``; tasks without a proper birth go first."""
+    rank = _rank(schedule, key_of(seed))
+    return lambda birth, step, now: rank(birth, step, now) if birth > 0 else FIRST
+
+
+def _rank(schedule: Schedule, key: int) -> Priority:
+    match schedule:
+        case Schedule.FIFO:
+            return lambda birth, step, now: birth
+        case Schedule.SHUFFLE:
+            return lambda birth, step, now: hash((key, birth, step))
+        case Schedule.WINDOW:
+            return lambda birth, step, now: now + hash((key, birth, step)) % WINDOW
+        case Schedule.PCT:
+            return _Changing(key).rank
+        case Schedule.TRIO:
+            raise ValueError("schedule: 'trio' has an engine of its own; a loop is fifo, shuffle, window or pct")
+
+
+class _Changing:
+    """A random priority for each task, fresh ones after a drawn number of steps."""
+
+    def __init__(self, key: int) -> None:
+        self._key, self._epoch, self._until = key, 0, 0
+        self._extend()
+
+    def rank(self, birth: int, step: int, now: int) -> int:
+        while now >= self._until:
+            self._epoch += 1
+            self._extend()
+        return hash((self._key, birth, self._epoch, _TASK))
+
+    def _extend(self) -> None:
+        self._until += PCT_GAPS[hash((self._key, self._epoch, _GAP)) % len(PCT_GAPS)]

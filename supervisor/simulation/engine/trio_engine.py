@@ -1,0 +1,196 @@
+"""Trio in virtual time, seeded: the second semantics of cancellation that a program is run under.
+
+Trio shuffles what is runnable by a generator of its own. Two private names of it make that repeatable; trio's own
+Hypothesis plug-in and its tests use the same two, and ``seeded`` is the one place here. The clock is public, and exact:
+trio asks it how long to sleep only when nothing can run. Imported only where trio runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import trio
+import trio._core._run as trio_run
+
+from supervisor.simulation.engine.errors import Deadlock, HorizonReached, Livelock
+from supervisor.simulation.engine.farewell import FAREWELL_ROUNDS, FAREWELL_STEPS, keep_for_ever
+from supervisor.simulation.engine.schedule import key_of, on_grid
+from supervisor.simulation.engine.standing import standing_in
+
+__all__ = ["PRIVATE_NAMES", "TrioEngine", "seeded"]
+
+_T = TypeVar("_T")
+
+PRIVATE_NAMES = ("_r", "_ALLOW_DETERMINISTIC_SCHEDULING")
+"""In ``trio._core._run``: its generator, and whether it sorts tasks by age before it shuffles them."""
+POLLS = 8
+"""Passes without a step before nothing can happen any more: trio ends its own tasks through a pair of sockets."""
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Make trio's order of steps a function of *seed*, and put everything back.
+
+    Raises:
+        RuntimeError: this trio does not have the two names any more.
+    """
+    missing = [name for name in PRIVATE_NAMES if not hasattr(trio_run, name)]
+    if missing:
+        raise RuntimeError(
+            f"trio {trio.__version__} has no {' and no '.join(missing)} in trio._core._run any more, so its order"
+            " cannot be seeded: install an older trio, or leave the schedule 'trio' out"
+        )
+    before = [getattr(trio_run, name) for name in PRIVATE_NAMES]
+    for name, value in zip(PRIVATE_NAMES, (random.Random(key_of(seed)), True), strict=True):
+        setattr(trio_run, name, value)
+    try:
+        yield
+    finally:
+        for name, value in zip(PRIVATE_NAMES, before, strict=True):
+            setattr(trio_run, name, value)
+
+
+class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
+    """One run: its clock, and what looks on at every step. Failures are cancellations of the whole run, so that it
+    unwinds; the arguments are those of the simulated loop."""
+
+    def __init__(
+        self,
+        *,
+        horizon_s: float = math.inf,
+        grain_s: float = 0.0,
+        livelock_steps: int = 200_000,
+        before_step: Callable[[int], None] | None = None,
+    ) -> None:
+        self.steps = 0
+        """Steps of tasks, trio's own included."""
+        self.time_jumps = 0
+        self.now_s = 0.0
+        self.failed: BaseException | None = None
+        """Why the run was cancelled: an ``EngineError``, or what *before_step* raised."""
+        self._horizon_s, self._grain_s, self._livelock_steps = horizon_s, grain_s, livelock_steps
+        self._before_step = before_step
+        self._livelock_at = livelock_steps
+        self._main = trio.CancelScope()
+        self._polls = self._rounds = self._farewell_steps = 0
+        self._tasks: dict[trio.lowlevel.Task, None] = {}
+
+    async def run(self, main: Callable[[], Awaitable[_T]]) -> _T:
+        """Run *main* inside of trio.
+
+        Raises:
+            Deadlock, Livelock, HorizonReached: it does not end.
+        """
+        try:
+            with self._main:
+                value = await main()
+        finally:
+            if self.failed is not None:
+                raise self.failed
+        return value
+
+    # ------------------------------------------------------------------ the clock
+    def start_clock(self) -> None:
+        """It stands at 0."""
+
+    def current_time(self) -> float:
+        """Trio asks once in every pass, too: the one place where a run that does not unwind can be stopped."""
+        if self._farewell_steps > FAREWELL_STEPS and self.failed is not None and not _in_task():
+            raise self.failed
+        return self.now_s
+
+    def leap(self, seconds: float) -> None:
+        """The machine slept: the clock is later by so much, and deadlines are passed."""
+        self.now_s += seconds
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Nothing can run: be at *deadline* at once."""
+        if deadline == math.inf or (deadline > self._horizon_s and self.failed is None):
+            self._idle(deadline)
+        elif deadline > self.now_s:
+            self.now_s = on_grid(deadline, self._grain_s) if self._grain_s else deadline
+            if self.failed is None:
+                self.time_jumps += 1
+                self._livelock_at = self.steps + self._livelock_steps
+        return 0.0
+
+    def _idle(self, deadline: float) -> None:
+        self._polls += 1
+        if self._polls <= POLLS:
+            return
+        self._polls = 0
+        if deadline == math.inf:
+            self._fail(Deadlock(self.now_s, self.waiting()))
+        else:
+            self.now_s = self._horizon_s
+            self._fail(HorizonReached(self.now_s, self.waiting()))
+
+    # ------------------------------------------------------------------ every step
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self._tasks[task] = None
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        self._tasks.pop(task, None)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._polls = 0
+        if self.failed is not None:
+            self._farewell_steps += 1
+            return
+        if self.steps >= self._livelock_at:
+            self._fail(Livelock(self.now_s, self.waiting()))
+            return
+        self.steps += 1
+        if self._before_step is not None:
+            self._ask(self._before_step)
+
+    def _ask(self, before_step: Callable[[int], None]) -> None:
+        """Trio would only log what an instrument raises."""
+        try:
+            before_step(self.steps)
+        except BaseException as error:
+            self._fail(error)
+
+    def waiting(self) -> list[str]:
+        """Which task waits where, oldest first; without trio's own."""
+        return [f"{one.name} in {standing_in(one.coro)}" for one in self._own()]
+
+    def _own(self) -> list[trio.lowlevel.Task]:
+        return [one for one in self._tasks if not one.name.startswith(("<", "trio."))]
+
+    # ------------------------------------------------------------------ the end of a failed run
+    def _fail(self, error: BaseException) -> None:
+        """Cancel the run; if it waits on behind shields, take those away; if that does not end it, stop trio."""
+        if self.failed is None:
+            self.failed = error
+        elif self._rounds < FAREWELL_ROUNDS:
+            self._rounds += 1
+            self._unshield()
+        else:
+            raise error
+        self._main.cancel()
+
+    def _unshield(self) -> None:
+        for task in self._tasks:
+            status = getattr(task, "_cancel_status", None)
+            while status is not None:
+                status._scope.shield = False
+                status = status.parent
+
+    def close(self) -> None:
+        """After trio has ended: it has left nothing, unless it was stopped."""
+        for task in self._tasks:
+            keep_for_ever(task)
+
+
+def _in_task() -> bool:
+    """Whether a task asks, which might swallow the answer, or trio itself."""
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""What the host asked and what it was told, held against what is durable: a supervisor's word alone is worth nothing.
+
+Its books are made of durable records and of the host's own calls. Whoever asked for an end, and was told that it came,
+finds it on record; whoever was told how a prompt ended finds that very answer there; and every wish is answered, by its
+supervisor or by that one's death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from supervisor.abort import Receipt
+from supervisor.ports import Append
+from supervisor.vocabulary import AbortScope
+
+__all__ = ["Hearing", "Wanted"]
+
+Say = Callable[[str, str, str], None]
+JOURNAL_FAILED = "the journal cannot be written"
+"""How the answers begin that a supervisor gives when its disk has failed: those are on no record."""
+
+
+class Wanted(NamedTuple):
+    """An abort as the host wants it: the sessions and the calls that must be over when it is answered. ``beside``: the
+    sessions are meant as children of this one; who is adopted meanwhile is not."""
+
+    target: str
+    sessions: tuple[str, ...]
+    calls: tuple[str, ...]
+    beside: str | None = None
+
+
+class Hearing:
+    """The host's side of a run. *say* reports a law that was broken: its name, whose, and the words."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self.asked: dict[str, str] = {}
+        """What has not been answered yet: its name to its words."""
+        self._states: dict[str, str] = {}
+        self._stopped_by: dict[str, str | None] = {}
+        """The abort that each session was stopped by."""
+        self._parents: dict[str, str | None] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        self._ended: set[str] = set()
+        self._open_calls: dict[str, str] = {}
+        """Open calls by id, to the agent's name for them."""
+        self._answers: dict[tuple[str, str], int] = {}
+        """Answers on record that nobody was told yet, by session and outcome."""
+
+    # ------------------------------------------------------------------ the disk
+    def wrote(self, one: Append) -> None:
+        """This is durable."""
+        record = one.record
+        if record.entity_type == "session":
+            self._session(one)
+        elif record.event == "tool_started" and record.outcome == "transition":
+            call = f"{record.entity_id}:c{record.metadata.get('number')}"
+            self._open_calls[call] = str(record.metadata.get("call_id"))
+        elif record.event == "tool_completed" and record.outcome == "transition":
+            self._close_call(record.entity_id, str(record.metadata.get("call_id")))
+        elif one.ended and record.entity_type == "turn":
+            for call in [call for call in self._open_calls if call.startswith(f"{record.entity_id}:c")]:
+                del self._open_calls[call]
+
+    def _session(self, one: Append) -> None:
+        session_id = one.record.entity_id
+        self._states[session_id] = one.state
+        if one.record.event == "OperatorStop" and one.record.from_status != "Stopped":
+            self._stopped_by[session_id] = one.record.abort_id
+        if self._parents.get(session_id) != one.parent_id:
+            self._children.get(self._parents.get(session_id) or "", {}).pop(session_id, None)
+        self._parents[session_id] = one.parent_id
+        if one.ended:
+            self._ended.add(session_id)
+            self._children.get(one.parent_id or "", {}).pop(session_id, None)
+        elif one.parent_id is not None:
+            self._children.setdefault(one.parent_id, {})[session_id] = None
+        for _, effect in one.owed:
+            if b'"Answer"' in effect:
+                key = (session_id, str(msgspec.json.decode(effect)["outcome"]))
+                self._answers[key] = self._answers.get(key, 0) + 1
+
+    def _close_call(self, turn_id: str, name: str) -> None:
+        for call, known in self._open_calls.items():
+            if known == name and call.startswith(f"{turn_id}:c"):
+                del self._open_calls[call]
+                return
+
+    # ------------------------------------------------------------------ prompts and ends
+    def prompt_answered(self, session_id: str, outcome: str, error: str) -> None:
+        """The host was told how a prompt ended: that answer is on record, and nobody else was given it."""
+        key = (session_id, outcome)
+        if error.startswith(JOURNAL_FAILED):
+            return
+        self._answers[key] = self._answers.get(key, 0) - 1
+        if self._answers[key] < 0:
+            self._say("durable", session_id, f"a prompt was answered {outcome!r}, and no record says so")
+
+    def close_answered(self, session_id: str) -> None:
+        """The host was told that a session is closed: it has its last record."""
+        if session_id in self._states and session_id not in self._ended:
+            self._say("one_answer", session_id, f"was said to be closed, and is {self._states[session_id]} on record")
+
+    # ------------------------------------------------------------------ aborts
+    def want_abort(self, target: str, scope: AbortScope) -> Wanted:
+        """What must be over when that abort is answered, as far as is on record now."""
+        session_id = target.partition(":")[0]
+        match scope:
+            case AbortScope.TOOL:
+                calls = [one for one in self._open_calls if one == target or one.startswith(f"{target}:")]
+                return Wanted(target, (), tuple(calls))
+            case AbortScope.SESSION:
+                return Wanted(target, (session_id,) if session_id in self._states else (), ())
+            case AbortScope.SIBLING:
+                return Wanted(target, self._siblings(session_id), (), self._parents.get(session_id))
+
+    def _siblings(self, session_id: str) -> tuple[str, ...]:
+        """Those beside it, where their parent lives and so keeps them."""
+        parent = self._parents.get(session_id)
+        if parent is None or session_id in self._ended or self._states.get(parent) == "Stopped":
+            return ()
+        return tuple(one for one in self._children.get(parent, ()) if one != session_id)
+
+    def abort_answered(self, wanted: Wanted, receipt: Receipt) -> None:
+        """An abort was answered: what it was to end has been told so, on record; a disk that had not answered by the
+        deadline is said so in the receipt."""
+        if receipt.recorded_at is None and not receipt.already_ended:
+            return
+        if receipt.already_ended and wanted.sessions != (wanted.target,):
+            return  # the call or the session that it was aimed at had ended: nobody else is its business
+        for session_id in wanted.sessions:
+            adopted = wanted.beside is not None and self._parents.get(session_id) != wanted.beside
+            if self._states.get(session_id) != "Stopped" and not adopted:
+                words = f"the abort of {wanted.target} was answered, and it is {self._states.get(session_id)} on record"
+                self._say("one_answer", session_id, words)
+        named = {one.id for one in receipt.nodes}
+        for session_id in wanted.sessions:
+            if self._stopped_by.get(session_id) == receipt.abort_id and session_id not in named:
+                self._say("one_answer", session_id, f"was ended by {receipt.abort_id}, whose receipt does not name it")
+        for call in wanted.calls:  # one that has returned already may be on its way to the disk
+            if call in self._open_calls and not receipt.already_ended:
+                self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")

@@ -1,0 +1,241 @@
+"""The host of a simulated run: customers who want work done, and operators who disturb it.
+
+It uses the runtime as any host would, and tells the oracle what it asked and what it heard. Who wants what is drawn by
+name, never by the order in which things happen; a customer whose session is lost starts another, also under the next
+supervisor, so that the work goes on whatever is killed.
+"""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.config import AgentConfig, Plan, TaskConfig
+from supervisor.plan_runner import run_plan
+from supervisor.runtime import Session, Supervisor
+from supervisor.simulation.asking import Desk
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.operators import Operators
+from supervisor.simulation.scenario import HOUR_S, drawn
+from supervisor.simulation.tally import Tally
+from supervisor.simulation.world import AGENTS, World
+from supervisor.vocabulary import AbortPolicy, AbortScope
+
+__all__ = ["Customer", "Host"]
+
+RETRY_S = 1.0
+"""How long a customer who was refused waits before it starts another session."""
+
+
+class Customer:
+    """Who wants a number of prompts answered, whatever happens to the sessions that work on them."""
+
+    def __init__(self, number: int, chance: Chance, world: World) -> None:
+        load = world.drawn.load
+        self.number = number
+        self.chance = chance
+        self.turns: int = drawn(load.turns, chance, "turns")
+        self.turns_left = self.turns
+        self.sessions_left: int = drawn(load.sessions_max, chance, "sessions")
+        self.agent = _weighted(world.drawn.weights, chance)
+        self.plans = chance.happens(drawn(load.plans, chance, "plans"), "plan")
+        self.lost_at_s: float | None = None
+        self.turn = 0
+
+    @property
+    def done(self) -> bool:
+        return self.turns_left <= 0 or self.sessions_left <= 0
+
+
+def _weighted(weights: tuple[float, float, float], chance: Chance) -> str:
+    point = chance.unit("agent") * sum(weights)
+    for name, weight in zip(AGENTS, weights, strict=True):
+        point -= weight
+        if point < 0:
+            return name
+    return AGENTS[-1]
+
+
+class Host:
+    """All customers and operators of one run, over all its supervisors."""
+
+    def __init__(self, world: World, chance: Chance) -> None:
+        self._world = world
+        self._oracle = world.oracle
+        self._chance = chance
+        self._faults = world.faults
+        self.tally = Tally()
+        count: int = drawn(world.drawn.load.customers, chance, "customers")
+        self.customers = [Customer(number, chance.below("customer", number), world) for number in range(count)]
+        self.tally.unanswered = sum(customer.turns_left for customer in self.customers)
+        self._arrivals_s = self._drawn_arrivals()
+        self.last_arrival_s = max([HOUR_S * world.drawn.load.hours, *self._arrivals_s])
+        """Until then, there is always somebody who wants something."""
+        self._desk = Desk(world.oracle)
+        self._operators: Operators | None = None
+        self._group: TaskGroup
+        self._sup: Supervisor
+
+    def _drawn_arrivals(self) -> list[float]:
+        at_s, arrivals = 0.0, []
+        for customer in self.customers:
+            at_s += drawn(self._world.drawn.load.arrival_s, customer.chance, "arrival")
+            arrivals.append(at_s)
+        return arrivals
+
+    @property
+    def done(self) -> bool:
+        return all(customer.done for customer in self.customers)
+
+    async def play(self, sup: Supervisor) -> None:
+        """All that is left to do, on this supervisor."""
+        self._sup = sup
+        self._operators = Operators(sup, self._world, self._chance, self.tally, self._desk, len(self.customers))
+        try:
+            await self._play(self._operators)
+        finally:
+            self._operators = None
+
+    async def _play(self, operators: Operators) -> None:
+        async with anyio.create_task_group() as self._group:
+            async with anyio.create_task_group() as work:
+                for customer, arrival_s in zip(self.customers, self._arrivals_s, strict=True):
+                    if not customer.done:
+                        work.start_soon(self._serve, customer, arrival_s)
+                for number in range(self._world.drawn.operators):
+                    self._group.start_soon(operators.operate, number)
+            operators.go_home()
+
+    def targets(self, scope: AbortScope) -> list[str]:
+        """What an abort of that scope can be aimed at now, by name; nothing while no supervisor works."""
+        return [] if self._operators is None or self._world.killed.is_set() else self._operators.targets(scope)
+
+    def abort(self, target: str, scope: AbortScope) -> None:
+        """Abort that, in a task of its own; it needs a supervisor that works."""
+        assert self._operators is not None
+        self._group.start_soon(self._operators.abort, target, scope)
+
+    # ------------------------------------------------------------------ customers
+    async def _serve(self, customer: Customer, arrival_s: float) -> None:
+        await anyio.sleep(max(0.0, arrival_s - self._world.now()))
+        while not customer.done and not self._sup.stopping.is_set():
+            customer.sessions_left -= 1
+            self.tally.sessions += 1
+            if customer.plans:
+                await self._run_plan(customer)
+            else:
+                await self._run_session(customer)
+            if not customer.done:
+                await anyio.sleep(RETRY_S)
+
+    async def _run_session(self, customer: Customer) -> None:
+        session = await self._start(customer)
+        if session is None:
+            return
+        while not customer.done or customer.turns_left > 0:
+            if not await self._prompt(customer, session):
+                return
+            if customer.turns_left <= 0:
+                break
+            await anyio.sleep(self._pause_s(customer))
+        with self._desk.asking(f"close {session.id}") as said:
+            await session.close()
+            said.append("closed")
+            self._oracle.hearing.close_answered(session.id)
+
+    def _pause_s(self, customer: Customer) -> float:
+        """Until a customer's next turn: where the load has hours, those that are left of its turns are spread evenly,
+        with half of the distance as jitter; the last one is at the very end."""
+        load = self._world.drawn.load
+        if not load.hours:
+            pause_s: float = drawn(load.pause_s, customer.chance, "pause", customer.turn)
+            return pause_s
+        arrival_s, number = self._arrivals_s[customer.number], customer.turns - customer.turns_left
+        jitter = customer.chance.between(-0.25, 0.25, "slot", number) if customer.turns_left > 1 else 0.0
+        at_s: float = arrival_s + (HOUR_S * load.hours - arrival_s) * (number + jitter) / (customer.turns - 1)
+        return max(0.0, at_s - self._world.now())
+
+    async def _start(self, customer: Customer) -> Session | None:
+        session = None
+        with self._desk.asking(f"start c{customer.number}") as said:
+            policy = self._policy(customer)
+            session = await self._sup.start_session(f"c{customer.number}", agent=customer.agent, policy=policy)
+            said.append(session.id)
+            self._oracle.acknowledged(session.id)
+            self._oracle.rules(session.id, policy)
+        return session
+
+    def _policy(self, customer: Customer) -> AbortPolicy:
+        """A root session's own policy: some let aborts cross levels."""
+        policy, crossing = self._world.drawn.settings.policy.value(), self._world.drawn.load.crossing
+        return msgspec.structs.replace(
+            policy,
+            tool_to_sibling=policy.tool_to_sibling or customer.chance.happens(crossing, "tool_to_sibling"),
+            sibling_to_session=policy.sibling_to_session or customer.chance.happens(crossing, "sibling_to_session"),
+        )
+
+    async def _prompt(self, customer: Customer, session: Session) -> bool:
+        """One prompt; false if the session is lost."""
+        customer.turn += 1
+        result = None
+        with self._desk.asking(f"prompt {session.id}") as said:
+            result = await session.run(f"turn {customer.turn} of customer {customer.number}")
+            said.append(f"{result.outcome}: {result.error}")
+            self._oracle.hearing.prompt_answered(session.id, result.outcome, result.error)
+        if result is None:
+            self._lost(customer)
+            return False
+        self._count(customer, result.outcome)
+        return result.outcome != "aborted"
+
+    def _count(self, customer: Customer, outcome: str) -> None:
+        match outcome:
+            case "completed":
+                self.tally.completed += 1
+                self.tally.unanswered -= customer.turns_left > 0
+                customer.turns_left -= 1
+                self._go_on(customer)
+            case "failed":
+                self.tally.failed += 1
+                customer.turns_left -= 1
+                self._stand_still(customer)
+            case _:
+                self.tally.aborted += 1
+                self._stand_still(customer)
+
+    def _lost(self, customer: Customer) -> None:
+        self.tally.lost += 1
+        self._stand_still(customer)
+
+    def _stand_still(self, customer: Customer) -> None:
+        if customer.lost_at_s is None:
+            customer.lost_at_s = self._world.now()
+            self.tally.unrecovered += 1
+
+    def _go_on(self, customer: Customer) -> None:
+        if customer.lost_at_s is not None:
+            self.tally.recoveries_s.append(round(self._world.now() - customer.lost_at_s, 6))
+            self.tally.unrecovered -= 1
+            customer.lost_at_s = None
+
+    async def _run_plan(self, customer: Customer) -> None:
+        chance = customer.chance.below("plan", customer.sessions_left)
+        count: int = drawn(self._world.drawn.load.tasks, chance, "tasks")
+        tasks = tuple(self._task(customer, number, chance) for number in range(count))
+        plan = Plan(agents=_configs(), tasks=tasks, max_sessions=chance.integer(1, 3, "at once"))
+        with self._desk.asking(f"plan of customer {customer.number}") as said:
+            result = await run_plan(self._sup, plan)
+            said.append(" ".join(f"{one.id}={one.outcome}" for one in result.tasks.values()))
+            for one in result.tasks.values():
+                self._count(customer, one.outcome)
+
+    def _task(self, customer: Customer, number: int, chance: Chance) -> TaskConfig:
+        needs = tuple(f"p{customer.number}-{one}" for one in range(number) if chance.happens(0.3, "needs", number, one))
+        name = f"p{customer.number}-{number}"
+        return TaskConfig(id=name, agent=chance.choice(AGENTS, "agent", number), prompt="a task", depends_on=needs)
+
+
+def _configs() -> dict[str, AgentConfig]:
+    """A plan's agents are checked by name; the world's profiles are what is run."""
+    return {name: AgentConfig(adapter="command", command=("true",)) for name in AGENTS}

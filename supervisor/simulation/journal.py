@@ -1,0 +1,116 @@
+"""The simulated disk of a run: the journal's own store, with commits that take time, fail, or lose their supervisor.
+
+What a commit leaves behind is decided here, never by the code under test: it is durable at one instant, and then the
+oracle sees it. A failed commit may be there or not. After a crash the dead supervisor's journal takes nothing more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.ports import Append, JournalError
+from supervisor.simulation.faults import FaultPlan
+
+__all__ = ["DiskFailed", "SimulatedDisk", "SimulatedJournal"]
+
+BUSY_S = 5.0
+"""How long a locked database is waited for: the busy time-out of the real journal."""
+RECORDS_KEPT = 50_000
+"""Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
+
+
+class DiskFailed(JournalError):
+    """The simulated disk failed, by a fault: no other error of the journal is to be expected."""
+
+
+class SimulatedDisk(MemoryStore):
+    """What is durable. *wrote* hears of every batch at the instant at which it becomes so, with the encoded records.
+
+    A day of a large host has a million records: old ones of entities that have ended leave memory. Those of whoever
+    lives stay, in its own log, since a recovery reads them.
+    """
+
+    def __init__(self, wrote: Callable[[Sequence[Append], Sequence[bytes]], None]) -> None:
+        super().__init__()
+        self.commits = 0
+        self._wrote = wrote
+        self._ended: deque[tuple[int, str]] = deque()
+        """Who has ended, with which record, oldest first."""
+        self._named: deque[tuple[int, str]] = deque()
+        """The names of effects, and the records that owe them, oldest first."""
+
+    def write(self, batch: Sequence[Append]) -> None:
+        super().write(batch)
+        self._ended.extend((one.record.seq, one.record.entity_id) for one in batch if one.ended)
+        self._named.extend((one.record.seq, name) for one in batch for name, _ in one.owed)
+        self._wrote(batch, self.log.records[-len(batch) :] if batch else ())
+        if len(self.log.seqs) >= 2 * RECORDS_KEPT:
+            self._forget()
+
+    def _forget(self) -> None:
+        log = self.log
+        del log.seqs[:-RECORDS_KEPT], log.records[:-RECORDS_KEPT]
+        while self._ended and self._ended[0][0] < log.seqs[0]:
+            self.logs.pop(self._ended.popleft()[1], None)
+        while self._named and self._named[0][0] < log.seqs[0]:
+            self.effects.discard(self._named.popleft()[1])
+
+
+class SimulatedJournal(MemoryJournal):
+    """One supervisor's journal on that disk."""
+
+    def __init__(self, disk: SimulatedDisk, faults: FaultPlan, crash: Callable[[str], bool]) -> None:
+        super().__init__(disk)
+        self._disk = disk
+        self._faults = faults
+        self._crash = crash
+        self.dead = False
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        """Commit: durable when this returns, unknown when it raises. A cancellation waits for the end of it."""
+        self._check_alive()
+        disk, faults = self._disk, self._faults
+        disk.commits += 1
+        place = str(disk.commits)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(self._takes_s(place))
+            self._check_alive()
+            if self._crash(f"{place}.before"):
+                await self._die()
+            error = self._error(place)
+            if error is None or faults.draws(error, place).happens(0.5, "written"):
+                disk.write(batch)
+            if error is not None:
+                raise DiskFailed(f"simulated {error}: whether the commit is there is not known")
+            if self._crash(f"{place}.after"):
+                await self._die()
+
+    async def settle(self, effect_ids: Sequence[str]) -> None:
+        self._check_alive()
+        await super().settle(effect_ids)
+
+    def _error(self, place: str) -> str | None:
+        for kind in ("disk.error", "disk.full"):
+            if self._faults.strikes(kind, place):
+                return kind
+        return None
+
+    def _takes_s(self, place: str) -> float:
+        if self._faults.strikes("disk.slow", place):
+            return self._faults.draws("disk.slow", place).between(0.5, 8.0)
+        if self._faults.strikes("disk.busy", place):
+            return BUSY_S
+        return 0.0005
+
+    async def _die(self) -> None:
+        """The supervisor was killed during this commit: it never learns what came of it."""
+        await anyio.lowlevel.checkpoint()
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self.dead:
+            raise DiskFailed("its supervisor was killed")

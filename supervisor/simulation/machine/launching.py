@@ -1,0 +1,106 @@
+"""What is drawn for a launch: whether it starts, how long its warden lives, and how its output is cut into pieces.
+
+Every draw is named by the launch. The words of a refusal are the real ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from supervisor.ports import Launch, SpawnError
+from supervisor.processes.refusals import refusal
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.warden import NotStarted
+
+__all__ = ["PIECES", "Start"]
+
+PIECES: Final = 0.5
+"""The share of the streams that arrive in arbitrary pieces, unless a scenario says otherwise."""
+LOST_MIN_S: Final = 0.001
+LOST_MAX_S: Final = 60.0
+"""A warden that is lost is lost this long after the launch, every order of magnitude as likely as the next."""
+NO_PATH: Final = "/simulated/bin"
+"""Where a missing program is not found: the words of an error must not depend on this machine's disk."""
+
+
+class Start:
+    """One launch: its name, its draws, and what it runs."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        name: str,
+        program_for: Callable[[Launch], Program],
+        faults: FaultPlan,
+        chance: Chance,
+        pieces: float,
+    ) -> None:
+        self.launch = launch
+        self.name = name
+        self.chance = chance.below("process", name)
+        self._program_for = program_for
+        self._pieces = pieces
+        self._error = _refusal_of(launch, name, faults)
+        self.lost_after_s = _lost_after_s(name, faults)
+
+    def need_descriptors(self) -> None:
+        """Descriptors run out before there is a warden.
+
+        Raises:
+            SpawnError: they have.
+        """
+        if self._error is not None and self._error.step == "pipe":
+            lack = OSError(self._error.number, os.strerror(self._error.number))
+            raise SpawnError(f"cannot start {self.launch.argv[0]!r}: no warden for it ({lack})")
+
+    def program(self) -> Program:
+        """What it runs.
+
+        Raises:
+            NotStarted: nothing, that is.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            return self._program_for(self.launch)
+        except OSError as error:
+            step = "cwd" if error.filename == self.launch.cwd else "exec"
+            raise NotStarted(step, error.errno or errno.ENOENT) from error
+
+    def refusal(self, step: str, number: int) -> SpawnError:
+        """The words for it."""
+        if self._error is None:
+            return refusal(self.launch, step, number)
+        return refusal(msgspec.structs.replace(self.launch, env={**self.launch.env, "PATH": NO_PATH}), step, number)
+
+    def pieces(self, stream: str) -> Callable[[int], int] | None:
+        """How its output is cut, if it is."""
+        if not self.chance.happens(self._pieces, stream, "cut"):
+            return None
+        chance, reads = self.chance.below(stream), count(1)
+        return lambda size: chance.integer(1, size, next(reads))
+
+
+def _refusal_of(launch: Launch, name: str, faults: FaultPlan) -> NotStarted | None:
+    if not faults.strikes("process.spawn_error", name):
+        return None
+    options = [("exec", errno.EACCES), ("fork", errno.EAGAIN), ("pipe", errno.EMFILE)]
+    if "/" not in launch.argv[0]:
+        options.append(("exec", errno.ENOENT))
+    return NotStarted(*faults.draws("process.spawn_error", name).choice(options, "which"))
+
+
+def _lost_after_s(name: str, faults: FaultPlan) -> float:
+    if not faults.strikes("process.warden_lost", name):
+        return math.inf
+    unit = faults.draws("process.warden_lost", name).unit("when")
+    return LOST_MIN_S * float((LOST_MAX_S / LOST_MIN_S) ** unit)

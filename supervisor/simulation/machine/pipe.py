@@ -1,0 +1,87 @@
+"""A pipe of a simulated machine: 64 KiB between those who write and the one who reads.
+
+It ends when the last that holds an end of it is gone, whoever that is. Nothing here waits for anything but the pipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import anyio
+
+from actors.parking import Bell
+
+__all__ = ["CAPACITY_BYTES", "Pipe"]
+
+CAPACITY_BYTES: Final = 65536
+"""What a pipe of Linux holds (``man 7 pipe``), and so the most that one read takes."""
+
+
+class Pipe:
+    """64 KiB between those who write and the one who reads.
+
+    Args:
+        piece: how many of so many bytes (at least 1) one read takes; all, if not given.
+    """
+
+    __slots__ = ("_changed", "_data", "_piece", "_reading", "has_reader", "writers")
+
+    def __init__(self, piece: Callable[[int], int] | None = None) -> None:
+        self._data = bytearray()
+        self._piece = piece
+        self._changed = Bell()
+        self._reading = False
+        self.has_reader = True
+        self.writers = 1
+
+    async def read(self) -> bytes:
+        """What is there; ``b""`` at the end, or once the reading end is closed.
+
+        Raises:
+            anyio.BusyResourceError: somebody else is waiting for the same.
+        """
+        while self.has_reader and not self._data and self.writers:
+            if self._reading:
+                raise anyio.BusyResourceError("reading from")
+            self._reading = True
+            try:
+                await self.change()
+            finally:
+                self._reading = False
+        return self._take() if self.has_reader and self._data else b""
+
+    def _take(self) -> bytes:
+        size = len(self._data) if self._piece is None else self._piece(len(self._data))
+        data = bytes(self._data[:size])
+        del self._data[:size]
+        self._notify()
+        return data
+
+    def put(self, data: memoryview) -> int:
+        """As much of *data* as there is room for."""
+        size = min(len(data), CAPACITY_BYTES - len(self._data))
+        if size:
+            self._data += data[:size]
+            self._notify()
+        return size
+
+    def close_reading(self) -> None:
+        """Nobody reads any more; what was there is lost."""
+        self.has_reader = False
+        self._data.clear()
+        self._notify()
+
+    def close_writing(self) -> None:
+        """One writer less; without the last one the reader sees the end."""
+        self.writers -= 1
+        if not self.writers:
+            self._notify()
+
+    async def change(self) -> None:
+        """Until something was written or read, or an end was closed."""
+        self._changed.silence()
+        await self._changed.heard()
+
+    def _notify(self) -> None:
+        self._changed.ring()

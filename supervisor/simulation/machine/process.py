@@ -1,0 +1,223 @@
+"""A simulated program, seen from the supervisor: ``supervisor.ports.Process``, as ``supervisor.processes.host`` has it.
+
+What it knows it knows from its warden. Leaving is bounded: terminate, kill, and at last give up and say so.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Protocol, assert_never
+
+import anyio
+
+from supervisor.ports import ProcessReport
+from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
+from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status
+from supervisor.processes.refusals import silence
+from supervisor.simulation.machine.kernel import Kernel
+from supervisor.simulation.machine.launching import Start
+from supervisor.simulation.machine.pipe import Pipe
+from supervisor.simulation.machine.warden import Warden
+
+__all__ = ["Machine", "SimulatedProcess"]
+
+
+class Machine(Protocol):
+    """Where it runs."""
+
+    kernel: Kernel
+    give_way: Callable[[], Awaitable[None]]
+
+    def forget(self, process: SimulatedProcess) -> None:
+        """Its warden is gone."""
+        ...
+
+    def abandon(self, pid: int, owner: str) -> None:
+        """Its context was left before its warden was done."""
+        ...
+
+    def kill_group(self, pid: int) -> None:
+        """SIGKILL to the process group of *pid*."""
+        ...
+
+
+class SimulatedProcess:
+    """A simulated program under its warden: ``supervisor.ports.Process``."""
+
+    def __init__(self, machine: Machine, start: Start) -> None:
+        self.report: ProcessReport | None = None
+        self._machine = machine
+        self._start = start
+        self._pid = 0
+        self._failed: Failed | None = None
+        self._fate: Ended | None = None
+        self._status: int | None = None
+        self._order = "exit"
+        self._ordered_at_s: float | None = None
+        self._settled, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
+        self._sending = anyio.Lock()
+        self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
+        self._open_input = True
+        pipes = (self._stdin, self._stdout, self._stderr)
+        self.warden = Warden(machine.kernel, start, pipes, start.chance, start.lost_after_s)
+
+    # ------------------------------------------------------------------------------------------ the port
+    @property
+    def pid(self) -> int:
+        """The main process."""
+        return self._pid
+
+    async def receive(self) -> bytes:
+        """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
+        await self._machine.give_way()
+        return await self._stdout.read()
+
+    async def receive_err(self) -> bytes:
+        """The next bytes of its standard error, at most 64 KiB; ``b""`` at the end."""
+        await self._machine.give_way()
+        return await self._stderr.read()
+
+    async def send(self, data: bytes) -> None:
+        """Write all of *data* to its standard input; a closed input drops it silently."""
+        async with self._sending:
+            left = memoryview(data)
+            while left and self._open_input and self._stdin.has_reader:
+                left = left[self._stdin.put(left) :]
+                if left:
+                    await self._stdin.change()
+
+    def close_input(self) -> None:
+        """End of its standard input."""
+        if self._open_input:
+            self._open_input = False
+            self._stdin.close_writing()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the main process only; a number that is no signal is nothing."""
+        if 0 < number < signal.NSIG:
+            self.warden.signal(number)
+
+    def terminate(self) -> None:
+        """SIGTERM, then SIGCONT, to the whole tree."""
+        self._note_order("terminate")
+        self.warden.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL the whole tree until nothing is left."""
+        self._note_order("kill")
+        self.warden.kill()
+
+    async def wait_exit(self) -> int | None:
+        """The exit status of the main process, ``None`` when it is not known."""
+        await self._exited.wait()
+        return self._status
+
+    async def wait_ended(self) -> ProcessReport:
+        """Its fate, once the whole tree is gone and reaped; also after the context was left."""
+        await self._ended.wait()
+        assert self.report is not None, "ended is set with the report"
+        return self.report
+
+    # ------------------------------------------------------------------------------------------ beginning
+    async def launched(self) -> None:
+        """Wait until it runs; a cancellation waits for that moment.
+
+        Raises:
+            SpawnError: it does not run.
+        """
+        with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
+            await self._settled.wait()
+        if not self._settled.is_set():
+            await self._settled.wait()
+        if self._failed is not None:
+            raise self._start.refusal(self._failed.step, self._failed.errno)
+        if not self._pid:
+            raise silence(self._start.launch, b"")
+
+    # ------------------------------------------------------------------------------------------ what its warden says
+    def learn(self, status: Status) -> None:
+        """The warden says something."""
+        match status:
+            case Spawned(pid=pid):
+                self._pid = pid
+                self._settled.set()
+            case Failed():
+                self._failed = status
+                self._settled.set()
+            case Exited(status=number):
+                self._status = number
+                self._exited.set()
+            case Ended():
+                self._fate = status
+            case _:
+                assert_never(status)
+
+    def hung_up(self) -> None:
+        """The warden is gone."""
+        self._machine.forget(self)
+        if self.report is None:
+            self._conclude(self._survived() if self._fate is None else self._reported(self._fate))
+
+    # ------------------------------------------------------------------------------------------ end
+    def _note_order(self, order: str) -> None:
+        if self._order != "kill":
+            self._order = order
+        if self._ordered_at_s is None:
+            self._ordered_at_s = anyio.current_time()
+
+    def _reported(self, fate: Ended) -> ProcessReport:
+        return ProcessReport(
+            pid=self._pid,
+            status=fate.status,
+            ended_by=fate.ended_by,
+            killed=fate.killed,
+            survivors=0,
+            took_s=fate.took_s,
+        )
+
+    def _survived(self) -> ProcessReport:
+        """The warden was lost: what is in the main process's group can still be killed."""
+        self._machine.kill_group(self._pid)
+        return self._unknown(self._order)
+
+    def _unknown(self, ended_by: str) -> ProcessReport:
+        now_s = anyio.current_time()
+        took_s = now_s - (now_s if self._ordered_at_s is None else self._ordered_at_s)
+        return ProcessReport(
+            pid=self._pid, status=self._status, ended_by=ended_by, killed=0, survivors=-1, took_s=took_s
+        )
+
+    def _conclude(self, report: ProcessReport) -> None:
+        self.report = report
+        self._settled.set()
+        self._exited.set()
+        self._ended.set()
+
+    async def leave(self, terminate_s: float, kill_s: float) -> None:
+        """See the tree off: terminate, wait, kill, wait. What was ordered before is not said again."""
+        self.close_input()
+        if self.report is None and self._pid and self._order != "kill":
+            if self._order == "exit":
+                self.terminate()
+            await self._ended_within(terminate_s)
+        if self.report is None:
+            self.kill()
+            await self._ended_within(kill_s + KILL_EXTRA_S)
+
+    async def _ended_within(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._ended.wait()
+
+    def close(self) -> None:
+        """Let go of everything: a warden that is not done goes on alone."""
+        if self.report is None:
+            self._machine.abandon(self._pid, self._start.name)
+            self._conclude(self._unknown("kill"))
+        self.close_ends()
+
+    def close_ends(self) -> None:
+        """Our ends of its pipes, all of them."""
+        self.close_input()
+        self._stdout.close_reading()
+        self._stderr.close_reading()

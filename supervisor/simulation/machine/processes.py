@@ -1,0 +1,186 @@
+"""Simulated processes behind ``supervisor.ports.ProcessHost``: what the real host does, on a simulated kernel.
+
+The same contract holds as for ``supervisor.processes.WardenHost`` (``tests/contract`` runs on both). Processes and
+their wardens live in the outside world's task group, so they go on whatever becomes of the supervisor's tasks.
+
+A launch is called after its variable ``SIMULATED_NAME``, or else after its directory and argv, and numbered: the draws
+of its third life are those of ``name#3``, in every run of a seed.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Final
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from actors.parking import current_backend
+from supervisor.ports import Launch
+from supervisor.processes.refusals import check
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Kernel, OsProcess
+from supervisor.simulation.machine.launching import PIECES, Start
+from supervisor.simulation.machine.process import SimulatedProcess
+
+__all__ = ["Alive", "ProcessEvent", "SimulatedProcesses"]
+
+NAME_VARIABLE: Final = "SIMULATED_NAME"
+NAME_MAX: Final = 120
+
+
+class ProcessEvent(msgspec.Struct, frozen=True):
+    """What happened to a process at virtual time *at*, in seconds.
+
+    ``what`` is ``spawned``, ``signalled``, ``killed`` (by its warden or with it), ``exited`` (detail: the status),
+    ``reaped``, or ``abandoned`` (its context was left, its warden is not done). ``owner`` is the launch's name.
+    """
+
+    at: float
+    what: str
+    pid: int
+    owner: str
+    detail: str
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """A process in the process table; a zombie has ended and is not reaped."""
+
+    pid: int
+    name: str
+    owner: str
+    launch: Launch
+    zombie: bool
+
+
+class _Spawned(AbstractAsyncContextManager[SimulatedProcess]):
+    """One ``async with host.spawn(...)``: entered and left by one task."""
+
+    def __init__(self, host: SimulatedProcesses, launch: Launch, terminate_s: float, kill_s: float) -> None:
+        self._host = host
+        self._launch = launch
+        self._terminate_s = terminate_s
+        self._kill_s = kill_s
+
+    async def __aenter__(self) -> SimulatedProcess:
+        check(self._launch)
+        self._process = self._host.begin(self._launch)
+        try:
+            await self._process.launched()
+        except BaseException:
+            await self._leave()
+            raise
+        return self._process
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._process.leave(self._terminate_s, self._kill_s)
+            finally:
+                self._process.close()
+
+
+class SimulatedProcesses:
+    """Starts simulated programs, each under a warden of its own: ``supervisor.ports.ProcessHost``.
+
+    Args:
+        group: the outside world's task group, in which processes live.
+        program_for: the program of a launch; an ``OSError`` of it means that there is none that can be started, and
+            one whose ``filename`` is the launch's working directory is about that.
+        faults: of which only ``process.spawn_error`` and ``process.warden_lost`` are asked for, by the launch's name.
+        chance: for delays, and for the pieces in which output arrives.
+        observe: told of everything that happens to a process.
+        pieces: the share of the output streams that are cut into pieces, 0 to 1.
+    """
+
+    def __init__(
+        self,
+        group: TaskGroup,
+        program_for: Callable[[Launch], Program],
+        *,
+        faults: FaultPlan,
+        chance: Chance,
+        observe: Callable[[ProcessEvent], None],
+        pieces: float = PIECES,
+    ) -> None:
+        self.kernel = Kernel(group, self._note)
+        self.give_way = current_backend().give_way
+        self._group = group
+        self._program_for = program_for
+        self._faults = faults
+        self._chance = chance
+        self._observe = observe
+        self._pieces = pieces
+        self._launches: dict[str, int] = {}
+        self._running: dict[SimulatedProcess, None] = {}
+
+    # ------------------------------------------------------------------------------------------ for the supervisor
+    def spawn(
+        self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
+    ) -> AbstractAsyncContextManager[SimulatedProcess]:
+        """Start *launch*. Leaving the context ends the whole tree within ``terminate_s + kill_s + KILL_EXTRA_S``.
+
+        Raises:
+            SpawnError: the program cannot be started.
+        """
+        return _Spawned(self, launch, terminate_s, kill_s)
+
+    # ------------------------------------------------------------------------------------------ for the world
+    def alive(self) -> list[Alive]:
+        """Everything in the process table, by pid: orphans and zombies too."""
+        return [
+            Alive(one.pid, one.name, one.owner, one.launch, one.status is not None)
+            for one in self.kernel.table.values()
+        ]
+
+    def crash(self) -> None:
+        """The supervisor died: its pipes are closed, and every warden kills its tree within some moments."""
+        for process in list(self._running):
+            process.close_ends()
+            process.warden.forsake()
+
+    # ------------------------------------------------------------------------------------------ for its processes
+    def begin(self, launch: Launch) -> SimulatedProcess:
+        """Start a warden for *launch*.
+
+        Raises:
+            SpawnError: there cannot be one.
+        """
+        start = Start(launch, self._name(launch), self._program_for, self._faults, self._chance, self._pieces)
+        start.need_descriptors()
+        process = SimulatedProcess(self, start)
+        self._running[process] = None
+        self._group.start_soon(process.warden.run, process)
+        return process
+
+    def _name(self, launch: Launch) -> str:
+        name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
+        self._launches[name] = number = self._launches.get(name, 0) + 1
+        return f"{name}#{number}"
+
+    def forget(self, process: SimulatedProcess) -> None:
+        """Its warden is gone."""
+        del self._running[process]
+
+    def abandon(self, pid: int, owner: str) -> None:
+        """Its context was left before its warden was done."""
+        self._observe(ProcessEvent(anyio.current_time(), "abandoned", pid, owner, ""))
+
+    def kill_group(self, pid: int) -> None:
+        """SIGKILL to the process group of *pid*."""
+        for process in self.kernel.group(pid):
+            process.deliver(signal.SIGKILL)
+
+    def _note(self, what: str, process: OsProcess, detail: str) -> None:
+        self._observe(ProcessEvent(anyio.current_time(), what, process.pid, process.owner, detail))

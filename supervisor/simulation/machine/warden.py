@@ -1,0 +1,246 @@
+"""The warden of a simulated program: what ``supervisor.processes.warden`` does, in virtual time.
+
+It starts the program, adopts its orphans, obeys orders as long as the main process lives, and when that has ended, or
+the supervisor has, kills whatever is left. It handles deaths before orders, so an order that comes too late is late.
+It says what the real one says. Every turn of it takes a drawn moment, as on a busy machine.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+import anyio
+
+from actors.parking import Bell
+from supervisor.ports import Launch
+from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
+from supervisor.simulation.machine.pipe import Pipe
+
+__all__ = ["Listener", "NotStarted", "Prepared", "Warden"]
+
+START_MIN_S: Final = 0.001
+START_MAX_S: Final = 0.05
+TURN_MAX_S: Final = 0.02
+
+
+class NotStarted(Exception):
+    """A program cannot be started: the step that fails (``fork``, ``cwd``, ``exec``), and its errno."""
+
+    def __init__(self, step: str, number: int) -> None:
+        super().__init__(step, number)
+        self.step = step
+        self.number = number
+
+
+class Prepared(Protocol):
+    """A launch that is to be carried out."""
+
+    name: str
+    launch: Launch
+
+    def program(self) -> Program:
+        """What it runs.
+
+        Raises:
+            NotStarted: it cannot be started.
+        """
+        ...
+
+
+class Listener(Protocol):
+    """Who listens to a warden: the supervisor's end."""
+
+    def learn(self, status: Status) -> None: ...
+
+    def hung_up(self) -> None:
+        """The warden is gone."""
+        ...
+
+
+class Warden:
+    """A subreaper with one program. ``pipes`` are the program's standard streams.
+
+    Args:
+        lost_after_s: it dies then, if it is still there.
+    """
+
+    def __init__(
+        self, kernel: Kernel, what: Prepared, pipes: tuple[Pipe, Pipe, Pipe], chance: Chance, lost_after_s: float
+    ) -> None:
+        self.children: dict[int, OsProcess] = {}
+        self._kernel = kernel
+        self._what = what
+        self._pipes = pipes
+        self._chance = chance
+        self._lost_after_s = lost_after_s
+        self._fate = anyio.CancelScope()
+        self._lost = False
+        self._orphaned = False
+        self._orders: deque[Callable[[], None]] = deque()
+        self._bell = Bell()
+        self._turns = 0
+        self._pid = 0
+        self._status: int | None = None
+        self._over = False
+        self._terminating = False
+        self._sweeping = False
+        self._cut_short = False
+        self._killed = 0
+        self._since_s: float | None = None
+
+    # ------------------------------------------------------------------------------------------ as a parent
+    def child_ended(self, child: OsProcess) -> None:
+        self._bell.ring()
+
+    def heir(self) -> Parent:
+        return self._kernel.init if self._lost else self
+
+    # ------------------------------------------------------------------------------------------ orders: never wait
+    def signal(self, number: int) -> None:
+        """A signal for the main process."""
+        self._order(partial(self._signal, number))
+
+    def terminate(self) -> None:
+        """SIGTERM to the whole tree."""
+        self._order(self._terminate)
+
+    def kill(self) -> None:
+        """The end of the lifeline: kill everything."""
+        self._order(self._end)
+
+    def forsake(self) -> None:
+        """The supervisor died. What has not been started never will be."""
+        self._orphaned = True
+        self.kill()
+
+    def lose(self) -> None:
+        """It is killed."""
+        self._fate.cancel()
+
+    def _order(self, order: Callable[[], None]) -> None:
+        self._orders.append(order)
+        self._bell.ring()
+
+    # ------------------------------------------------------------------------------------------ its life
+    async def run(self, listener: Listener) -> None:
+        """Serve until it is over, sweep, report; or be lost on the way."""
+        self._fate.deadline = anyio.current_time() + self._lost_after_s
+        with self._fate:
+            await self._serve(listener)
+        if self._fate.cancelled_caught:
+            self._leave_behind()
+        listener.hung_up()
+
+    async def _serve(self, listener: Listener) -> None:
+        await anyio.sleep(self._chance.between(START_MIN_S, START_MAX_S, "start"))
+        self._start(listener)
+        while not self._over:
+            await self._bell.heard()
+            await self._moment()
+            self._bell.silence()
+            self._turn(listener)
+        await self._sweep(listener)
+        now_s = anyio.current_time()
+        took_s = now_s - (now_s if self._since_s is None else self._since_s)
+        listener.learn(Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s))
+
+    async def _moment(self) -> None:
+        """Until the machine gets around to it."""
+        self._turns += 1
+        await anyio.sleep(self._chance.between(0.0, TURN_MAX_S, "turn", self._turns))
+
+    def _start(self, listener: Listener) -> None:
+        if self._orphaned:
+            self._over = True
+            return
+        try:
+            program = self._what.program()
+        except NotStarted as error:
+            self._over = True
+            listener.learn(Failed(error.step, error.number))
+        else:
+            self._spawn(program)
+            listener.learn(Spawned(self._pid))
+
+    def _spawn(self, program: Program) -> None:
+        name = self._what.name
+        main = OsProcess(self._kernel, self, self._what.launch, name, owner=name, reaper=self, session=None)
+        main.hold(*self._pipes)
+        self._pid = main.pid
+        self._kernel.begin(main, program)
+
+    def _turn(self, listener: Listener) -> None:
+        self._reap(listener)
+        while self._orders:
+            order = self._orders.popleft()
+            if self._status is None:  # else its pid may be somebody else's by now
+                order()
+
+    def _signal(self, number: int) -> None:
+        main = self.children.get(self._pid)
+        if main is not None:
+            main.deliver(number)
+
+    def _terminate(self) -> None:
+        self._terminating = True
+        self._since()
+        for process in self._kernel.below(self):
+            process.deliver(signal.SIGTERM)
+
+    def _end(self) -> None:
+        self._over = True
+
+    def _since(self) -> None:
+        if self._since_s is None:
+            self._since_s = anyio.current_time()
+
+    # ------------------------------------------------------------------------------------------ its end
+    def _reap(self, listener: Listener) -> None:
+        for child in list(self.children.values()):
+            if child.status is not None:
+                self._kernel.reap(child)
+                self._bury(child.pid, child.status, listener)
+
+    def _bury(self, pid: int, status: int, listener: Listener) -> None:
+        if pid == self._pid:
+            self._status, self._over = status, True
+            listener.learn(Exited(status))
+        elif self._sweeping and status == -signal.SIGKILL:
+            self._killed += 1
+
+    async def _sweep(self, listener: Listener) -> None:
+        """Kill what is its child, and then what becomes its child, until there is none."""
+        self._sweeping, self._cut_short = True, self._status is None
+        self._since()
+        while self.children:
+            self._strike()
+            await self._moment()
+            self._reap(listener)
+
+    def _strike(self) -> None:
+        for child in list(self.children.values()):
+            if child.status is None:
+                self._kernel.note("killed", child, "by its warden")
+                child.end(-signal.SIGKILL)
+
+    def _ended_by(self) -> str:
+        if self._cut_short and self._status == -signal.SIGKILL:
+            return "kill"
+        return "terminate" if self._terminating else "exit"
+
+    def _leave_behind(self) -> None:
+        """It was killed: the kernel kills the main process with it, the others are init's."""
+        self._lost = True
+        main = self.children.get(self._pid)
+        for child in list(self.children.values()):
+            self._kernel.give(child, self._kernel.init)
+        if main is not None and main.status is None:
+            self._kernel.note("killed", main, "with its warden")
+            main.end(-signal.SIGKILL)

@@ -1,0 +1,111 @@
+"""What a run cost: turns and tokens that led to nothing, and how far each failure reached.
+
+Turns and ends are read from durable records, so the runtime's word on them is taken, and nothing else of it; tokens are
+what agents say they use, at the moment at which they do. A token is wasted unless the turn that it was used in came to
+its completion.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["Cost", "Meter"]
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run cost, in all its sessions.
+
+    ``turns`` were launched, ``wasted_turns`` of them did not complete; tokens likewise. ``reached`` has, for each wish
+    to abort and each failure that ended a session, how many sessions ended by it besides the one it was about.
+    """
+
+    turns: int
+    wasted_turns: int
+    tokens: int
+    wasted_tokens: int
+    reached: tuple[int, ...]
+
+
+class Meter:
+    """The bill of one run, written as it goes."""
+
+    def __init__(self) -> None:
+        self._launched: set[str] = set()
+        self._completed: set[str] = set()
+        self._working: set[str] = set()
+        """Sessions with a turn that may still complete."""
+        self._open: dict[str, int] = {}
+        """Tokens of those turns."""
+        self._useful = 0
+        self._used = 0
+        self._origins: dict[int, int] = {}
+        """Of each record that goes back to an abort or a failure: which one."""
+        self._reached: dict[int, set[str]] = {}
+        """The sessions that each of those ended, besides its own."""
+        self._about: dict[int, str] = {}
+
+    def spend(self, session_id: str, tokens: int) -> None:
+        """An agent of that session has used so many tokens."""
+        self._used += tokens
+        if session_id in self._working:
+            self._open[session_id] = self._open.get(session_id, 0) + tokens
+
+    def record(self, record: LifecycleEvent) -> None:
+        """Take in a durable record."""
+        if record.entity_type == "turn" and record.outcome == "transition":
+            self._turn(record)
+        self._trace(record)
+
+    def cost(self) -> Cost:
+        """The bill."""
+        return Cost(
+            turns=len(self._launched),
+            wasted_turns=len(self._launched - self._completed),
+            tokens=self._used,
+            wasted_tokens=self._used - self._useful,
+            reached=tuple(len(one) for one in self._reached.values()),
+        )
+
+    # ------------------------------------------------------------------ turns
+    def _turn(self, record: LifecycleEvent) -> None:
+        turn_id, session_id = record.entity_id, record.entity_id.rpartition(":")[0]
+        match record.to_status:
+            case "SPAWNING":
+                self._launched.add(turn_id)
+                self._working.add(session_id)
+            case "COMPLETING":
+                self._completed.add(turn_id)
+                self._useful += self._settled(session_id)
+            case "FAILED":
+                self._settled(session_id)
+
+    def _settled(self, session_id: str) -> int:
+        self._working.discard(session_id)
+        return self._open.pop(session_id, 0)
+
+    # ------------------------------------------------------------------ how far it reached
+    def _trace(self, record: LifecycleEvent) -> None:
+        """Follow causes from wishes to abort and from failures to the sessions that ended by them."""
+        origin = self._origins.get(record.cause_id or 0)
+        if origin is None and _begins(record):
+            origin = record.seq
+            self._reached[origin] = set()
+            self._about[origin] = str(record.metadata.get("target", record.entity_id))
+        if origin is None:
+            return
+        self._origins[record.seq] = origin
+        if _ends(record) and record.entity_id != self._about[origin]:
+            self._reached[origin].add(record.entity_id)
+
+
+def _ends(record: LifecycleEvent) -> bool:
+    return record.entity_type == "session" and record.to_status == "Stopped" != record.from_status
+
+
+def _begins(record: LifecycleEvent) -> bool:
+    """A wish to abort, or the failure of a whole session. Who closes a session has no complaint."""
+    if record.event == "AbortRecord":
+        return True
+    return _ends(record) and (record.event != "OperatorStop" or record.metadata.get("outcome") == "aborted")

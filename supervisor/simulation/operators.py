@@ -1,0 +1,213 @@
+"""Operators: whoever disturbs a run from outside, by wishes that a host may have at any moment.
+
+Which wish comes when is a fault like any other: it has a name, and a shrunk run has only those that matter.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor.abort import Receipt
+from supervisor.runtime import Session, Supervisor
+from supervisor.simulation.asking import Desk
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.tally import Tally
+from supervisor.simulation.world import World
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint
+
+__all__ = ["Operators"]
+
+PAUSE_S = 12.0
+"""The longest pause between two wishes of one operator; short ones are likelier."""
+
+
+class Operators:
+    """The operators of one supervisor. *customers* is how many customers there are, by whose names sessions go."""
+
+    def __init__(self, sup: Supervisor, world: World, chance: Chance, tally: Tally, desk: Desk, customers: int) -> None:
+        self._sup = sup
+        self._world = world
+        self._oracle, self._faults = world.oracle, world.faults
+        self._chance = chance
+        self._tally = tally
+        self._desk = desk
+        self._customers = customers
+        self._going = anyio.Event()
+
+    def go_home(self) -> None:
+        """There is nobody left to disturb."""
+        self._going.set()
+
+    async def operate(self, number: int) -> None:
+        """One operator, for as long as faults strike and there are customers. What was asked is waited for."""
+        chance, wishes = self._chance.below("operator", self._world.lives, number), 0
+        while not (self._faults.healed or self._going.is_set()):
+            wishes += 1
+            with anyio.move_on_after(PAUSE_S * chance.unit("wait", wishes) ** 2):
+                await self._going.wait()
+            await self._wish(chance.below(wishes), f"{self._world.lives}.{number}.{wishes}")
+
+    async def _wish(self, chance: Chance, place: str) -> None:
+        for kind, act in (
+            ("host.abort_tool", self._abort_tool),
+            ("host.abort_sibling", self._abort_sibling),
+            ("host.abort_session", self._abort_session),
+            ("host.urgent", self._interrupt),
+            ("host.message", self._leave_message),
+            ("host.prompt", self._prompt),
+            ("host.delegates", self._delegate),
+            ("host.closes", self._close),
+            ("host.late", self._speak_to_the_dead),
+            ("host.flood", self._flood),
+            ("host.drains", self._drain),
+        ):
+            if self._faults.strikes(kind, place):
+                await act(chance, place)
+
+    def targets(self, scope: AbortScope) -> list[str]:
+        """What an abort of that scope can be aimed at now, by name."""
+        kind, child = ("tool" if scope is AbortScope.TOOL else "session"), scope is AbortScope.SIBLING
+        nodes = self._sup.tree.nodes().values()
+        return sorted(one.id for one in nodes if one.kind == kind and (one.parent is not None or not child))
+
+    def _pick(self, chance: Chance, kind: str, *, child: bool = False) -> str | None:
+        """Someone alive; what is in a rare state is picked as often as what is in a common one."""
+        groups: dict[str, list[str]] = {}
+        for one in self._sup.tree.nodes().values():
+            if one.kind == kind and (one.parent is not None or not child):
+                groups.setdefault(self._state(one.id), []).append(one.id)
+        if not groups:
+            return None
+        return chance.choice(sorted(groups[chance.choice(sorted(groups), "state")]), "target")
+
+    def _state(self, node_id: str) -> str:
+        """The state of a session, or of the one whose call it is."""
+        entity = self._sup.tree.entities.get(node_id.partition(":")[0])
+        return entity.state_name if entity is not None else ""
+
+    async def _abort_tool(self, chance: Chance, place: str) -> None:
+        await self._abort(self._pick(chance, "tool"), AbortScope.TOOL, chance, place)
+
+    async def _abort_sibling(self, chance: Chance, place: str) -> None:
+        await self._abort(self._pick(chance, "session", child=True), AbortScope.SIBLING, chance, place)
+
+    async def _abort_session(self, chance: Chance, place: str) -> None:
+        await self._abort(self._pick(chance, "session"), AbortScope.SESSION, chance, place)
+
+    async def _abort(self, target: str | None, scope: AbortScope, chance: Chance, place: str) -> None:
+        if target is None:
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.abort, target, scope, chance.happens(0.15, "at once"))
+            if self._faults.strikes("host.abort_again", place):
+                await anyio.sleep(chance.unit("again") * chance.choice((0.0, 0.1, 1.0, 20.0), "how soon"))
+                again, of = self._again(chance, target, scope)
+                group.start_soon(self.abort, again, of, chance.happens(0.5, "now"))
+
+    def _again(self, chance: Chance, target: str, scope: AbortScope) -> tuple[str, AbortScope]:
+        """The same once more, or one of its calls, or what is beside it."""
+        calls = [one for one in self._sup.tree.nodes() if one.startswith(f"{target}:")]
+        other = chance.choice((scope, *AbortScope), "of")
+        if other is AbortScope.TOOL and calls:
+            return chance.choice(sorted(calls), "call"), other
+        return target, scope if other is AbortScope.TOOL else other
+
+    async def abort(self, target: str, scope: AbortScope, now: bool = False) -> None:
+        """Abort it, and hold the receipt to what it says."""
+        at_s, wanted = self._world.now(), self._oracle.hearing.want_abort(target, scope)
+        with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
+            receipt = await self._sup.abort(target, scope, reason="an operator", actor="operator", now=now)
+            said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
+            self._hold_to(receipt, at_s)
+            self._oracle.hearing.abort_answered(wanted, receipt)
+
+    def _hold_to(self, receipt: Receipt, at_s: float) -> None:
+        """What a receipt says is a promise."""
+        sessions = [one for one in receipt.nodes if one.kind == "session"]
+        self._tally.reached.append(len(sessions))
+        for one in sessions:
+            if one.outcome != "abandoned":
+                self._oracle.promised(one.id, receipt.abort_id)
+            if one.outcome == "ended":
+                self._oracle.gone(one.id, receipt.abort_id)
+        if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
+            self._oracle.told_to_end(receipt.target, at_s)
+
+    async def _interrupt(self, chance: Chance, place: str) -> None:
+        target = self._pick(chance, "session")
+        if target is not None:
+            point = chance.choice((None, *DeliveryPoint), "point")
+            for _ in range(2 if self._faults.strikes("host.duplicate", place) else 1):
+                await self._send(target, urgent=True, at=point)
+
+    async def _send(self, target: str, *, urgent: bool, at: DeliveryPoint | None = None) -> None:
+        with self._desk.asking(f"send {target}") as said:
+            message_id = await Session(self._sup, target).send("listen", urgent=urgent, at=at, sender="operator")
+            said.append(message_id)
+            self._oracle.acknowledged(message_id)
+
+    async def _leave_message(self, chance: Chance, place: str) -> None:
+        target = self._pick(chance, "session")
+        if target is not None:
+            await self._send(target, urgent=False)
+
+    async def _prompt(self, chance: Chance, place: str) -> None:
+        """One more prompt, for a session that may be at work."""
+        target = self._pick(chance, "session")
+        if target is not None:
+            with self._desk.asking(f"prompt {target}") as said:
+                result = await Session(self._sup, target).run(f"prompt {place}")
+                said.append(f"{result.outcome}: {result.error}")
+                self._oracle.hearing.prompt_answered(target, result.outcome, result.error)
+
+    async def _delegate(self, chance: Chance, place: str) -> None:
+        """A child session that the host starts."""
+        target = self._pick(chance, "session")
+        if target is not None:
+            mode = chance.choice(tuple(CancelMode), "mode")
+            with self._desk.asking(f"start child of {target}, {mode}") as said:
+                policy = self._other_policy(chance)
+                child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
+                said.append(child.id)
+                self._oracle.rules(child.id, policy)
+                self._oracle.acknowledged(child.id)
+                result = await child.run(f"prompt {place}")
+                self._oracle.hearing.prompt_answered(child.id, result.outcome, result.error)
+
+    def _other_policy(self, chance: Chance) -> AbortPolicy:
+        """A policy of its own, so that it matters whose is asked."""
+        sibling, session = chance.happens(0.5, "tool_to_sibling"), chance.happens(0.5, "sibling_to_session")
+        ladder = self._world.drawn.settings.policy.ladder.value()
+        return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
+
+    async def _close(self, chance: Chance, place: str) -> None:
+        target = self._pick(chance, "session")
+        if target is not None:
+            with self._desk.asking(f"close {target}") as said:
+                await self._sup.close_session(target, reason="enough of it")
+                said.append("closed")
+                self._oracle.hearing.close_answered(target)
+
+    async def _speak_to_the_dead(self, chance: Chance, place: str) -> None:
+        """A wish for a session that may have ended, or never was."""
+        target = f"c{chance.integer(0, self._customers, 'who')}"
+        await self.abort(target, AbortScope.SESSION, False)
+        await self._send(target, urgent=chance.happens(0.5, "urgent"))
+
+    async def _flood(self, chance: Chance, place: str) -> None:
+        target = self._pick(chance, "session")
+        if target is not None:
+            async with anyio.create_task_group() as group:
+                for _ in range(chance.integer(20, 150, "many")):
+                    group.start_soon(self._say, target)
+
+    async def _say(self, target: str) -> None:
+        await self._send(target, urgent=False)
+
+    async def _drain(self, chance: Chance, place: str) -> None:
+        with self._desk.asking("stop") as said:
+            await self._sup.stop(now=chance.happens(0.3, "now"), actor="operator")
+            if chance.happens(0.5, "again"):
+                await anyio.sleep(chance.between(0.0, 5.0, "how soon"))
+                await self._sup.stop(actor="operator")
+            said.append("stopping")

@@ -1,0 +1,292 @@
+"""The oracle: it keeps its own record of what was asked, what became durable and which processes there were, and says
+what must not be.
+
+It never asks the code under test. Safety is checked whenever something happens, under all faults; liveness once the
+faults have stopped. What can be seen in the records alone is checked by :mod:`supervisor.invariants`, which also checks
+the journals of real runs; here is what only the world knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from supervisor.invariants import INVARIANTS, RecordChecker, Violation
+from supervisor.ports import Append, EntityRow
+from supervisor.simulation.coverage import Coverage
+from supervisor.simulation.hearing import Hearing
+from supervisor.simulation.machine.processes import ProcessEvent
+from supervisor.simulation.trace import Trace
+from supervisor.vocabulary import AbortPolicy, LifecycleEvent, Rung
+
+__all__ = ["HOME", "Oracle"]
+
+SLACK_S = 12.0
+"""On top of a ladder, for the kill of a process: the launch that may be under way (1 s), what the process host adds to
+the last rung (2 s), and the exits themselves (fractions of a second each) of a tree of some depth."""
+HOME = "/sim"
+"""Above every session's directory, which is called after it."""
+AT_REST = {("task", "FAILED")}
+"""States that the tables let a log go on from, and that nothing has to leave: a task that is not tried again."""
+RECORD_S = 45.0
+"""And for the last record on top of that: five commits of the slowest disk (8 s each), one after the other, for what
+follows from another record, and the clean-up of a turn (5 s)."""
+KEPT = 50
+"""Violations that are kept with their words; the others are counted."""
+
+
+class Oracle:
+    """The judge of one run.
+
+    Args:
+        now: the run's clock, in seconds.
+        trace: hears of all it sees.
+        ladder_s: the longest ladder that the scenario allows an abort, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float], trace: Trace, ladder_s: float) -> None:
+        self.violations: list[Violation] = []
+        self.omitted = 0
+        self.coverage = Coverage()
+        self.records = 0
+        self._now, self._trace = now, trace
+        self._bound_s = ladder_s + SLACK_S
+        self._checker = RecordChecker()
+        self._offset_s = 0.0
+        self._live: dict[str, dict[int, str]] = {}
+        """Processes that are there, by the session that they work for: pid to name."""
+        self._due: dict[str, float] = {}
+        """When every process of a session must be gone."""
+        self._record_due: dict[str, float] = {}
+        """When a session that was stopped must have its last record; not for those of a supervisor that was killed."""
+        self._lost: set[int] = set()
+        """Processes whose warden was lost: their fate is not known, and the report on them says so."""
+        self._slept: list[tuple[float, float]] = []
+        self.hearing = Hearing(self.violated)
+        self._ends_promised: dict[str, str] = {}
+        self._ruled: dict[str, AbortPolicy] = {}
+        """The policies that the host gave, by session; those below it inherit them."""
+        self._crossed: list[LifecycleEvent] = []
+        self._ended: set[str] = set()
+        self._durable: set[str] = set()
+        self._intents: dict[tuple[str, str], int] = {}
+        self._launches: dict[tuple[str, str], int] = {}
+        self._last_seq, self._last_s = 0, 0.0
+
+    # ------------------------------------------------------------------ violations
+    def violated(self, invariant: str, entity_id: str, message: str, seq: int | None = None) -> None:
+        """Something that must not be."""
+        assert invariant in INVARIANTS, f"no law is called {invariant}"
+        self._keep(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
+
+    def _keep(self, violation: Violation) -> None:
+        self._trace.note(f"VIOLATION {violation.invariant} {violation.entity_id}: {violation.message}")
+        if len(self.violations) < KEPT:
+            self.violations.append(violation)
+        else:
+            self.omitted += 1
+
+    @property
+    def count(self) -> int:
+        """All violations."""
+        return len(self.violations) + self.omitted
+
+    # ------------------------------------------------------------------ supervisors
+    def started(self, wall_s: float) -> None:
+        """A supervisor starts at that Unix time; its clock is the run's from here on, and never before its journal."""
+        self._offset_s = max(wall_s, self._last_s) - self._now()
+
+    def killed(self) -> None:
+        """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""
+        self.hearing.asked.clear()
+        self._record_due.clear()
+
+    def slept(self, seconds: float) -> None:
+        """Time leapt for everybody: no bound can hold while the machine sleeps."""
+        self._slept.append((self._now(), seconds))
+        for session_id in self._due:
+            self._due[session_id] += seconds
+        for session_id in self._record_due:
+            self._record_due[session_id] += seconds
+
+    # ------------------------------------------------------------------ the host
+    def asked(self, name: str, words: str) -> None:
+        """The host asked for something; there is one answer to come."""
+        self._trace.note(f"asked {name} {words}")
+        self.hearing.asked[name] = words
+
+    def answered(self, name: str, words: str) -> None:
+        """It was answered, or refused."""
+        self._trace.note(f"answered {name} {words}")
+        self.hearing.asked.pop(name, None)
+
+    def acknowledged(self, entity_id: str) -> None:
+        """The host was told that this entity is there, or that message: its first record is durable."""
+        if entity_id not in self._durable:
+            self.violated("durable", entity_id, "was acknowledged before its first record was durable")
+
+    def rules(self, session_id: str, policy: AbortPolicy) -> None:
+        """The host gave that session, and all that will be below it, this policy."""
+        self._ruled[session_id] = policy
+
+    def told_to_end(self, session_id: str, at_s: float) -> None:
+        """That session was told to end: its processes are gone within the ladder, whatever the disk does."""
+        slept_s = sum(seconds for when, seconds in self._slept if when >= at_s)
+        due = at_s + self._bound_s + slept_s
+        self._due[session_id] = min(due, self._due.get(session_id, due))
+        self._check_due(session_id)
+
+    def promised(self, session_id: str, abort_id: str) -> None:
+        """A receipt says that this session was ended."""
+        self._ends_promised[session_id] = abort_id
+
+    def gone(self, session_id: str, abort_id: str) -> None:
+        """A receipt says that this session's scope has ended: so have its processes, by now."""
+        if left := self._left(session_id):
+            self.violated("no_survivor", session_id, f"has ended by the receipt of {abort_id}, but these live: {left}")
+
+    def _left(self, session_id: str) -> str:
+        """The processes of a session that should not be there any more, in words."""
+        live = self._live.get(session_id, {})
+        return ", ".join(f"{name} ({pid})" for pid, name in live.items() if pid not in self._lost)
+
+    # ------------------------------------------------------------------ the disk
+    def wrote(self, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
+        """These records are durable from now on."""
+        for one, line in zip(batch, encoded, strict=True):
+            self._trace.record(line)
+            self._record(one.record)
+            self.hearing.wrote(one)
+            if one.record.entity_type == "session":
+                self._session(one.record, one.ended)
+
+    def _record(self, record: LifecycleEvent) -> None:
+        self.records += 1
+        if record.seq != self._last_seq + 1:
+            self.violated("durable", record.entity_id, f"record {record.seq} follows {self._last_seq}", record.seq)
+        self._last_seq, self._last_s = record.seq, record.monotonic_s
+        self._durable.add(record.entity_id)
+        if record.event in ("UrgentMessage", "MessageReceived"):
+            self._durable.add(str(record.metadata.get("message_id")))
+        if record.outcome == "transition" and record.event in ("PromptReady", "tool_started"):
+            key = (record.entity_id.partition(":")[0], record.event)
+            self._intents[key] = self._intents.get(key, 0) + 1
+        if record.outcome == "transition" and record.event == "task_assigned":  # an idle agent takes it: no launch
+            key = (record.entity_id.partition(":")[0], "PromptReady")
+            self._intents[key] = self._intents.get(key, 0) - 1
+        if record.event == "AbortRecord" and record.metadata.get("policy_edge") is not None:
+            self._crossed.append(record)
+        self.coverage.record(record)
+        for violation in self._checker.take(record):
+            self._keep(violation)
+
+    def _session(self, record: LifecycleEvent, ended: bool) -> None:
+        if record.to_status == "Stopped" and record.from_status != "Stopped" and record.outcome == "transition":
+            self.told_to_end(record.entity_id, record.monotonic_s - self._offset_s)
+            self._record_due[record.entity_id] = self._now() + self._bound_s + RECORD_S
+        if ended:
+            self._check_gone(record)
+            self._check_recorded(record)
+
+    def _check_gone(self, record: LifecycleEvent) -> None:
+        """No survivor: with the last record of a session, its processes are dead and reaped."""
+        self._ended.add(record.entity_id)
+        self._due.pop(record.entity_id, None)
+        if left := self._left(record.entity_id):
+            self.violated("no_survivor", record.entity_id, f"has ended, but these live: {left}", record.seq)
+
+    def _check_recorded(self, record: LifecycleEvent) -> None:
+        """Recorded within its bound; what the ladder gave up waits longer for what it left behind, and says so."""
+        late_s = self._now() - self._record_due.pop(record.entity_id, self._now())
+        if late_s > 0 and record.metadata.get("rung") != Rung.ABANDON:
+            self.violated("recorded", record.entity_id, f"its last record comes {late_s:.3f} s too late", record.seq)
+
+    # ------------------------------------------------------------------ processes
+    def process(self, event: ProcessEvent) -> None:
+        """Something happened to a process."""
+        self._trace.note(f"process {event.what} {event.pid} {event.owner} {event.detail}")
+        session_id = event.owner.partition("$ ")[0].removeprefix(f"{HOME}/")
+        match event.what:
+            case "spawned":
+                self._spawned(session_id, event)
+            case "killed" if event.detail == "with its warden":
+                self._lost.update(self._live.get(session_id, ()))
+            case "reaped":
+                self._check_due(session_id)
+                live = self._live.get(session_id, {})
+                live.pop(event.pid, None)
+                if not live:
+                    self._live.pop(session_id, None)
+
+    def _spawned(self, session_id: str, event: ProcessEvent) -> None:
+        self._live.setdefault(session_id, {})[event.pid] = event.detail
+        if session_id in self._ended:
+            self.violated("no_survivor", session_id, f"{event.detail} was started after its session's last record")
+        if event.detail == event.owner:  # not a process that the agent has forked
+            self._check_alone(session_id, event)
+            # A terminal is called after the call that asked for it: agent, turn, call.
+            self._check_intent(session_id, "tool_started" if ":" in event.owner.partition("$ ")[2] else "PromptReady")
+
+    def _check_alone(self, session_id: str, event: ProcessEvent) -> None:
+        """A session has one agent at a time: the last one is gone with all it started. The terminals of a turn that
+        failed end with the cleaning up after it."""
+        _, _, agent = event.owner.partition("$ ")
+        live = self._live[session_id]
+        before = [(pid, name) for pid, name in live.items() if pid != event.pid and pid not in self._lost]
+        others = [name for _, name in before if ":t" not in name]
+        if ":" not in agent and others:
+            self.violated("one_holder", session_id, f"{event.detail} was started beside {', '.join(others)}")
+
+    def _check_intent(self, session_id: str, intent: str) -> None:
+        """A launch is decided with a prompt, a terminal is opened by a call: as many of them are durable by now."""
+        key = (session_id, intent)
+        self._launches[key] = self._launches.get(key, 0) + 1
+        if self._launches[key] > self._intents.get(key, 0):
+            self.violated("intent_before_effect", session_id, f"a program was started before its {intent} was durable")
+
+    def _check_due(self, session_id: str) -> None:
+        due = self._due.get(session_id)
+        if due is not None and self._now() > due and self._left(session_id):
+            late_s = self._now() - due
+            del self._due[session_id]
+            self.violated("bounded_kill", session_id, f"its processes live {late_s:.3f} s beyond its ladder")
+
+    # ------------------------------------------------------------------ the end
+    def closed(self, rows: Iterable[EntityRow]) -> None:
+        """A supervisor has closed in order, and its disk has answered: it leaves no open books to the next one."""
+        for row in rows:
+            if not row.ended and (row.kind, row.state) not in AT_REST:
+                self.violated("nothing_lost", row.id, f"was left {row.state} by a supervisor that closed in order")
+
+    def quiet(self, rows: Iterable[EntityRow], owed: Iterable[tuple[str, str, bytes]]) -> None:
+        """The faults have stopped and the supervisor has closed: everything has come to its end, nothing is owed."""
+        for effect_id, entity_id, _ in owed:
+            self.violated("quiescence", entity_id, f"still owes the effect {effect_id} after its supervisor has closed")
+        for row in rows:
+            if not row.ended and (row.kind, row.state) not in AT_REST:
+                self.violated("quiescence", row.id, f"is still {row.state} in the journal of a supervisor that closed")
+        for session_id in self._live:
+            if left := self._left(session_id):
+                self.violated("no_survivor", session_id, f"processes are left: {left}")
+        for session_id, abort_id in self._ends_promised.items():
+            if session_id not in self._ended:
+                self.violated("recorded", session_id, f"the receipt of {abort_id} says it ended; it has no last record")
+        for record in self._crossed:
+            self._check_crossing(record)
+        for name, words in self.hearing.asked.items():
+            self.violated("one_answer", name, f"was never answered: {words}")
+        for violation in self._checker.finish(quiescent=True):
+            self._keep(violation)
+
+    def _check_crossing(self, record: LifecycleEvent) -> None:
+        """The edge that an abort crossed is open in the policy that rules there."""
+        edge, ruler = str(record.metadata["policy_edge"]), str(record.metadata.get("ruled_by"))
+        policy = next((self._ruled[one] for one in _upwards(ruler) if one in self._ruled), None)
+        if policy is not None and not getattr(policy, edge, False):
+            self.violated("no_level_crossed", ruler, f"{edge} was crossed, which its policy does not let", record.seq)
+
+
+def _upwards(session_id: str) -> Iterator[str]:
+    """A session's id, its parent's, and so on."""
+    while session_id:
+        yield session_id
+        session_id = session_id.rpartition("/")[0]

@@ -1,0 +1,177 @@
+"""What of a disk survives a power cut: what is on the platter, what only the cache has, and a cut between the two.
+
+Until a sync, the cache alone holds a write; when the power goes, any sectors of it may have reached the platter, in any
+order, the last one torn. Names behave as in a journalling file system: what was done to them survives in the order it
+was done, and is certain after a sync of the directory. Taken on trust, as SQLite does by default: a torn write damages
+nothing outside itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["SECTOR_BYTES", "Pending", "Platter", "Step", "Survivors", "put"]
+
+SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all when it is honest; the smallest in use, so the most tears."""
+
+Step = tuple[Callable[..., None], tuple[Any, ...]]
+"""A change of the disk: a method of :class:`Platter`, and what it was called with."""
+
+Pending = tuple[int, bytes | None]
+"""Bytes for an offset; ``None`` cuts the file there."""
+
+
+class Survivors(msgspec.Struct, gc=False):
+    """What is found after a power cut: the files by name, and how many unsynced sectors are not as written.
+
+    Two cuts of one platter that have the same ``key`` left the same behind; ``None`` is like nothing else.
+    """
+
+    files: dict[str, bytearray]
+    lost: int
+    torn: int
+    key: tuple[int, ...] | None
+
+
+class Platter:
+    """What is durable, and what waits in the cache, in the order it came.
+
+    Args:
+        files: what is on it at first, all of it durable.
+    """
+
+    def __init__(self, files: Mapping[str, bytes | bytearray]) -> None:
+        self._durable = [bytearray(content) for content in files.values()]
+        self._cached: list[list[Pending]] = [[] for _ in files]
+        self._names = {name: number for number, name in enumerate(files)}
+        self._renamed: list[tuple[str | None, str | None, int]] = []  # (name that goes, name that comes, its file)
+        self._version = 0
+        """Counts the changes of what is durable; in between, what is cached only grows."""
+
+    # -------------------------------------------------------------------------------------------------- steps
+    def create(self, name: str) -> None:
+        self._renamed.append((None, name, len(self._durable)))
+        self._durable.append(bytearray())
+        self._cached.append([])
+
+    def remove(self, name: str) -> None:
+        self._renamed.append((name, None, -1))
+
+    def rename(self, old: str, new: str, number: int) -> None:
+        self._renamed.append((old, new, number))
+
+    def write(self, number: int, offset: int, data: bytes) -> None:
+        self._cached[number].append((offset, data))
+
+    def truncate(self, number: int, size: int) -> None:
+        self._cached[number].append((size, None))
+
+    def sync(self, number: int) -> None:
+        self._version += 1
+        put(self._durable[number], self._cached[number])
+        self._cached[number].clear()
+
+    def sync_names(self) -> None:
+        self._version += 1
+        _name(self._names, self._renamed)
+        self._renamed.clear()
+
+    def fail_sync(self, number: int, seed: int) -> None:
+        """As Linux does it: some sectors are written, the others will never be, and no later sync tries again."""
+        self._version += 1
+        draws = Random(seed)
+        put(self._durable[number], [one for one in _sectors(self._cached[number]) if draws.random() < 0.5])
+        self._cached[number].clear()
+
+    def make(self, steps: Iterable[Step]) -> None:
+        """Make *steps*, one after another."""
+        for step, told in steps:
+            step(self, *told)
+
+    # ---------------------------------------------------------------------------------------------------- cut
+    def content(self, number: int) -> bytearray:
+        """What the file holds while the power is on, as far as the disk has it."""
+        content = bytearray(self._durable[number])
+        put(content, self._cached[number])
+        return content
+
+    def cut(self, draws: Random) -> Survivors:
+        """What would be found if the power went now. The platter itself goes on."""
+        names, renamed = dict(self._names), _below(draws, len(self._renamed) + 1)
+        _name(names, self._renamed[:renamed])
+        found = Survivors({}, 0, 0, (self._version, renamed))
+        for name, number in names.items():
+            content = bytearray(self._durable[number])
+            if self._cached[number]:
+                _survive(content, _sectors(self._cached[number]), draws, found)
+            found.files[name] = content
+        return found
+
+
+def _below(draws: Random, end: int) -> int:
+    return int(draws.random() * end)
+
+
+def put(content: bytearray, writes: list[Pending]) -> None:
+    """Do *writes* to a file's *content*."""
+    for offset, data in writes:
+        if data is None:
+            del content[offset:]
+            continue
+        if len(content) < offset:
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
+
+
+def _name(names: dict[str, int], changes: list[tuple[str | None, str | None, int]]) -> None:
+    for gone, come, number in changes:
+        if gone is not None:
+            names.pop(gone, None)
+        if come is not None:
+            names[come] = number
+
+
+def _sectors(writes: list[Pending]) -> list[Pending]:
+    """The same writes, sector by sector."""
+    pieces: list[Pending] = []
+    for offset, data in writes:
+        if data is None:
+            pieces.append((offset, None))
+            continue
+        start, first = 0, SECTOR_BYTES - offset % SECTOR_BYTES
+        for end in (*range(first, len(data), SECTOR_BYTES), len(data)):
+            pieces.append((offset + start, data[start:end]))
+            start = end
+    return pieces
+
+
+def _survive(content: bytearray, pieces: list[Pending], draws: Random, found: Survivors) -> None:
+    """One of four endings: nothing arrived, everything, all up to a sector that may be torn, or any part of it."""
+    style = draws.random()
+    if style >= 0.7:
+        share = draws.random()
+        kept = [one for one in pieces if draws.random() < share]
+        found.key = None
+    else:
+        end = 0 if style < 0.2 else len(pieces) if style < 0.3 else _below(draws, len(pieces) + 1)
+        kept = pieces[:end]
+        found.key = None if found.key is None else (*found.key, end)
+        if kept and style >= 0.5:
+            kept[-1] = _torn(kept[-1], draws, found)
+    found.lost += len(pieces) - len(kept)
+    put(content, kept)
+
+
+def _torn(piece: Pending, draws: Random, found: Survivors) -> Pending:
+    offset, data = piece
+    if data is None:
+        return piece
+    found.torn += 1
+    found.key = None
+    whole = _below(draws, len(data))
+    return offset, data[:whole] + draws.getrandbits(8 * (len(data) - whole)).to_bytes(len(data) - whole, "big")

@@ -1,0 +1,56 @@
+"""The pytest plugin: the fixture ``simulated_supervisor``, and the seeds on the command line.
+
+Every run of pytest on a machine with this distribution imports this file, so it imports nothing but pytest: no runtime,
+no event loop. All of that comes when a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from supervisor.simulation.testing import Simulate
+
+__all__ = ["pytest_addoption", "pytest_configure", "simulated_supervisor"]
+
+SEEDS = 10
+SCHEDULES = ("fifo", "shuffle", "window", "pct", "trio")
+"""Those of the engine, which is not imported for a list of words."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the command line."""
+    group = parser.getgroup("simulation", "supervisors in virtual time")
+    group.addoption(
+        "--simulation-seeds",
+        type=int,
+        default=SEEDS,
+        metavar="N",
+        help=f"Run each simulated test with the seeds 1 to N ({SEEDS}).",
+    )
+    group.addoption("--simulation-seed", type=int, metavar="S", help="Run simulated tests with this seed only.")
+    group.addoption("--simulation-schedule", choices=SCHEDULES, help="Run them in this order of steps only.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse what would test nothing."""
+    for name, least in (("--simulation-seeds", 1), ("--simulation-seed", 0)):
+        value = config.getoption(name)
+        if value is not None and value < least:
+            raise pytest.UsageError(f"{name}: {value} is too small; give {least} or more")
+
+
+@pytest.fixture
+def simulated_supervisor(request: pytest.FixtureRequest) -> Simulate:
+    """Run ``async def main(sup)`` against a production supervisor in virtual time, once for each seed."""
+    from supervisor.simulation.testing import Simulate
+
+    seed = request.config.getoption("--simulation-seed")
+    seeds = range(1, request.config.getoption("--simulation-seeds") + 1) if seed is None else (seed,)
+    schedule = request.config.getoption("--simulation-schedule")
+    more = f" --simulation-schedule {schedule}" if schedule else ""
+    test = shlex.quote(request.node.nodeid)
+    return Simulate(seeds, lambda one: f"pytest {test} --simulation-seed {one}{more}", schedule)

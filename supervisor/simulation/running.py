@@ -1,0 +1,311 @@
+"""One run: a scenario and a seed in, a report out.
+
+The supervisor lives in the run's time. When it is killed, or its disk fails, the next one starts on what is durable, as
+an operator would have it; when the work is done and the faults have stopped, everything must come to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import Any, Generic, Protocol, TypeVar
+
+import anyio
+import msgspec
+import trio
+
+from actors.fault import deciding
+from actors.timers import DEAD_MAX
+from actors.waiting import any_of
+from supervisor.adapters.inprocess import AgentTurn
+from supervisor.ports import JournalError
+from supervisor.runtime import Supervisor, supervise
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.engine import Ran, run
+from supervisor.simulation.guest import Guest
+from supervisor.simulation.host import Host
+from supervisor.simulation.journal import DiskFailed
+from supervisor.simulation.meter import Cost
+from supervisor.simulation.oracle import Oracle
+from supervisor.simulation.scenario import Drawn
+from supervisor.simulation.tally import Tally
+from supervisor.simulation.trace import Trace
+from supervisor.simulation.world import Agents, World
+
+__all__ = ["Intrude", "Played", "Report", "simulate", "simulate_main"]
+
+T = TypeVar("T")
+
+Intrude = Callable[[int, World, Host], None]
+"""Called before each step, with its number; may look, kill, and abort: its tasks go first."""
+
+RESTART_S = 0.5
+"""How long it takes until a supervisor that was lost is started again."""
+LIVES_MAX = 30
+"""Supervisors in one run; a disk that fails at every commit would need more for ever."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run was. Everything but ``steps`` is the same for every schedule-independent reason to look at it;
+    ``digest`` stands for all of it."""
+
+    seed: int
+    scenario: str
+    schedule: str
+    digest: str
+    sessions: int
+    simulated_s: float
+    steps: int
+    records: int
+    faults: dict[str, int]
+    struck: tuple[str, ...]
+    violations: int
+    problems: tuple[str, ...]
+    ended: dict[str, int]
+    reached: dict[str, int]
+    tally: Tally
+    cost: Cost
+    lives: int
+
+
+class Played(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """What became of a program on a simulated world: what it returned; or what it raised, or why its supervisor gave
+    up, or what kept it from its end; and what the run was."""
+
+    value: T | None
+    error: BaseException | None
+    gave_up: BaseException | None
+    report: Report
+
+
+class _Hosting(Protocol):
+    """Who wants something of the supervisors of a run: :class:`Host`, or :class:`Guest`."""
+
+    tally: Tally
+    last_arrival_s: float
+
+    @property
+    def done(self) -> bool: ...
+
+    async def play(self, sup: Supervisor) -> None: ...
+
+
+class _Run:
+    """The state of one run while it goes on."""
+
+    def __init__(
+        self,
+        drawn: Drawn,
+        tell: Callable[[str], None] | None,
+        guest: _Hosting | None = None,
+        agents: Agents | None = None,
+    ) -> None:
+        self.drawn = drawn
+        self.tell = tell
+        self.guest = guest
+        self.agents = agents
+        self.gave_up: BaseException | None = None
+        """Why the last supervisor that did so gave up."""
+        self.world: World
+        self.host: _Hosting
+        self.oracle: Oracle
+        self.trace: Trace
+        self.ready = False
+        """There are a world and a host."""
+        self.finished = False
+
+    async def main(self) -> None:
+        """Everything, in the run's own event loop."""
+        now = _clock()
+        self.trace = Trace(now, self.tell)
+        self.oracle = Oracle(now, self.trace, self.drawn.settings.policy.ladder.value().total_s)
+        async with anyio.create_task_group() as outside:
+            self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
+            self.host = self.guest or Host(self.world, Chance(self.drawn.seed).below("host"))
+            self.ready = True
+            outside.start_soon(self.world.disturb_clocks)
+            outside.start_soon(self._heal)
+            with deciding(self.world.decide) if self.world.faults.may_strike("point") else nullcontext():
+                await self._all_lives(outside)
+            self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
+            self.finished = True
+            outside.cancel_scope.cancel()
+
+    async def _all_lives(self, outside: anyio.abc.TaskGroup) -> None:
+        """One supervisor after the other until the work is done, and a last one that finds nothing to do."""
+        while not self.host.done and self.world.lives < LIVES_MAX:
+            await self._live(outside)
+            await anyio.sleep(RESTART_S)
+        if not self.host.done:
+            self.oracle.violated("quiescence", "run", f"the work is not done after {LIVES_MAX} supervisors")
+        self.world.heal()
+        await self._live(outside, last=True)
+        while self.world.killed.is_set():  # only an intruder does that once the faults have stopped
+            await self._live(outside, last=True)
+
+    async def _heal(self) -> None:
+        await anyio.sleep(self.host.last_arrival_s + self.drawn.heal_after_s)
+        self.world.heal()
+        await anyio.sleep(self.drawn.quiet_s)
+        waiting = ", ".join(self.oracle.hearing.asked.values()) or "nothing is waited for"
+        words = f"is not over {self.drawn.quiet_s:g} s after the last fault: {waiting}"
+        self.oracle.violated("quiescence", "run", words)
+
+    async def _probe(self, sup: Supervisor) -> None:
+        """After all that, a supervisor without faults does what it is asked."""
+        session = await sup.start_session("probe", agent=_answers_at_once)
+        result = await session.run("are you there?")
+        if not result.ok:
+            words = f"a prompt without faults is {result.outcome}: {result.error}"
+            self.oracle.violated("quiescence", session.id, words)
+        await session.close()
+
+    async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
+        """One supervisor, from its start to its end, or to its death."""
+        over = anyio.Event()
+        scope = anyio.CancelScope()
+        parts = self.world.parts()
+        outside.start_soon(self._supervise, parts, scope, over, last)
+        killed = self.world.killed
+        await any_of(over, killed)
+        if killed.is_set():
+            scope.cancel()
+
+    async def _supervise(self, parts: Any, scope: anyio.CancelScope, over: anyio.Event, last: bool) -> None:
+        """What a killed one still does while its tasks unwind, nobody sees."""
+        killed = self.world.killed
+        try:
+            with scope:
+                async with supervise(parts, self.world.profiles(), self.drawn.settings) as sup:
+                    if not last:
+                        await self.host.play(sup)
+                    elif not killed.is_set():
+                        await self._probe(sup)
+                self._look_behind(sup)
+        except* JournalError as failure:
+            self.gave_up = failure.exceptions[0]
+            self.trace.note(f"the supervisor gave up: {self.gave_up}")
+            if not isinstance(self.gave_up, DiskFailed) and not killed.is_set():
+                self.oracle.violated("durable", "run", f"the journal failed, and not by a fault: {self.gave_up}")
+        except* Exception as failure:
+            if not killed.is_set():
+                raise
+            del failure
+        finally:
+            over.set()
+
+    def _look_behind(self, sup: Supervisor) -> None:
+        """A supervisor that has closed holds nothing any more."""
+        if sup.ledger.error is None and sup.ledger._clean.is_set():
+            self.oracle.closed(self.world.disk.entities.values())
+        if sup.tree.works or sup.tree.entities:
+            left = sorted({*sup.tree.works, *sup.tree.entities})
+            self.oracle.violated("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
+        if sup._waiting:
+            self.oracle.violated("bounded", "run", f"answers are still waited for: {sorted(sup._waiting)[:5]}")
+        actors, timers = len(sup._system), len(sup._system.timers)
+        if actors or timers > DEAD_MAX:
+            self.oracle.violated("bounded", "run", f"{actors} actors and {timers} timers are left in the kernel")
+
+
+async def _answers_at_once(turn: AgentTurn) -> str:
+    return "here"
+
+
+def _clock() -> Callable[[], float]:
+    return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
+
+
+def simulate(
+    drawn: Drawn,
+    *,
+    tell: Callable[[str], None] | None = None,
+    before_step: Callable[[int], None] | None = None,
+    intrude: Intrude | None = None,
+) -> Report:
+    """Run it; what it was.
+
+    Args:
+        tell: hears every line of the trace as it comes.
+        before_step: called before each step, with its number from 1; what it raises ends the run.
+        intrude: the same, once there are a world and a host.
+    """
+    one = _Run(drawn, tell)
+    return _report(one, _ran(one, before_step if intrude is None else _intruding(one, intrude)))
+
+
+def _intruding(one: _Run, intrude: Intrude) -> Callable[[int], None]:
+    def before_step(number: int) -> None:
+        if one.ready and isinstance(one.host, Host):
+            intrude(number, one.world, one.host)
+
+    return before_step
+
+
+def simulate_main(
+    main: Callable[[Supervisor], Awaitable[T]],
+    drawn: Drawn,
+    *,
+    agents: Agents | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Played[T]:
+    """Run *main* as the host of a supervisor on the world of *drawn*; its customers and operators stay at home.
+
+    Args:
+        main: given the supervisor; what it returns or raises is kept.
+        agents: the agents there are, by name: simulated ones as shapes, or functions. By default the simulated ones
+            ``acp``, ``command`` and ``inprocess``.
+        tell: hears every line of the trace as it comes.
+    """
+    guest = Guest(main)
+    one = _Run(drawn, tell, guest, agents)
+    ran = _ran(one, None)
+    error = guest.error or one.gave_up or (None if guest.ended else ran.error)
+    return Played(value=guest.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
+
+
+def _ran(one: _Run, before_step: Callable[[int], None] | None) -> Ran[None]:
+    drawn = one.drawn
+    ran = run(
+        one.main,
+        seed=drawn.seed,
+        schedule=drawn.schedule,
+        horizon_s=drawn.horizon_s,
+        grain_s=drawn.grain_s,
+        before_step=before_step,
+    )
+    one.trace.now = lambda: ran.simulated_s  # the run's own clock went with its event loop
+    if ran.error is not None:
+        one.oracle.violated("quiescence", "run", f"{type(ran.error).__name__}: {ran.error}")
+    for words in ran.unhandled:
+        one.oracle.violated("bounded", "run", f"an error that nobody handled: {words}")
+    return ran
+
+
+def _report(one: _Run, ran: Ran[None]) -> Report:
+    oracle, world = one.oracle, one.world
+    ended: dict[str, int] = {}
+    for row in world.disk.entities.values():
+        if row.kind == "session":
+            name = row.state if row.ended else f"{row.state} (open)"
+            ended[name] = ended.get(name, 0) + 1
+    return Report(
+        seed=one.drawn.seed,
+        scenario=one.drawn.name,
+        schedule=one.drawn.schedule.value,
+        digest=one.trace.hexdigest(),
+        sessions=sum(ended.values()),
+        simulated_s=round(ran.simulated_s, 6),
+        steps=ran.steps,
+        records=oracle.records,
+        faults=world.faults.counts(),
+        struck=tuple(world.faults.struck),
+        violations=oracle.count,
+        problems=tuple(f"{one.invariant}: {one.entity_id}: {one.message}" for one in oracle.violations),
+        ended=dict(sorted(ended.items())),
+        reached=oracle.coverage.counts,
+        tally=one.host.tally,
+        cost=world.meter.cost(),
+        lives=world.lives,
+    )

@@ -1,0 +1,297 @@
+"""Scenarios: what hosts, agents and operators do in a run, written down as a TOML file.
+
+A number may stand as a range, ``[low, high]``, and any value as a choice, ``{ any = [...] }``: each seed draws its own.
+A file is checked whole before anything runs, and every problem is told with its field. Only the loaders read files.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import msgspec
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from supervisor.config import Settings
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.faults import FAULTS
+from supervisor.simulation.machine.launching import PIECES
+
+__all__ = ["HOUR_S", "BadScenario", "Drawn", "Scenario", "library", "load", "named"]
+
+
+class BadScenario(Exception):
+    """A scenario that cannot be run; the message names the fields, what is wrong with them, and the fix."""
+
+
+# -------------------------------------------------------------------------------------------------------- drawing
+def drawn(value: Any, chance: Chance, *names: object) -> Any:
+    """*value* with its ranges and choices decided."""
+    match value:
+        case {"any": list(options), **rest} if not rest and options:
+            return drawn(chance.choice(options, *names), chance, *names)
+        case Mapping():
+            return {key: drawn(one, chance, *names, key) for key, one in value.items()}
+        case [int(low), int(high)] if not isinstance(low, bool):
+            return chance.integer(low, high, *names)
+        case [int() | float() as low, int() | float() as high]:
+            return round(chance.between(low, high, *names), 3)
+        case _:
+            return value
+
+
+def _range(low: float, high: float, *, whole: bool = False) -> Any:
+    def check(value: Any) -> Any:
+        match value:
+            case {"any": list(options), **rest} if not rest:
+                _check_options(value, options, check)
+            case [least, most]:
+                _check_number(least, value)
+                _check_number(most, value)
+                if least > most:
+                    raise ValueError(f"{value!r} is upside down; write [{most}, {least}]")
+            case _:
+                _check_number(value, value)
+        return value
+
+    def _check_number(one: Any, value: Any) -> None:
+        if isinstance(one, bool) or not isinstance(one, int | float) or not low <= one <= high:
+            raise ValueError(f"{value!r} must be a number from {low:g} to {high:g}, or [low, high] of such numbers")
+        if whole and isinstance(one, float):
+            raise ValueError(f"{value!r} must be whole, or [low, high] of whole numbers")
+
+    return AfterValidator(check)
+
+
+def _check_options(value: Any, options: Sequence[Any], check: Callable[[Any], Any]) -> None:
+    if not options:
+        raise ValueError(f"{value!r} is a choice of nothing; give it values, or leave the field out")
+    for one in options:
+        check(one)
+
+
+def _ways(value: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
+    if not value:
+        raise ValueError(f"[] is nobody; name some of {', '.join(Schedule)}, or leave the field out")
+    return value
+
+
+def _strike(value: str) -> str:
+    kind, at, place = value.partition("@")
+    if not at or not place:
+        raise ValueError(f"{value!r} names no place; write KIND@PLACE, as `supervisor simulate shrink --save` does")
+    if kind not in FAULTS:
+        raise ValueError(f"{value!r}: there is no kind {kind!r}; the kinds are {', '.join(FAULTS)}")
+    return value
+
+
+HOUR_S = 3600.0
+Seconds = Annotated[Any, _range(0, 1e6)]
+Horizon = Annotated[Any, _range(1, 1e6)]
+Count = Annotated[Any, _range(0, 1e6, whole=True)]
+Some = Annotated[Any, _range(1, 1e6, whole=True)]
+Share = Annotated[Any, _range(0, 1)]
+Weight = Annotated[float, Field(ge=0, le=1)]
+"""A share that is drawn nowhere: no range, no choice."""
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
+
+
+# --------------------------------------------------------------------------------------------------------- models
+class Load(Model):
+    """What is asked for.
+
+    ``customers`` come one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
+    ``pause_s`` apart or spread over ``hours``, and starts another session where one is lost, ``sessions_max`` in all.
+    ``plans`` is the share of them that come with a plan of ``tasks`` tasks instead. ``crossing``: how likely a customer
+    lets aborts cross a level that the settings do not let them cross.
+    """
+
+    customers: Some = [2, 6]
+    turns: Some = [1, 4]
+    arrival_s: Seconds = [0.0, 5.0]
+    pause_s: Seconds = [0.0, 10.0]
+    sessions_max: Some = 3
+    hours: Annotated[float, Field(ge=0, le=10_000)] = 0.0
+    plans: Share = 0.1
+    tasks: Some = [1, 4]
+    crossing: Weight = 0.3
+
+
+class Agents(Model):
+    """Who works: the weights of the three ways to have an agent, and how they work when nothing strikes."""
+
+    acp: Weight = 0.4
+    command: Weight = 0.3
+    inprocess: Weight = 0.3
+    shape: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.acp + self.command + self.inprocess:
+            raise ValueError("acp, command and inprocess are all 0, so nobody works; give one of them a weight")
+        return self
+
+
+class Faults(Model):
+    """What may strike: patterns of kinds (``process.*``), how hard, and, in a shrunk scenario, exactly what."""
+
+    kinds: tuple[str, ...] = ("*",)
+    intensity: Share = 1.0
+    only: tuple[Annotated[str, AfterValidator(_strike)], ...] | None = None
+
+
+class World(Model):
+    """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
+    after the load's hours; ``horizon_s`` later everything must have ended. ``crashes_max`` bounds how often the
+    supervisor is killed. ``pieces`` is the share of the streams that come cut anywhere, not as they were written."""
+
+    schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
+    grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
+    heal_after_s: Seconds = [20.0, 120.0]
+    quiet_s: Seconds = 3600.0
+    horizon_s: Horizon = 20_000.0
+    crashes_max: Count = 2
+    operators: Count = [0, 6]
+    pieces: Share = PIECES
+    seed: int | None = None
+
+
+class Scenario(Model):
+    """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    about: str = ""
+    load: Load = Load()
+    agents: Agents = Agents()
+    faults: Faults = Faults()
+    world: World = World()
+    settings: dict[str, Any] = {}
+
+    def draw(self, seed: int) -> Drawn:
+        """What this seed makes of it.
+
+        Raises:
+            BadScenario: a drawn shape or setting is none.
+        """
+        chance = Chance(seed).below("scenario")
+        shape = self._checked("agents.shape", AgentShape, {"adapter": "acp", **_shape(self.agents.shape, chance)})
+        settings = self._settings(drawn(self.settings, chance, "settings"))
+        world = drawn(self.world.model_dump(exclude={"schedules", "seed"}), chance, "world")
+        world["horizon_s"] += HOUR_S * self.load.hours
+        return Drawn(
+            name=self.name,
+            seed=seed,
+            schedule=chance.choice(self.world.schedules, "schedule"),
+            settings=settings,
+            shape=shape,
+            weights=(self.agents.acp, self.agents.command, self.agents.inprocess),
+            kinds=tuple(kind for kind in FAULTS if any(fnmatchcase(kind, one) for one in self.faults.kinds)),
+            intensity=drawn(self.faults.intensity, chance, "intensity"),
+            only=self.faults.only,
+            load=self.load,
+            **world,
+        )
+
+    def _checked(self, field: str, struct: type[AgentShape], value: dict[str, Any]) -> AgentShape:
+        try:
+            return msgspec.convert(value, struct)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise BadScenario(f"scenario {self.name}: {field}: {error}") from None
+
+    def _settings(self, value: dict[str, Any]) -> Settings:
+        try:
+            return Settings.model_validate(value)
+        except ValidationError as error:
+            raise BadScenario("\n".join(_problems(f"scenario {self.name}: settings", error))) from None
+
+
+def _shape(shape: Mapping[str, Any], chance: Chance) -> dict[str, Any]:
+    """A shape's ranges are drawn by the agents themselves, turn by turn; its choices are the seed's."""
+    choices = {key: value for key, value in shape.items() if isinstance(value, dict)}
+    return {**shape, **drawn(choices, chance, "shape")}
+
+
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+    """A scenario with one seed's draws; what is left open is drawn customer by customer."""
+
+    name: str
+    seed: int
+    schedule: Schedule
+    settings: Settings
+    shape: AgentShape
+    weights: tuple[float, float, float]
+    kinds: tuple[str, ...]
+    intensity: float
+    only: tuple[str, ...] | None
+    load: Load
+    grain_s: float
+    heal_after_s: float
+    quiet_s: float
+    horizon_s: float
+    crashes_max: int
+    operators: int
+    pieces: float
+
+
+# -------------------------------------------------------------------------------------------------------- loading
+def _problems(where: str, error: ValidationError) -> Iterator[str]:
+    for one in error.errors():
+        field = ".".join(map(str, one["loc"])) or "scenario"
+        yield f"{where}: {field}: {one['msg'].removeprefix('Value error, ')}"
+
+
+def _parsed(where: str, text: str) -> Scenario:
+    try:
+        scenario = Scenario.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise BadScenario(f"{where}: not TOML: {error}") from None
+    except ValidationError as error:
+        raise BadScenario("\n".join(_problems(where, error))) from None
+    for pattern in scenario.faults.kinds:
+        if not any(fnmatchcase(kind, pattern) for kind in FAULTS):
+            raise BadScenario(f"{where}: faults.kinds: {pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")
+    scenario.draw(0)  # what only a draw shows is told now, not in the middle of a soak
+    return scenario
+
+
+def load(path: Path) -> Scenario:
+    """The scenario in a file.
+
+    Raises:
+        BadScenario: it cannot be read, or is none.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadScenario(f"{path}: cannot be read: {error}") from None
+    return _parsed(str(path), text)
+
+
+def library() -> dict[str, str]:
+    """The scenarios that come with the program: name to text, in the order of their names."""
+    folder = resources.files("supervisor.simulation") / "scenarios"
+    files = sorted((one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name)
+    return {one.name.removesuffix(".toml"): one.read_text(encoding="utf-8") for one in files}
+
+
+def named(name: str) -> Scenario:
+    """A scenario of the library, or, where *name* ends in ``.toml``, one of a file.
+
+    Raises:
+        BadScenario: there is none.
+    """
+    if name.endswith(".toml"):
+        return load(Path(name))
+    texts = library()
+    if name not in texts:
+        raise BadScenario(f"no scenario is named {name!r}; there are {', '.join(texts)}, or give a FILE.toml")
+    return _parsed(f"scenario {name}", texts[name])

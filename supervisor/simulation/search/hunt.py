@@ -1,0 +1,226 @@
+"""How much the simulator sees: bugs planted on purpose, and how many runs it takes until one of them is noticed.
+
+A catalogue (``bugs/*.toml``) holds them, three and more for each invariant. Each is hunted in an interpreter of its
+own, seed by seed, until something is violated. The control runs the very runs that found something, without a bug: what
+is violated there as well was never found. A bug that is not found is a hole in the oracle, or no bug.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from supervisor.simulation.search.planting import NotPlanted, changing
+
+__all__ = ["BadCatalogue", "Bug", "Found", "Hunted", "catalogue", "chosen", "control", "hunt"]
+
+RUNS_MAX = 500
+BUDGET_S = 60.0
+THIRDS = 3
+WALL_S = 120.0
+"""Seconds on the clock that one CPU second may take on a busy machine, before a hunt is given up."""
+
+
+class BadCatalogue(Exception):
+    """A bug that cannot be planted, or that nobody knows; the message names it and the fix."""
+
+
+class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A planted bug: the only *find* in *module* becomes *replace*.
+
+    ``invariant`` is the number of what it was made to break, 1 to 20; ``thought`` what a careless engineer thought;
+    ``scenarios`` where it is hunted, seed by seed in turns.
+    """
+
+    name: str
+    invariant: int
+    module: str
+    thought: str
+    find: str
+    replace: str
+    scenarios: tuple[str, ...] = ("swarm",)
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hunt came to: after how many runs and CPU seconds, in which run, and what was violated there.
+
+    ``broken``: the runs that the simulator itself did not survive, or that never ended, and why: they say nothing of
+    the bug. ``endless``: the last of them took its interpreter along.
+    """
+
+    found: bool
+    runs: int
+    cpu_s: float
+    problems: tuple[str, ...] = ()
+    scenario: str = ""
+    seed: int = 0
+    broken: tuple[str, ...] = ()
+    endless: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was violated, and nothing broke."""
+        return not (self.problems or self.broken)
+
+    @property
+    def law(self) -> str:
+        """The first law that was broken."""
+        return self.problems[0].partition(":")[0] if self.problems else ""
+
+
+class Hunted(msgspec.Struct, frozen=True, kw_only=True):
+    """A bug, and what became of the hunt for it."""
+
+    bug: str
+    invariant: int
+    result: Found
+
+
+def catalogue() -> list[Bug]:
+    """All planted bugs, in the order of their invariants.
+
+    Raises:
+        BadCatalogue: an entry is none, or two have one name.
+    """
+    found: list[Bug] = []
+    folder = resources.files("supervisor.simulation.search") / "bugs"
+    for file in sorted((one for one in folder.iterdir() if one.name.endswith(".toml")), key=lambda one: one.name):
+        entries = tomllib.loads(file.read_text(encoding="utf-8")).get("bug", [])
+        try:
+            found += msgspec.convert(entries, list[Bug])
+        except msgspec.ValidationError as error:
+            raise BadCatalogue(f"{file.name}: {error}") from None
+    names = [one.name for one in found]
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise BadCatalogue(f"two bugs are named {', '.join(twice)}; give each a name of its own")
+    return sorted(found, key=lambda one: one.invariant)
+
+
+def chosen(names: Sequence[str] = (), third: int | None = None) -> list[Bug]:
+    """Those of the catalogue with these names (all, if none is given), or every third of them from *third* on.
+
+    Raises:
+        BadCatalogue: nobody knows one of the names.
+    """
+    bugs = catalogue()
+    known = {one.name: one for one in bugs}
+    if unknown := [one for one in names if one not in known]:
+        raise BadCatalogue(f"bug: nothing is named {', '.join(unknown)}; there are {', '.join(known)}")
+    picked = [known[one] for one in dict.fromkeys(names)] if names else bugs
+    return picked if third is None else picked[third::THIRDS]
+
+
+# ---------------------------------------------------------------------------------------------------------- hunting
+def hunt(
+    bugs: Sequence[Bug], *, seeds: int, budget_s: float, jobs: int, tell: Callable[[Hunted], None]
+) -> list[Hunted]:
+    """Hunt each of *bugs*, *jobs* at a time; *tell* hears of each as it is done.
+
+    A run that is violated without the bug, too, finds nothing: the hunt goes on behind it.
+
+    Raises:
+        BadCatalogue: one does not fit the source as it is, so nothing was hunted.
+    """
+    orders = [_order(one, seeds, budget_s) for one in bugs]
+    clean = _Clean(budget_s)
+
+    def one_of_them(bug: Bug, order: dict[str, Any]) -> Hunted:
+        hunted = Hunted(bug=bug.name, invariant=bug.invariant, result=_told_apart(order, clean))
+        tell(hunted)
+        return hunted
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one_of_them, bugs, orders))
+
+
+def control(hunted: Sequence[Hunted], *, budget_s: float) -> Found:
+    """Those runs that found a bug, once more without one: nothing may be found."""
+    runs = list(dict.fromkeys((one.result.scenario, one.result.seed) for one in hunted if one.result.found))
+    return _run(_exactly(runs, budget_s))
+
+
+class _Clean:
+    """Which runs are violated although nothing is planted; each is run once."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s = budget_s
+        self._known: dict[tuple[str, int], bool] = {}
+
+    def is_clean(self, run: tuple[str, int]) -> bool:
+        if run not in self._known:
+            self._known[run] = _run(_exactly([run], self._budget_s)).clean
+        return self._known[run]
+
+
+def _told_apart(order: dict[str, Any], clean: _Clean) -> Found:
+    """Hunt on after a run that says nothing, since it is violated without the bug as well."""
+    while True:
+        found = _run(order)
+        run = found.scenario, found.seed
+        if not found.found or clean.is_clean(run):
+            return found
+        order = {**order, "skip": [*order["skip"], run]}
+
+
+def _exactly(runs: Sequence[tuple[str, int]], budget_s: float) -> dict[str, Any]:
+    where = {"scenarios": (), "exactly": runs, "skip": (), "done": 0}
+    return {"module": "", "source": "", "seeds": 0, "budget_s": budget_s, **where}
+
+
+def _order(bug: Bug, seeds: int, budget_s: float) -> dict[str, Any]:
+    try:
+        source = changing(bug.module, bug.find, bug.replace)
+    except NotPlanted as error:
+        raise BadCatalogue(f"bug {bug.name}: {error}") from None
+    where = {"scenarios": bug.scenarios, "exactly": (), "skip": (), "done": 0}
+    return {"module": bug.module, "source": source, "seeds": seeds, "budget_s": budget_s, **where}
+
+
+def _run(order: dict[str, Any]) -> Found:
+    """Carry out an order, behind each run without an end in another interpreter, as long as there is CPU time."""
+    cpu_s = 0.0
+    broken: tuple[str, ...] = ()
+    while True:
+        found = _begin({**order, "budget_s": order["budget_s"] - cpu_s})
+        cpu_s, broken = cpu_s + found.cpu_s, broken + found.broken
+        order = {**order, "done": found.runs}
+        if not found.endless or cpu_s > order["budget_s"]:
+            return msgspec.structs.replace(found, cpu_s=cpu_s, broken=broken)
+
+
+def _begin(order: dict[str, Any]) -> Found:
+    """Work on an order in a fresh interpreter. One that breaks has found nothing: the oracle had no say."""
+    command = [sys.executable, "-P", "-m", "supervisor.simulation.search.planting"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(order) + "\n",
+            capture_output=True,
+            text=True,
+            timeout=max(order["budget_s"], 1.0) * WALL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _no_verdict(order, "no verdict: it waits for ever, or the machine is too busy")
+    answers = list(_answers(done.stdout))
+    if done.returncode or not answers:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return _no_verdict(order, f"its interpreter broke: {last}")
+    return answers[-1]
+
+
+def _no_verdict(order: dict[str, Any], why: str) -> Found:
+    return Found(found=False, runs=order["done"], cpu_s=0.0, broken=(why,))
+
+
+def _answers(output: str) -> Iterator[Found]:
+    for line in output.splitlines():
+        yield msgspec.json.decode(line, type=Found)

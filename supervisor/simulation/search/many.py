@@ -1,0 +1,143 @@
+"""The same work on many items, in several processes; what is heard comes in the order of the items, whoever was first.
+
+Each process has one item at a time, so it is known whose item it was that a process died of: that is an answer too,
+never a hang. Ctrl-C ends the processes and keeps what was heard.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+__all__ = ["Failed", "each"]
+
+I = TypeVar("I")  # noqa: E741 - an item
+R = TypeVar("R")
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """Instead of a result: the task raised, or its process died; *words* say how."""
+
+    words: str
+
+
+def each(task: Callable[[I], R], items: Iterable[I], jobs: int, done: Callable[[I, R | Failed], None]) -> bool:
+    """Call ``task(item)`` for each item, and ``done(item, result)`` for each result, in the order of the items.
+
+    Args:
+        task: a function of a module (it is imported by name); items and results can be pickled.
+        items: taken one by one, as processes become free.
+        jobs: how many processes; 1 works in this one.
+
+    Returns:
+        False if Ctrl-C came first.
+    """
+    in_order = _InOrder(done)
+    try:
+        if jobs == 1:
+            for number, item in enumerate(items):
+                in_order.take(number, item, _tried(task, item))
+        else:
+            _share(task, enumerate(items), jobs, in_order)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+class _InOrder(Generic[I, R]):
+    """Results that come early wait for those of the items before them."""
+
+    def __init__(self, done: Callable[[I, R | Failed], None]) -> None:
+        self._done = done
+        self._next = 0
+        self._early: dict[int, tuple[I, R | Failed]] = {}
+
+    def take(self, number: int, item: I, result: R | Failed) -> None:
+        self._early[number] = item, result
+        while self._next in self._early:
+            self._done(*self._early.pop(self._next))
+            self._next += 1
+
+
+def _tried(task: Callable[[I], R], item: I) -> R | Failed:
+    try:
+        return task(item)
+    except Exception as error:
+        return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+# ------------------------------------------------------------------------------------------------------ processes
+def _share(task: Callable[[I], R], items: Iterator[tuple[int, I]], jobs: int, in_order: _InOrder[I, R]) -> None:
+    workers: list[_Worker] = []
+    try:
+        while True:
+            while len(workers) < jobs and (given := next(items, None)) is not None:
+                workers.append(_Worker(task))
+                workers[-1].give(given)
+            if not workers:
+                return
+            for pipe in wait([worker.pipe for worker in workers]):
+                worker = next(one for one in workers if one.pipe is pipe)
+                number, item = worker.given
+                result = worker.result()
+                given = next(items, None) if worker.process.is_alive() else None
+                if given is not None:
+                    worker.give(given)
+                else:
+                    workers.remove(worker)
+                    worker.end()
+                in_order.take(number, item, result)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """A process that works on one item at a time."""
+
+    def __init__(self, task: Callable[[Any], Any]) -> None:
+        context = get_context("spawn")  # a fork would inherit the streams and locks of whatever runs here
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(task, theirs), daemon=True)
+        self.process.start()
+        theirs.close()  # so that its death is the end of the pipe
+        self.given: tuple[int, Any]
+
+    def give(self, given: tuple[int, Any]) -> None:
+        """An item, and its number."""
+        self.given = given
+        with suppress(BrokenPipeError):  # it has died; that is heard like any other end
+            self.pipe.send(given[1])
+
+    def result(self) -> Any:
+        """What came of the item that it was given."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            return Failed(f"its process died {_of(self.process.exitcode)}")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _of(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        return f"of {signal.Signals(-exit_code).name}"
+    return f"with exit status {exit_code}"
+
+
+def _work(task: Callable[[Any], Any], pipe: Connection) -> None:
+    """A worker's life. Ctrl-C is its parent's business; when the parent has gone, the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            pipe.send(_tried(task, pipe.recv()))

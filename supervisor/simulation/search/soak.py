@@ -1,0 +1,112 @@
+"""A soak: as many seeds as are asked for, what they violated, and what they never reached.
+
+A search that found nothing has shown only as much as it reached, so both are told together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.coverage import UNREACHABLE, to_reach
+from supervisor.simulation.running import simulate
+from supervisor.simulation.search.many import Failed, each
+
+__all__ = ["Failing", "Soak", "Summary", "soak"]
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a soak keeps of a run."""
+
+    violations: int
+    problems: tuple[str, ...]
+    steps: int
+    simulated_s: float
+    sessions: int
+    faults: int
+    reached: dict[str, int]
+
+
+class Failing(msgspec.Struct, frozen=True, kw_only=True):
+    """A seed that violated something: how to see it again, and the first of what it violated."""
+
+    seed: int
+    violations: int
+    problem: str
+    reproduce: str
+
+
+class Soak(msgspec.Struct, kw_only=True):
+    """The sum of many runs."""
+
+    scenarios: int = 0
+    violations: int = 0
+    sessions: int = 0
+    steps: int = 0
+    faults: int = 0
+    simulated_s: float = 0.0
+    failing: list[Failing] = []
+    reached: dict[str, int] = {}
+
+    @property
+    def not_reached(self) -> list[str]:
+        return [name for name in to_reach() if name not in self.reached]
+
+    @property
+    def surprises(self) -> list[str]:
+        """What was reached although it is listed as unreachable: a mistake in that list, or in the runtime."""
+        return [name for name in UNREACHABLE if name in self.reached]
+
+    def add(self, wanted: Wanted, summary: Summary | Failed) -> None:
+        """One more run; one that came to no end is a violation, too."""
+        self.scenarios += 1
+        if isinstance(summary, Failed):
+            self._fails(wanted, 1, f"simulator: {summary.words}")
+            return
+        self.steps += summary.steps
+        self.sessions += summary.sessions
+        self.faults += summary.faults
+        self.simulated_s = round(self.simulated_s + summary.simulated_s, 6)
+        for name, count in summary.reached.items():
+            self.reached[name] = self.reached.get(name, 0) + count
+        if summary.violations:
+            self._fails(wanted, summary.violations, summary.problems[0])
+
+    def _fails(self, wanted: Wanted, violations: int, problem: str) -> None:
+        assert wanted.seed is not None
+        self.violations += violations
+        self.failing.append(Failing(seed=wanted.seed, violations=violations, problem=problem, reproduce=wanted.line()))
+
+
+def run_one(wanted: Wanted) -> Summary:
+    """One run, in whichever process."""
+    report = simulate(wanted.draw())
+    faults = {f"fault: {kind}": count for kind, count in report.faults.items()}
+    return Summary(
+        violations=report.violations,
+        problems=report.problems[:1],
+        steps=report.steps,
+        simulated_s=report.simulated_s,
+        sessions=report.sessions,
+        faults=sum(report.faults.values()),
+        reached={**report.reached, **faults},
+    )
+
+
+def soak(wanted: Wanted, seeds: range, jobs: int, heard: Callable[[Soak], None]) -> tuple[Soak, bool]:
+    """Run them all; the sum, and false if Ctrl-C came first. *heard* is called after each.
+
+    Raises:
+        BadScenario: there is no such scenario.
+    """
+    wanted.read()  # a scenario that is none is told once, not by every seed
+    total = Soak()
+
+    def done(item: Wanted, summary: Summary | Failed) -> None:
+        total.add(item, summary)
+        heard(total)
+
+    complete = each(run_one, (wanted.with_seed(seed) for seed in seeds), jobs, done)
+    return total, complete

@@ -1,0 +1,157 @@
+"""Tests of one's own against a production supervisor in virtual time: once for each seed, judged by the oracle.
+
+A failure names its seed, and the one line that runs exactly that again. Nothing here knows a test framework; the pytest
+plugin hands in the seeds and says how a seed is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Final, TypeVar
+
+import msgspec
+
+from supervisor.config import AgentConfig, Settings
+from supervisor.runtime import Supervisor
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.engine.schedule import Schedule
+from supervisor.simulation.faults import FAULTS
+from supervisor.simulation.running import Played, simulate_main
+from supervisor.simulation.scenario import Drawn, Faults, Scenario, World
+from supervisor.work import AgentFunction
+
+__all__ = ["Agent", "Simulate", "Violated"]
+
+T = TypeVar("T")
+Agent = AgentConfig | AgentShape | AgentFunction
+HORIZON_S: Final = 20_000.0
+"""Virtual seconds that a test has."""
+
+
+class Violated(AssertionError):
+    """A run in which something happened that must not: the message has all of it."""
+
+
+class Simulate:
+    """Runs an async function as the host of a supervisor, once for each seed.
+
+    Args:
+        seeds: the runs.
+        again: the command that makes one of them again, from its seed.
+        schedule: overrules whatever a test asks for.
+    """
+
+    def __init__(self, seeds: Iterable[int], again: Callable[[int], str], schedule: str | None = None) -> None:
+        self._seeds = tuple(seeds)
+        self._again = again
+        self._schedule = schedule
+
+    def __call__(
+        self,
+        main: Callable[[Supervisor], Awaitable[T]],
+        *,
+        faults: Collection[str] = (),
+        intensity: float = 1.0,
+        settings: Settings | None = None,
+        agents: Mapping[str, Agent] | None = None,
+        schedule: str | None = None,
+        horizon_s: float = HORIZON_S,
+    ) -> list[Played[T]]:
+        """Run ``main(sup)`` with every seed; what became of each.
+
+        Args:
+            main: an async function, in plain anyio. It sees no real clock, file or socket; time passes when all wait.
+            faults: which kinds may strike, as patterns (``disk.*``); each seed draws which of them do, and how often.
+                The supervisor itself is not killed. What operators do (``host.*``) is for *main* to do.
+            intensity: scales how often, 0 to 1.
+            settings: as for ``open_supervisor``.
+            agents: by name; a configured program is played by a simulated agent of its adapter, an ``AgentShape`` says
+                how it works, a function works as it is. By default the simulated ``acp``, ``command``, ``inprocess``.
+            schedule: who decides the order of steps; by default each seed draws one.
+            horizon_s: virtual seconds after which *main* hangs.
+
+        Raises:
+            Violated: the oracle found something that must not be.
+            ValueError, TypeError: an argument is none; nothing was run.
+            BaseException: what *main* raised, with a note that tells how to run that seed again.
+        """
+        __tracebackhide__ = True
+        if not inspect.iscoroutinefunction(main):
+            raise TypeError(f"main: {main!r} is no async function; write async def main(sup): ...")
+        scenario = _scenario(faults, intensity, _schedule(self._schedule or schedule), horizon_s)
+        playing = None if agents is None else {name: _playing(name, agent) for name, agent in agents.items()}
+
+        def played(seed: int) -> Played[T]:
+            __tracebackhide__ = True
+            with _unlogged():
+                done = simulate_main(main, _drawn(scenario, seed, settings), agents=playing)
+            return self._judged(done)
+
+        return list(map(played, self._seeds))
+
+    def _judged(self, played: Played[T]) -> Played[T]:
+        __tracebackhide__ = True
+        report, error = played.report, played.error
+        words = [f"seed {report.seed}, schedule {report.schedule}", *report.problems]
+        if report.violations > len(report.problems):
+            words.append(f"and {report.violations - len(report.problems)} more")
+        text = "\n  ".join(words) + f"\nrun it again: {self._again(report.seed)}"
+        if played.gave_up is not None:
+            text = f"the supervisor gave up: {played.gave_up}\n{text}"
+        if error is not None:
+            error.add_note(text)
+            raise error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        if report.violations:
+            raise Violated(text)
+        return played
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """No log records: they read the clock, which is refused to a run."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedule, ...], horizon_s: float) -> Scenario:
+    if isinstance(faults, str):
+        raise ValueError(f"faults: {faults!r} is one text; give a list of patterns, [{faults!r}]")
+    for pattern in faults:
+        if not any(fnmatchcase(kind, pattern) for kind in FAULTS):
+            raise ValueError(f"faults: {pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")
+    return Scenario(
+        name="test",
+        faults=Faults(kinds=tuple(faults), intensity=intensity),
+        world=World(schedules=schedules, crashes_max=0, operators=0, horizon_s=horizon_s),
+    )
+
+
+def _schedule(name: str | None) -> tuple[Schedule, ...]:
+    if name is None:
+        return tuple(Schedule)
+    if name not in list(Schedule):
+        raise ValueError(f"schedule: {name!r} is unknown; use one of {', '.join(Schedule)}")
+    return (Schedule(name),)
+
+
+def _drawn(scenario: Scenario, seed: int, settings: Settings | None) -> Drawn:
+    return msgspec.structs.replace(scenario.draw(seed), settings=settings or Settings())
+
+
+def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
+    """Who plays that agent in a simulation."""
+    if isinstance(agent, AgentShape):
+        return agent
+    if isinstance(agent, AgentConfig):
+        return AgentShape(adapter="command" if agent.adapter == "command" else "acp")
+    if not inspect.iscoroutinefunction(agent):
+        raise TypeError(f"agents: {name}: {agent!r} is no AgentConfig, no AgentShape and no async function")
+    return agent

@@ -1,0 +1,41 @@
+"""What a run looked like from outside, as one digest: every durable record, process event and answer, in order.
+
+Two runs with the same digest did the same. Nothing enters it that is not the same on every machine: no ids of objects,
+no reprs, no real time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+__all__ = ["Trace"]
+
+
+class Trace:
+    """A running digest. With *tell*, each line is also told, as it comes."""
+
+    __slots__ = ("_digest", "_tell", "lines", "now")
+
+    def __init__(self, now: Callable[[], float], tell: Callable[[str], None] | None = None) -> None:
+        self.now = now
+        self.lines = 0
+        self._digest = blake2b(digest_size=16)
+        self._tell = tell
+
+    def record(self, encoded: bytes) -> None:
+        """A durable record, as it was encoded for the journal."""
+        self.lines += 1
+        self._digest.update(b"%.6f %b" % (self.now(), encoded))
+        if self._tell is not None:
+            self._tell(f"{self.now():12.6f} record {encoded.decode()}")
+
+    def note(self, line: str) -> None:
+        """Anything else: what the world did, what the host asked, what it heard."""
+        self.lines += 1
+        self._digest.update(f"{self.now():.6f} {line}\n".encode())
+        if self._tell is not None:
+            self._tell(f"{self.now():12.6f} {line}")
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()

@@ -1,0 +1,210 @@
+"""The simulated machine: its processes, its disk, its clock, and the supervisors that live on it one after the other.
+
+It belongs to no supervisor: when one is killed, its wardens end its processes, the disk keeps what is durable, and the
+next one starts on that. What the dead one's tasks still do changes nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.equipment import NoTranscript
+from supervisor.parts import Parts
+from supervisor.ports import Append, Launch, TranscriptSink
+from supervisor.simulation.agents import program_for
+from supervisor.simulation.agents.function_agent import function_agent
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.engine import leap
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.journal import SimulatedDisk, SimulatedJournal
+from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.processes import SimulatedProcesses
+from supervisor.simulation.meter import Meter
+from supervisor.simulation.oracle import HOME, Oracle
+from supervisor.simulation.scenario import Drawn
+from supervisor.simulation.trace import Trace
+from supervisor.work import AgentFunction, AgentProfile
+
+__all__ = ["AGENTS", "Agents", "World"]
+
+Agents = Mapping[str, AgentShape | AgentFunction]
+
+AGENTS = ("acp", "command", "inprocess")
+AGENT = "SIMULATED_AGENT"
+"""The variable that tells a program which agent it is."""
+EPOCH_S = 1_800_000_000.0
+"""Unix time at which every run begins."""
+JUMP_S = 3600.0
+TICK_S = 15.0
+"""How often clocks may go wrong."""
+
+
+class SimulatedWall:
+    """Unix time: that of the run's clock, plus what jumps have added."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.offset_s = EPOCH_S
+
+    def time(self) -> float:
+        return self._now() + self.offset_s
+
+
+class _Workspace:
+    """Directories that cost nothing, but time; some cannot be had."""
+
+    def __init__(self, chance: Chance, faults: FaultPlan) -> None:
+        self._chance, self._faults = chance, faults
+
+    async def prepare(self, session_id: str, directory: str) -> str:
+        # Mostly at once; sometimes as long as a checkout takes.
+        await anyio.sleep(0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id))
+        if self._faults.strikes("workspace.missing", session_id):
+            raise NotADirectoryError(f"the working directory of session {session_id!r} does not exist")
+        return f"{directory}/{session_id}"
+
+
+def _no_transcript(session_id: str) -> TranscriptSink:
+    return NoTranscript()
+
+
+class World:
+    """One machine, for one run.
+
+    Args:
+        drawn: what happens in this run.
+        group: where the outside world's tasks run: not the supervisor's.
+        now: the run's clock, in seconds.
+        agents: the agents there are, by name; functions work as they are. By default one of each adapter.
+    """
+
+    def __init__(
+        self,
+        drawn: Drawn,
+        group: TaskGroup,
+        now: Callable[[], float],
+        trace: Trace,
+        oracle: Oracle,
+        agents: Agents | None = None,
+    ) -> None:
+        self.drawn = drawn
+        self.chance = Chance(drawn.seed)
+        self.faults = FaultPlan(self.chance, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only)
+        self.trace, self.oracle = trace, oracle
+        self.now = now
+        self.wall = SimulatedWall(now)
+        self.disk = SimulatedDisk(self._wrote)
+        self.meter = Meter()
+        self.lives = 0
+        self.crashes = 0
+        self.killed = anyio.Event()
+        """The supervisor that lives now has been killed."""
+        self._group = group
+        self._agents = agents or {name: msgspec.structs.replace(drawn.shape, adapter=name) for name in AGENTS}
+        self._passed: dict[tuple[str, str], int] = {}
+        self._journal: SimulatedJournal | None = None
+        self._processes: SimulatedProcesses | None = None
+
+    def _wrote(self, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
+        self.oracle.wrote(batch, encoded)
+        for one in batch:
+            self.meter.record(one.record)
+
+    # ------------------------------------------------------------------ supervisors
+    def parts(self) -> Parts:
+        """The doors of the next supervisor."""
+        self.lives += 1
+        self.killed = anyio.Event()
+        self._journal = SimulatedJournal(self.disk, self.faults, self._crashes)
+        self._processes = SimulatedProcesses(
+            self._group,
+            self._program_for,
+            faults=self.faults,
+            chance=self.chance.below("os", self.lives),
+            observe=self.oracle.process,
+            pieces=self.drawn.pieces,
+        )
+        self.oracle.started(self.wall.time())
+        return Parts(
+            journal=self._journal,
+            processes=self._processes,
+            workspace=_Workspace(self.chance.below("workspace"), self.faults),
+            wall=self.wall,
+            transcript_of=_no_transcript,
+            seed=self.chance.integer(0, 2**48, "kernel", self.lives),
+        )
+
+    def _crashes(self, place: str) -> bool:
+        """Whether the supervisor is killed at this point of a commit."""
+        if self.crashes >= self.drawn.crashes_max or not self.faults.strikes("machine.crash", place):
+            return False
+        self.kill()
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL of the supervisor: it does nothing any more, and its wardens see their lifelines end."""
+        if self.killed.is_set() or self._journal is None or self._processes is None:
+            return
+        self.crashes += 1
+        self.trace.note("killed")
+        self._journal.dead = True
+        self._processes.crash()
+        self.oracle.killed()
+        self.killed.set()
+
+    # ------------------------------------------------------------------ agents
+    def _program_for(self, launch: Launch) -> Program:
+        spend = partial(self.meter.spend, launch.cwd.removeprefix(f"{HOME}/"))
+        shape = self._agents.get(launch.env.get(AGENT, ""))
+        usual = self.drawn.shape  # of what an agent has run in a terminal
+        return program_for(launch, shape if isinstance(shape, AgentShape) else usual, self.chance, self.faults, spend)
+
+    def profiles(self) -> dict[str, AgentProfile]:
+        """The agents of this world by name."""
+        return {name: self._profile(name, one) for name, one in self._agents.items()}
+
+    def _profile(self, name: str, agent: AgentShape | AgentFunction) -> AgentProfile:
+        if not isinstance(agent, AgentShape):
+            return AgentProfile(name=name, adapter="inprocess", function=agent, directory=HOME)
+        if agent.adapter == "inprocess":
+            function = function_agent(agent, self.chance, self.faults, self.meter.spend)
+            return AgentProfile(name=name, adapter="inprocess", function=function, directory=HOME)
+        command = (f"sim-{agent.adapter}",)
+        return AgentProfile(name=name, adapter=agent.adapter, command=command, env={AGENT: name}, directory=HOME)
+
+    # ------------------------------------------------------------------ points in the runtime
+    def decide(self, name: str, who: str) -> bool:
+        """Whether the runtime takes its rarer way at that point, this time."""
+        if not self.faults.may_strike("point"):
+            return False
+        passed = self._passed.get((name, who), 0)
+        self._passed[name, who] = passed + 1
+        return self.faults.strikes("point", f"{name}:{who}#{passed}")
+
+    # ------------------------------------------------------------------ clocks
+    async def disturb_clocks(self) -> None:
+        """Jumps of the wall clock and sleeps of the machine, for as long as faults strike."""
+        ticks = 0
+        while not self.faults.healed:
+            await anyio.sleep(TICK_S)
+            ticks += 1
+            if self.faults.strikes("clock.jump", ticks):
+                jump_s = self.faults.draws("clock.jump", ticks).between(-JUMP_S, JUMP_S)
+                self.wall.offset_s += jump_s
+                self.trace.note(f"wall clock {jump_s:+.3f}")
+            if self.faults.strikes("clock.suspend", ticks):
+                slept_s = self.faults.draws("clock.suspend", ticks).between(1.0, 2 * TICK_S)
+                self.trace.note(f"machine slept {slept_s:.3f}")
+                self.oracle.slept(slept_s)
+                leap(slept_s)
+
+    def heal(self) -> None:
+        """No fault strikes any more."""
+        self.faults.heal()
+        self.trace.note("healed")

@@ -1,0 +1,203 @@
+"""The two implementations of the port, each with what a case needs to know of its world."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import selectors
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+from trio.testing import MockClock
+
+from supervisor.ports import Launch, Process, ProcessHost
+from supervisor.processes import WardenHost, WardenProcess, warden
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Program
+from supervisor.simulation.machine.process import SimulatedProcess
+from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
+from tests.contract.scripts import script_of, simulated
+
+__all__ = ["Port", "RealPort", "SimulatedPort", "run_virtually"]
+
+DEADLINE_S = 60.0
+VIRTUAL_DEADLINE_S = 1e6
+SEEDS = range(5)
+
+Case = Callable[[], Awaitable[None]]
+
+
+class Port(Protocol):
+    """A host, and the facts of its world."""
+
+    host: ProcessHost
+
+    def run(self, case: Case) -> None:
+        """Run *case*, and show that nothing is left after it."""
+        ...
+
+    def lose_warden(self, process: Process) -> None:
+        """Its warden is killed."""
+        ...
+
+    async def orphans(self, process: Process) -> int:
+        """How many processes still run, that have lost their warden, and with it *process*. They are killed then."""
+        ...
+
+
+# -------------------------------------------------------------------------------------------------------- simulated
+class _Jumping(selectors.DefaultSelector):
+    """A selector that does not wait: the time that it was to wait for has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            raise AssertionError("nothing can ever happen any more")
+        self.now_s += max(0.0, timeout)
+        return super().select(0)
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now_s
+
+
+def run_virtually(backend: str, case: Case) -> None:
+    """Run *case* in virtual time."""
+
+    async def bounded() -> None:
+        with anyio.fail_after(VIRTUAL_DEADLINE_S):
+            await case()
+
+    options: dict[str, Any] = {"loop_factory": _VirtualLoop}
+    if backend == "trio":
+        options = {"clock": MockClock(autojump_threshold=0)}
+    anyio.run(bounded, backend=backend, backend_options=options)
+
+
+class SimulatedPort:
+    """Simulated processes in virtual time; a case runs with several seeds, and no faults but its own."""
+
+    host: SimulatedProcesses
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self.events: list[ProcessEvent] = []
+
+    def run(self, case: Case) -> None:
+        for seed in SEEDS:
+            run_virtually(self._backend, partial(self._world, Chance(seed), case))
+
+    async def _world(self, chance: Chance, case: Case) -> None:
+        async with anyio.create_task_group() as group:
+            faults = FaultPlan(chance, intensity=0.0)
+            self.host = SimulatedProcesses(group, program_for, faults=faults, chance=chance, observe=self.events.append)
+            await case()
+            assert self.host.alive() == []
+
+    def lose_warden(self, process: Process) -> None:
+        assert isinstance(process, SimulatedProcess)
+        process.warden.lose()
+
+    async def orphans(self, process: Process) -> int:
+        alive = [one for one in self.host.alive() if not one.zombie]
+        for one in alive:
+            self.host.kernel.table[one.pid].deliver(signal.SIGKILL)
+        return len(alive)
+
+
+def program_for(launch: Launch) -> Program:
+    """What a real kernel would run, or why not; its disk is the real one."""
+    if not os.path.isdir(launch.cwd):
+        os.listdir(launch.cwd)
+    steps = script_of(launch.argv)
+    if steps is None:
+        path = shutil.which(launch.argv[0], os.F_OK, launch.env.get("PATH"))
+        raise PermissionError(13, "not executable") if path else FileNotFoundError(2, "missing")
+    return simulated(steps)
+
+
+# ------------------------------------------------------------------------------------------------------------- real
+class RealPort:
+    """Real processes. This process adopts what escapes a warden meanwhile, and finds nothing."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self.host = WardenHost()
+
+    def run(self, case: Case) -> None:
+        adopt(True)
+        before, family = descriptors(), children()
+        try:
+            anyio.run(self._bounded, case, backend=self._backend)
+        finally:
+            escaped = children() - family
+            collect(escaped)
+            adopt(False)
+        assert not escaped
+        assert descriptors() == before
+
+    async def _bounded(self, case: Case) -> None:
+        with anyio.fail_after(DEADLINE_S):
+            await case()
+
+    def lose_warden(self, process: Process) -> None:
+        assert isinstance(process, WardenProcess)
+        os.kill(process.lifeline.pid, signal.SIGKILL)
+
+    async def orphans(self, process: Process) -> int:
+        assert isinstance(process, WardenProcess)
+        await dead(process.pid)  # what it had is ours only then
+        running = 0
+        for pid in children():
+            if os.getpgid(pid) == process.pid:  # was killed with its group, or with the warden
+                await dead(pid)
+            running += not has_ended(pid)
+            collect({pid})
+        return running
+
+
+def has_ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+async def dead(pid: int) -> None:
+    """Until process *pid* is dead."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        await anyio.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def adopt(orphans: bool) -> None:
+    ctypes.CDLL(None).prctl(warden.PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+
+
+def children() -> set[int]:
+    return set(warden.children(os.getpid()))
+
+
+def collect(pids: set[int]) -> None:
+    warden.send(pids, signal.SIGKILL)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def descriptors() -> set[str]:
+    return {fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}

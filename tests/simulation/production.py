@@ -1,0 +1,64 @@
+"""The production runtime on the engine: digests of its journal, for tests that hold two runs against each other.
+
+As a program it prints them: ``python production.py 0 1 2``, on every schedule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import anyio
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import simulated
+
+from actors import open_system
+from supervisor import equipment, runtime
+from supervisor.simulation.engine import Ran, Schedule, run
+
+HORIZON_S = 200_000.0
+
+
+class _VirtualWall:
+    """The wall clock: what the runtime takes from the system unless it is told otherwise."""
+
+    def time(self) -> float:
+        return 1e9 + anyio.current_time()
+
+
+async def _main(seed: int) -> simulated.Ran:
+    with (
+        patch.object(runtime, "open_system", lambda **_: open_system(seed=seed)),
+        patch.object(equipment, "_Wall", _VirtualWall),
+    ):
+        return await simulated._run(seed)
+
+
+def play(seed: int, schedule: Schedule) -> Ran[simulated.Ran]:
+    """A host, its agents and whatever disturbs them, for one seed of both."""
+    return run(partial(_main, seed), seed=seed, schedule=schedule, horizon_s=HORIZON_S)
+
+
+def digest(ran: Ran[simulated.Ran]) -> str:
+    """Steps, time, and every byte of the journal."""
+    if ran.value is None:
+        return f"failed: {ran.error}"
+    summed = hashlib.blake2b(repr((ran.steps, ran.time_jumps, ran.simulated_s)).encode(), digest_size=8)
+    for record in ran.value.store.log.records:
+        summed.update(record)
+    return summed.hexdigest()
+
+
+def lines(seeds: Iterable[int]) -> list[str]:
+    """What the program prints."""
+    return [f"{schedule} {seed} {digest(play(seed, schedule))}" for schedule in Schedule for seed in seeds]
+
+
+if __name__ == "__main__":
+    print(*lines([int(one) for one in sys.argv[1:]]), sep="\n")

@@ -1,0 +1,306 @@
+"""Failure benchmarks: what is counted, what is written, and that it is the same bytes whoever works it out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.simulation.bench import METRICS, Bench, bench
+from supervisor.simulation.bench.percentiles import nearest_rank, summary_of
+from supervisor.simulation.bench.plots import COLOURS, Panel, figure
+from supervisor.simulation.bench.suite import BadSuite, digests_of, load_suite, parse_policy, with_policies
+from supervisor.simulation.commands.bench_cli import command
+from supervisor.simulation.meter import Meter
+from supervisor.simulation.scenario import Drawn, named
+from supervisor.surfaces.failure import BadInput
+from supervisor.vocabulary import LifecycleEvent
+
+SUITE = """
+name = "small"
+usd_per_million_tokens = 2.0
+heal_after_s = 1000.0
+[policies.default]
+[policies.no-retry.limits]
+max_consecutive_errors = 1
+max_total_errors = 1
+[scenarios."SCENARIO"]
+policies = ["default", "no-retry"]
+intensity = 2.0
+"""
+STORM = """
+name = "small-storm"
+about = "Agents that crash."
+load = { customers = 2, turns = 4, plans = 0.0 }
+agents = { acp = 0.0, command = 1.0, inprocess = 0.0 }
+faults = { kinds = ["process.*"] }
+world = { operators = 0, crashes_max = 0 }
+"""
+
+
+@pytest.fixture(scope="module")
+def suite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A suite of one scenario and two policies."""
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "small-storm.toml").write_text(STORM)
+    path = folder / "small.toml"
+    path.write_text(SUITE.replace("SCENARIO", str(folder / "small-storm.toml")))
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(suite_file: Path) -> Bench:
+    """That suite, with a few seeds."""
+    return bench(load_suite(str(suite_file))[0], seeds=4)
+
+
+def _invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(one) for one in arguments], standalone_mode=False)
+
+
+# -------------------------------------------------------------------------------------------------------- percentiles
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(1, 15), (5, 15), (30, 20), (40, 20), (50, 35), (90, 50), (99, 50), (100, 50)]
+)
+def test_a_percentile_is_the_nearest_rank(percent: int, expected: int) -> None:
+    """It is a value of the sample: the smallest that so many percent are not above."""
+    assert nearest_rank([15, 20, 35, 40, 50], 5, percent) == expected
+
+
+def test_what_never_happened_is_later_than_everything() -> None:
+    """Two of four never came: the median came, the rest of the percentiles did not."""
+    summary = summary_of([None, 1.23456, None, 0.5], 3)
+    assert (summary.p50, summary.p90, summary.max, summary.never) == (1.235, None, None, 2)
+
+
+def test_an_empty_sample_has_no_percentiles() -> None:
+    """Nothing happened, and nothing failed to."""
+    summary = summary_of([], 0)
+    assert (summary.count, summary.never, summary.total, summary.p50, summary.max) == (0, 0, 0, None, None)
+
+
+# -------------------------------------------------------------------------------------------------------------- meter
+def _record(seq: int, kind: str, entity: str, event: str = "", **more: Any) -> LifecycleEvent:
+    stamps = {"timestamp": 0.0, "monotonic_s": 0.0, "entity_seq": 1}
+    return LifecycleEvent(seq=seq, entity_type=kind, entity_id=entity, event=event, **stamps, **more)
+
+
+def test_tokens_are_wasted_unless_their_turn_completes() -> None:
+    """One turn completes, one fails, and what is used between turns belongs to none."""
+    meter = Meter()
+    for seq, (turn, status, tokens) in enumerate(
+        [("s:t1", "SPAWNING", 10), ("s:t1", "COMPLETING", 5), ("s:t2", "SPAWNING", 100), ("s:t2", "FAILED", 1000)], 1
+    ):
+        meter.record(_record(seq, "turn", turn, to_status=status))
+        meter.spend("s", tokens)
+    cost = meter.cost()
+    assert (cost.turns, cost.wasted_turns, cost.tokens, cost.wasted_tokens) == (2, 1, 1115, 1105)
+
+
+def test_a_blast_reaches_the_sessions_that_its_cause_was_not_about() -> None:
+    """An abort of a session with a child reaches the child; a failure on its own reaches nobody; a close is neither."""
+    meter = Meter()
+    stop: dict[str, Any] = {"from_status": "Running", "to_status": "Stopped"}
+    aborted, closed = {"outcome": "aborted"}, {"outcome": "completed"}
+    meter.record(_record(1, "session", "d", "AbortRecord", outcome="fact", metadata={"target": "d"}))
+    meter.record(_record(2, "session", "d/kid", "OperatorStop", cause_id=1, metadata=aborted, **stop))
+    meter.record(_record(3, "session", "d", "OperatorStop", cause_id=1, metadata=aborted, **stop))
+    meter.record(_record(4, "session", "e", "FatalError", **stop))
+    meter.record(_record(5, "session", "f", "OperatorStop", metadata=closed, **stop))
+    assert meter.cost().reached == (1, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------- the suite
+def test_every_run_is_in_every_sample(result: Bench) -> None:
+    """What is counted per run has one value for each seed, and no run went wrong."""
+    assert result.problems == []
+    for cell in result.samples.values():
+        assert {len(cell[key]) for key in ("lost_prompts", "wasted_turns", "wasted_tokens", "wasted_usd")} == {4}
+
+
+def test_money_is_the_price_of_wasted_tokens(result: Bench) -> None:
+    """Two dollars for a million, as the suite says."""
+    for cell in result.samples.values():
+        assert cell["wasted_usd"] == [tokens * 2 / 1e6 for tokens in cell["wasted_tokens"] if tokens is not None]
+
+
+def test_a_policy_makes_a_difference(result: Bench) -> None:
+    """Who never retries loses more turns to its customers than who does."""
+    (_, default), (_, no_retry) = result.samples.items()
+    assert len(no_retry["recovery_s"]) > len(default["recovery_s"])
+
+
+def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Bench) -> None:
+    """Another process with another hash seed writes the same bytes."""
+    program = (
+        "import sys; from supervisor.simulation.bench import bench\n"
+        "from supervisor.simulation.bench.suite import digests_of, load_suite\n"
+        "if __name__ == '__main__':\n"
+        "    files = bench(load_suite(sys.argv[1])[0], seeds=4).files()\n"
+        "    print(digests_of(1, 4, files).text(), end='')\n"
+    )
+    script = suite_file.parent / "again.py"
+    script.write_text(program)
+    env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(__file__).parents[2])}
+    again = subprocess.run([sys.executable, script, suite_file], env=env, capture_output=True, text=True, check=True)
+    assert again.stdout == digests_of(1, 4, result.files()).text()
+
+
+def test_the_json_says_what_each_number_is(result: Bench) -> None:
+    """Each metric is explained, and each cell has percentiles of all of them and the digest of its runs."""
+    value = json.loads(result.files()["small.json"])
+    assert set(value["metrics"]) == {one.key for one in METRICS}
+    (cells,) = value["scenarios"].values()
+    for cell in cells.values():
+        assert set(cell) == {"runs", *value["metrics"]}
+        assert len(cell["runs"]) == 32
+
+
+def test_the_library_suite_can_be_run() -> None:
+    """Every scenario of it draws under every policy."""
+    suite, _ = load_suite("failures")
+    for name in suite.scenarios:
+        assert named(name).draw(1).name == name
+    assert {one for under in suite.scenarios.values() for one in under.policies} == set(suite.policies)
+
+
+# ---------------------------------------------------------------------------------------------------------- pictures
+def test_a_picture_has_a_curve_for_each_policy_in_each_panel() -> None:
+    """It is sound XML; each colour stands once in the legend and once in each panel with a sample."""
+    samples = {"a<b": [0.0, 2.0, None], "c": [5.0, 5.0], "none": []}
+    text = figure("title & more", "sub", [Panel("p", "s", samples, "root"), Panel("q", "n", samples)])
+    ElementTree.fromstring(text)
+    assert [text.count(f'stroke="{colour}"') for colour in COLOURS[:3]] == [3, 3, 1]
+
+
+def test_a_curve_ends_at_the_share_of_what_happened() -> None:
+    """One of two never happened: the curve rises half of the way, and no further."""
+    heights = []
+    for sample in ([1.0, 1.0], [1.0, None]):
+        (curve,) = [line for line in figure("", "", [Panel("", "", {"a": sample})]).splitlines() if "V" in line][-1:]
+        start, end = float(curve.split(" ")[2].split("H")[0]), float(curve.split("V")[1].split("H")[0])
+        heights.append(start - end)
+    assert heights[0] == 2 * heights[1] > 0
+
+
+def test_many_values_make_a_short_path() -> None:
+    """Ten thousand values are drawn by the pixel."""
+    text = figure("", "", [Panel("", "", {"a": [float(one) for one in range(10_000)]})])
+    assert len(text) < 10_000
+
+
+def test_nothing_to_draw_is_said_so() -> None:
+    """A panel without values says that there are none."""
+    assert "there were no runs" in figure("", "", [Panel("", "", {"a": []})])
+
+
+# --------------------------------------------------------------------------------------------------- the command line
+def test_digests_that_were_written_verify(suite_file: Path, tmp_path: Path) -> None:
+    """What is written now is verified later, and files that are the same are written."""
+    out = tmp_path / "out"
+    assert _invoke("--suite", suite_file, "--write-digests", "--seeds", 1, "--jobs", 1, "--out", out).return_value == 0
+    assert sorted(one.name for one in out.iterdir()) == ["small-storm.svg", "small.json"]
+    verified = _invoke("--suite", suite_file, "--verify", "--jobs", 1)
+    assert verified.return_value == 0
+    assert "2 files are as they were" in verified.output
+
+
+def test_a_file_that_differs_is_named(suite_file: Path) -> None:
+    """Exit status 1, the file, and both digests."""
+    digests = suite_file.with_suffix(".digests")
+    digests.write_text("seeds 1 1\n" + "0" * 32 + "  small.json\n")
+    verified = _invoke("--suite", suite_file, "--verify", "--jobs", 1, "--json")
+    assert verified.return_value == 1
+    assert f"{'0' * 32} in the digests" in verified.output
+    assert "small-storm.svg" in verified.output
+
+
+def test_a_table_shows_a_policy_of_ones_own(suite_file: Path) -> None:
+    """A policy of the command line stands beside those of the suite."""
+    shown = _invoke("--suite", suite_file, "--seeds", 1, "--jobs", 1, "--policy", "mine=limits.restarts_max=9")
+    assert shown.exception is None
+    assert all(name in shown.output for name in ("default", "no-retry", "mine", "Blast radius"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--suite", "nothing"), "no suite is named 'nothing'; there is failures"),
+        (("--suite", "nothing.toml"), "nothing.toml: cannot be read: [Errno 2] No such file or directory"),
+        (("--policy", "mine"), "write NAME=KEY=VALUE"),
+        (("--policy", "mine=limits"), "is not KEY=VALUE"),
+        (("--policy", "mine=limits.nothing=1", "--seeds", "1"), "policy mine: "),
+        (("--verify", "--seeds", "3"), "--verify: seeds and policies are those of the digests"),
+    ],
+)
+def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str) -> None:
+    """Nothing is run, and what is wrong is named."""
+    told = _invoke(*arguments)
+    assert isinstance(told.exception, BadInput)
+    assert words in str(told.exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name = ", "not TOML|Invalid"),
+        ('name = "x"', "usd_per_million_tokens"),
+        (
+            SUITE.replace('"no-retry"', '"no"').replace("SCENARIO", "quiet"),
+            "'no' is no policy of it; there are default",
+        ),
+        (SUITE.replace('["default", "no-retry"]', "[]"), "scenarios: give at least one"),
+    ],
+)
+def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Path) -> None:
+    """The file is checked before anything runs."""
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(BadSuite, match=words):
+        load_suite(str(path))
+
+
+def test_digests_that_make_no_sense_are_bad_input(suite_file: Path) -> None:
+    """A file cut short is told, with what to do about it."""
+    place = load_suite(str(suite_file))[1]
+    place.digests.write_text("seeds 1\n")
+    with pytest.raises(BadSuite, match="make it anew with --write-digests"):
+        place.read_digests()
+
+
+def test_policies_of_the_command_line_are_compared_everywhere() -> None:
+    """One of a name that is there takes its place."""
+    suite, _ = load_suite("failures")
+    more = with_policies(suite, dict([parse_policy("default=policy.ladder.request_s=1, limits.grace_s=0.5")]))
+    assert more.policies["default"] == {"policy": {"ladder": {"request_s": 1}}, "limits": {"grace_s": 0.5}}
+    assert all("default" in under.policies for under in more.scenarios.values())
+
+
+def test_a_run_that_goes_wrong_is_named(suite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit status 1, the scenario, the policy and the seed; digests of such runs are not kept."""
+
+    def broken(drawn: Drawn) -> NoReturn:
+        raise RuntimeError(f"no {drawn.seed}")
+
+    monkeypatch.setattr("supervisor.simulation.bench.simulate", broken)
+    suite_file.with_suffix(".digests").unlink(missing_ok=True)
+    told = _invoke("--suite", suite_file, "--first-seed", 9, "--seeds", 1, "--jobs", 1, "--write-digests")
+    assert told.return_value == 1
+    assert "small-storm.toml, no-retry, seed 9: RuntimeError: no 9" in told.output
+    assert "no digests are kept of runs that went wrong" in told.output
+    assert not suite_file.with_suffix(".digests").exists()
+
+
+def test_there_are_no_digests_until_they_are_written(suite_file: Path) -> None:
+    """What to do about it is told."""
+    suite_file.with_suffix(".digests").unlink(missing_ok=True)
+    told = _invoke("--suite", suite_file, "--verify")
+    assert isinstance(told.exception, BadInput)
+    assert "make them with --write-digests" in str(told.exception)

@@ -1,0 +1,308 @@
+"""``supervisor simulate``: what it prints, what it refuses, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from supervisor.__main__ import _simulate
+from supervisor.simulation import coverage, oracle
+from supervisor.simulation.commands import cli
+from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.power import powerloss
+from supervisor.simulation.scenario import load, named
+from supervisor.simulation.search import soak
+from supervisor.simulation.search.golden import golden, kept, runs
+from supervisor.simulation.search.prove import CannotRun, processes
+from supervisor.surfaces.cli import commands
+from supervisor.surfaces.execution import execute
+from supervisor.vocabulary import LifecycleEvent
+
+Tell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Run ``supervisor simulate`` in this process: its exit status, what it printed, and what it complained of."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        group = commands(lambda request: 9, lambda as_json, verbose: 9, _simulate)
+        return (execute(group, ["simulate", *map(str, arguments)]), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle that forbids what every run does: that a session is stopped."""
+    record = oracle.Oracle._record
+
+    def forbid(self: Any, one: Any) -> None:
+        record(self, one)
+        if one.to_status == "Stopped" and one.from_status != "Stopped":
+            self.violated("bounded", one.entity_id, "was stopped")
+
+    monkeypatch.setattr(oracle.Oracle, "_record", forbid)
+
+
+# --------------------------------------------------------------------------------------------------------- one run
+def test_a_run_is_printed_for_people(tell: Tell) -> None:
+    """One run: what was asked for, how it ended, what it took, and its digest."""
+    status, out, err = tell("--seed", 1, "--scenario", "quiet")
+    assert (status, err) == (0, "")
+    assert out.startswith("quiet, seed 1, ")
+    assert "no violations" in out
+    assert "steps per second" in out
+
+
+def test_the_json_of_a_run_is_its_seeds_alone(tell: Tell) -> None:
+    """Two runs of a seed print the same bytes; nothing that was measured is among them."""
+    status, first, err = tell("--seed", 1, "--scenario", "quiet", "--json")
+    assert (status, err) == (0, "")
+    assert tell("--seed", 1, "--scenario", "quiet", "--json")[1] == first
+    told = json.loads(first)
+    assert {"seed", "digest", "scenario", "sessions", "simulated_s", "steps", "faults", "violations", "ended"} <= set(
+        told
+    )
+    assert (told["seed"], told["violations"], sum(told["ended"].values())) == (1, 0, told["sessions"])
+
+
+def test_violations_are_exit_status_1_and_one_line_that_reproduces(tell: Tell, forbidden: None) -> None:
+    """A failing run says what was violated, and the command line that runs it again."""
+    status, out, _ = tell("--seed", 1, "--scenario", "quiet", "--schedule", "fifo")
+    assert status == 1
+    assert "bounded: c0: was stopped" in out
+    assert out.endswith("again: supervisor simulate --scenario quiet --seed 1 --schedule fifo\n")
+
+
+def test_the_trace_is_every_line(tell: Tell) -> None:
+    """With --trace each record and event is a line; with --json they leave standard output alone."""
+    _, out, _ = tell("--seed", 1, "--scenario", "quiet", "--trace")
+    _, told, err = tell("--seed", 1, "--scenario", "quiet", "--trace", "--json")
+    records = json.loads(told)["records"]
+    assert sum(" record " in line for line in out.splitlines()) == records
+    assert sum(" record " in line for line in err.splitlines()) == records
+
+
+def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
+    """So many customers come, and their turns take so many hours."""
+    status, out, _ = tell("--seed", 1, "--scenario", "quiet", "--sessions", 7, "--hours", 3, "--json")
+    told = json.loads(out)
+    assert status == 0
+    assert told["sessions"] >= 7
+    assert 3 * 3600 <= told["simulated_s"] < 4 * 3600
+    assert Wanted(seed=1, sessions=7).name == "day"
+    assert Wanted(seed=1).name == "swarm"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--seed: is missing"),
+        (("--seed", "x"), "'x' is not a valid integer range"),
+        (("--seed", "-1"), "-1 is not in the range"),
+        (("--seed", "1", "--scenario", "none"), "no scenario is named 'none'; there are abort-cascade"),
+        (("--seed", "1", "--scenario", "none.toml"), "none.toml: cannot be read"),
+        (("--seed", "1", "--sessions", "0"), "0 is not in the range"),
+        (("--seed", "1", "--hours", "nan"), "--hours: nan is no time"),
+        (("--seed", "1", "--schedule", "x"), "'x' is not one of"),
+        (("--seed", "1", "soak"), "--seed: stands before soak"),
+        (("soak", "--seeds", "0"), "0 is not in the range"),
+        (("soak", "--scenario", "none"), "no scenario is named 'none'"),
+        (("prove", "--seeds", "1", "--pythons", "/no/python"), "'/no/python' is no program"),
+        (("prove", "--seeds", "1", "--pythons", "/bin/true"), "/bin/true does not run the simulator; install"),
+        (("prove", "--seeds", "1", "--pythons", "/bin/echo"), "/bin/echo does not run the simulator; install"),
+        (("hunt", "--budget-s", "nan"), "--budget-s: nan is no time; give CPU seconds, 1 to 86400"),
+        (("hunt", "--budget-s", "inf"), "is not in the range"),
+        (("bench", "--suite", "nope.toml"), "nope.toml: cannot be read"),
+        (("sweep", "--levels", "turn"), "'turn' is no level; name some of tool, sibling, session"),
+        (("sweep", "--scenario", "none"), "no scenario is named 'none'"),
+        (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
+        (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),
+    ],
+)
+def test_bad_input_is_told_and_starts_nothing(tell: Tell, arguments: tuple[str, ...], words: str) -> None:
+    """Field, value and fix, on standard error, with exit status 2."""
+    status, out, err = tell(*arguments)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+# ------------------------------------------------------------------------------------------------------- many runs
+def test_a_soak_adds_up(tell: Tell) -> None:
+    """A soak tells the sum of its runs, what they reached and what not; by itself, that is no failure."""
+    status, out, _ = tell("soak", "--seeds", 3, "--scenario", "quiet", "--jobs", 1, "--json")
+    told = json.loads(out)
+    assert status == 0
+    assert (told["scenarios"], told["violations"], told["failing"]) == (3, 0, [])
+    assert set(told["not_reached"]) == set(coverage.to_reach()) - set(told["reached"])
+    assert tell("soak", "--seeds", 1, "--scenario", "quiet", "--jobs", 1, "--must-reach", "all")[0] == 1
+
+
+def test_a_soak_that_reaches_what_cannot_be_reached_fails(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transition that is listed as unreachable and was reached all the same is named: exit status 1."""
+    name = "session: Running SessionExited Stopped"
+    reached = coverage.Coverage.record
+
+    def also(self: coverage.Coverage, record: Any) -> None:
+        reached(self, record)
+        self._count(name)
+
+    assert "surprises" in json.loads(tell("soak", "--seeds", 1, "--scenario", "quiet", "--jobs", 1, "--json")[1])
+    monkeypatch.setattr(coverage.Coverage, "record", also)
+    monkeypatch.setattr(coverage, "UNREACHABLE", {name: "it is planted"})
+    monkeypatch.setattr(soak, "UNREACHABLE", {name: "it is planted"})
+    status, out, _ = tell("soak", "--seeds", 1, "--scenario", "quiet", "--jobs", 1, "--json")
+    assert (status, json.loads(out)["surprises"]) == (1, [name])
+    status, out, _ = tell("soak", "--seeds", 1, "--scenario", "quiet", "--jobs", 1)
+    assert (status, f"reached although it is listed as unreachable: {name}" in out) == (1, True)
+
+
+def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
+    """Whom an abort reached by a policy edge says nothing of aborts at that level."""
+    covered = coverage.Coverage()
+    born = LifecycleEvent(
+        seq=1,
+        timestamp=0.0,
+        monotonic_s=0.0,
+        entity_type="session",
+        entity_id="s",
+        entity_seq=1,
+        event="Born",
+        outcome="born",
+        to_status="Running",
+    )
+    abort = msgspec.structs.replace(born, seq=2, entity_seq=2, event="AbortRecord", outcome="fact", to_status="")
+    for edge in (None, "tool_to_sibling"):
+        covered.record(born)
+        covered.record(msgspec.structs.replace(abort, metadata={"scope": "tool", "policy_edge": edge}))
+    assert covered.counts == {"abort: tool in Running": 1}
+
+
+def test_an_interrupted_disk_is_no_failure(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the controls have run: what was reached, and exit status 130."""
+
+    def interrupt(*arguments: object) -> bool:
+        return False
+
+    monkeypatch.setattr(powerloss, "each", interrupt)
+    status, out, _ = tell("disk", "--cuts", 1000, "--json")
+    assert (status, json.loads(out)["interrupted"]) == (130, True)
+
+
+def test_the_line_that_runs_it_again_has_every_digit() -> None:
+    """A time is written as it was asked for, not rounded."""
+    line = Wanted(seed=1, hours=1.23456789012).line()
+    assert line == "supervisor simulate --seed 1 --hours 1.23456789012"
+
+
+def test_a_failing_seed_of_a_soak_has_its_line(tell: Tell, forbidden: None) -> None:
+    """Each failing seed is told with how to see it again."""
+    status, out, _ = tell("soak", "--seeds", 2, "--first-seed", 5, "--scenario", "quiet", "--jobs", 1, "--json")
+    assert status == 1
+    lines = [one["reproduce"] for one in json.loads(out)["failing"]]
+    assert lines == [f"supervisor simulate --scenario quiet --seed {seed}" for seed in (5, 6)]
+
+
+def test_a_simulator_that_fails_is_a_violation_of_its_seed(tell: Tell) -> None:
+    """What a run raises is told as its seed's violation; the soak goes on."""
+    with patch("supervisor.simulation.search.soak.simulate", side_effect=RuntimeError("broken")):
+        status, out, _ = tell("soak", "--seeds", 2, "--jobs", 1, "--json")
+    told = json.loads(out)
+    assert (status, told["violations"]) == (1, 2)
+    assert told["failing"][0]["problem"] == "simulator: RuntimeError: broken"
+
+
+def test_a_shrunk_scenario_fails_by_itself(tell: Tell, forbidden: None, tmp_path: Path) -> None:
+    """What is saved is run again by its file alone, and violates the same."""
+    path = tmp_path / "small.toml"
+    status, out, _ = tell("shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path, "--json")
+    told = json.loads(out)
+    assert (status, told["invariant"], told["faults"], told["minimal"]) == (0, "bounded", [], True)
+    assert path.read_text().startswith(f"# {told['problem']}\n# Found by: supervisor simulate --scenario restart-storm")
+    assert load(path).world.seed == 3
+    status, out, _ = tell("--scenario", path)
+    assert status == 1
+    assert told["problem"].partition(":")[0] in out
+
+
+def test_a_shrunk_scenario_that_cannot_be_kept_is_bad_input(tell: Tell, forbidden: None, tmp_path: Path) -> None:
+    """A file that cannot be written is told, with its name."""
+    status, _, err = tell("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / "none" / "x.toml")
+    assert status == 2
+    assert "cannot be written: No such file or directory" in err
+
+
+# ----------------------------------------------------------------------------------------------------------- proofs
+def test_a_seed_is_the_same_run_in_other_processes(tell: Tell) -> None:
+    """Three fresh processes with three hash seeds tell the same digest."""
+    status, out, _ = tell("prove", "--seeds", 1, "--scenario", "quiet", "--json")
+    told = json.loads(out)
+    assert (status, told["compared"], told["differing"]) == (0, 1, {})
+    assert len(set(told["processes"])) == 3
+
+
+def test_a_seed_that_differs_is_named(tell: Tell, tmp_path: Path) -> None:
+    """An interpreter on which a run has another digest is told, with both."""
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 4 another\n", encoding="utf-8")
+    other.chmod(0o755)
+    arguments = ("prove", "--seeds", 1, "--first-seed", 4, "--scenario", "quiet", "--pythons", other, "--json")
+    status, out, _ = tell(*arguments)
+    digests = json.loads(out)["differing"]["4"]
+    assert status == 1
+    assert "another" in digests.values()
+    assert len(set(digests.values())) == 2
+
+
+def test_an_interpreter_without_the_project_is_bad_input(tell: Tell, tmp_path: Path) -> None:
+    """What does not run the simulator is no proof against it."""
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no anyio' >&2; exit 1\n", encoding="utf-8")
+    other.chmod(0o755)
+    status, _, err = tell("prove", "--seeds", 1, "--scenario", "quiet", "--pythons", other)
+    assert status == 2
+    assert "install the project for it: ModuleNotFoundError: no anyio" in err
+    with pytest.raises(CannotRun, match="'nothing' is no program"):
+        processes(["nothing"])
+
+
+def test_there_are_twenty_golden_scenarios_each_on_both_engines() -> None:
+    """Every golden scenario is run on an asyncio schedule and, where it allows it, on trio; each run has a digest."""
+    assert len(golden()) >= 20
+    digests = kept()
+    for wanted in runs():
+        assert wanted.schedule is not None
+        assert wanted.schedule in digests[wanted.name]
+    for name in golden():
+        assert {Schedule.SHUFFLE, Schedule.TRIO} & set(named(name).world.schedules) == set(map(Schedule, digests[name]))
+
+
+# ------------------------------------------------------------------------------------------------------- the wiring
+def test_help_does_not_import_the_simulator() -> None:
+    """The command line starts at once: ``supervisor --help`` names the simulator and leaves it alone."""
+    code = (
+        "import sys; from supervisor.__main__ import main; sys.argv = ['supervisor', '--help']\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "sys.exit(any(name.startswith('supervisor.simulation') for name in sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "simulate" in ran.stdout
+
+
+def test_every_command_has_json() -> None:
+    """Each command of the simulator has --json."""
+    for command in (cli.group, *cli.COMMANDS):
+        assert "as_json" in [one.name for one in command.params], command.name

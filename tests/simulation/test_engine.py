@@ -1,0 +1,506 @@
+"""The engine: one seed is one order of steps, time is exact, and a run that cannot end says so and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import production
+import pytest
+from anyio.lowlevel import checkpoint
+
+from supervisor.simulation.engine import Deadlock, HorizonReached, Livelock, Ran, Schedule, run, trio_engine
+from supervisor.simulation.engine.schedule import on_grid
+
+LOOPS = [one for one in Schedule if one is not Schedule.TRIO]
+DRAWN = [one for one in Schedule if one is not Schedule.FIFO]
+every_schedule = pytest.mark.parametrize("schedule", Schedule)
+
+
+def play(main: Callable[[], Awaitable[Any]], schedule: Schedule = Schedule.SHUFFLE, seed: int = 1, **given: Any) -> Any:
+    """What *main* returns; its error is raised."""
+    ran = run(main, seed=seed, schedule=schedule, **{"horizon_s": 1000.0, **given})
+    assert ran.unhandled == []
+    if ran.error is not None:
+        raise ran.error
+    return ran.value
+
+
+def fail(main: Callable[[], Awaitable[Any]], schedule: Schedule, **given: Any) -> Ran[Any]:
+    """A run of *main* that is to fail."""
+    return run(main, seed=1, schedule=schedule, **{"horizon_s": 1000.0, "livelock_steps": 1000, **given})
+
+
+# ----------------------------------------------------------------------------------------------- one seed, one order
+async def crowd() -> list[int]:
+    """In which order twenty tasks take their steps, between waits and timers that are due at once."""
+    log: list[int] = []
+
+    async def member(number: int) -> None:
+        for _ in range(4):
+            await checkpoint()
+            log.append(number)
+            await anyio.sleep(1)
+
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(member, number)
+    return log
+
+
+async def cancelled_at_once() -> list[str]:
+    """In which order forty tasks in as many scopes hear of one cancellation."""
+    log: list[str] = []
+
+    async def wait(number: int) -> None:
+        with anyio.CancelScope():
+            try:
+                await anyio.sleep_forever()
+            finally:
+                log.append(f"inner {number}")
+        try:
+            await checkpoint()
+        finally:
+            log.append(f"outer {number}")
+
+    async with anyio.create_task_group() as group:
+        for number in range(40):
+            group.start_soon(wait, number)
+        await anyio.sleep(1)
+        group.cancel_scope.cancel()
+    return log
+
+
+@every_schedule
+@pytest.mark.parametrize("main", [crowd, cancelled_at_once])
+def test_a_seed_is_an_order(main: Callable[[], Awaitable[list[Any]]], schedule: Schedule) -> None:
+    """Twice the same seed is twice the same order, wherever the tasks lie in memory."""
+    first = play(main, schedule)
+    heap = [bytearray(one) for one in range(1000)]
+    assert play(main, schedule) == first
+    assert len(heap) == 1000
+
+
+@pytest.mark.parametrize("schedule", DRAWN)
+@pytest.mark.parametrize("main", [crowd, cancelled_at_once])
+def test_another_seed_is_another_order(main: Callable[[], Awaitable[list[Any]]], schedule: Schedule) -> None:
+    """The seed decides."""
+    assert len({tuple(play(main, schedule, seed)) for seed in range(5)}) == 5
+
+
+def test_fifo_is_the_order_of_asyncio() -> None:
+    """Without chance, tasks take turns as asyncio has them, on its own loop too."""
+    assert play(crowd, Schedule.FIFO) == [number for _ in range(4) for number in range(20)]
+
+
+@every_schedule
+def test_the_runtime_has_one_journal_per_seed(schedule: Schedule) -> None:
+    """The production runtime, unchanged: the same seed writes the same journal, in the same steps."""
+    digests = [production.digest(production.play(seed, schedule)) for seed in (0, 2, 3, 0, 2, 3)]
+    assert digests[:3] == digests[3:]
+    assert len(set(digests)) == 3
+    assert not [one for one in digests if one.startswith("failed")]
+
+
+def test_other_processes_agree() -> None:
+    """Hash seeds and address spaces change nothing."""
+    program = Path(__file__).parent / "production.py"
+    root = str(Path(__file__).parent.parent.parent)
+    runs = [
+        subprocess.Popen(
+            [sys.executable, str(program), "2", "3"],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root},
+        )
+        for seed in ("0", "1", "4711")
+    ]
+    printed = {one.communicate()[0].decode() for one in runs}
+    assert printed == {"".join(f"{line}\n" for line in production.lines([2, 3]))}
+
+
+# ------------------------------------------------------------------------------------------------------ exploration
+async def overtaken(by: int) -> bool:
+    """Whether a reader with one step to go is overtaken by a writer with many."""
+    done = seen = False
+
+    async def reader() -> None:
+        nonlocal seen
+        await checkpoint()
+        seen = done
+
+    async def writer() -> None:
+        nonlocal done
+        for _ in range(by):
+            await checkpoint()
+        done = True
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(reader)
+        group.start_soon(writer)
+    return seen
+
+
+@pytest.mark.parametrize(("schedule", "found"), [("shuffle", False), ("trio", False), ("pct", True)])
+def test_pct_reaches_what_passes_cannot(schedule: str, found: bool) -> None:
+    """A race that needs one task overtaken by 16 steps of another is out of reach of any order within a pass."""
+    assert any(play(partial(overtaken, 16), Schedule(schedule), seed) for seed in range(30)) is found
+
+
+@pytest.mark.parametrize(("by", "found"), [(8, True), (40, False)])
+def test_a_window_overtakes_within_bounds(by: int, found: bool) -> None:
+    """On ``window`` nobody is overtaken by more than 32 steps."""
+    assert any(play(partial(overtaken, by), Schedule.WINDOW, seed) for seed in range(60)) is found
+
+
+# ------------------------------------------------------------------------------------------------------------- time
+@every_schedule
+def test_time_outs_are_exact(schedule: Schedule) -> None:
+    """A deadline is met at its very moment, and costs no real time."""
+
+    async def main() -> float:
+        with anyio.move_on_after(86_400.1):
+            await anyio.sleep_forever()
+        return anyio.current_time()
+
+    ran = run(main, seed=1, schedule=schedule, horizon_s=1e6)
+    assert (ran.value, ran.simulated_s, ran.time_jumps) == (86_400.1, 86_400.1, 1)
+
+
+@every_schedule
+def test_sleeping_for_ever_is_no_timer(schedule: Schedule) -> None:
+    """Time goes to what is due, past those who wait for ever."""
+
+    async def main() -> float:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            await anyio.sleep(2)
+            group.cancel_scope.cancel()
+        return anyio.current_time()
+
+    assert play(main, schedule) == 2.0
+
+
+@every_schedule
+def test_a_grain_makes_things_happen_at_once(schedule: Schedule) -> None:
+    """With a grain, timers that were near each other are due together, and none is early."""
+
+    async def main() -> set[float]:
+        woken: set[float] = set()
+
+        async def sleep(delay_s: float) -> None:
+            await anyio.sleep(delay_s)
+            assert anyio.current_time() >= delay_s
+            woken.add(anyio.current_time())
+
+        async with anyio.create_task_group() as group:
+            for number in range(1, 50):
+                group.start_soon(sleep, number / 49)
+        return woken
+
+    assert len(play(main, schedule)) == 49
+    assert len(play(main, schedule, grain_s=0.25)) == 4
+
+
+@pytest.mark.parametrize("grain_s", [0.1, 0.3, 1 / 3, 0.007, 2.0])
+def test_the_grid_is_never_early(grain_s: float) -> None:
+    """Rounding errors included; who is woken early waits again, for ever. Infinity stays what it is."""
+    moments = [number * step for number in range(500) for step in (0.1, 0.7, 1 / 7)]
+    assert all(moment <= on_grid(moment, grain_s) <= moment + grain_s * 1.000001 for moment in moments)
+    assert on_grid(math.inf, grain_s) == math.inf
+
+
+def test_many_cancelled_timers_are_swept() -> None:
+    """Deadlines that are not needed any more neither pile up nor hide one that is."""
+
+    async def main() -> int:
+        with anyio.move_on_after(50):
+            for _ in range(1000):
+                with anyio.fail_after(900):
+                    await anyio.sleep(0.01)
+            await anyio.sleep_forever()
+        return len(asyncio.get_running_loop()._timers)  # type: ignore[attr-defined]
+
+    assert play(main) < 600
+
+
+# ---------------------------------------------------------------------------------------------- what does not end
+async def hold(event: anyio.Event) -> None:
+    await event.wait()
+
+
+async def deadlocked() -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(hold, anyio.Event(), name="holder")
+
+
+async def shielded() -> None:
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep_forever()
+
+
+async def deaf() -> None:
+    """It cannot be cancelled at all."""
+    while True:
+        with suppress(BaseException):
+            await anyio.sleep_forever()
+
+
+async def deaf_behind_shields() -> None:
+    while True:
+        with suppress(BaseException):
+            await shielded()
+
+
+async def deaf_children() -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(deaf)
+        group.start_soon(deaf_behind_shields)
+
+
+@every_schedule
+@pytest.mark.parametrize("main", [deadlocked, shielded, deaf, deaf_behind_shields, deaf_children])
+def test_a_deadlock_is_an_error(main: Callable[[], Awaitable[None]], schedule: Schedule) -> None:
+    """Nothing can happen any more: that is said, the run ends, however deaf its tasks are, and leaves no complaint."""
+    ran = fail(main, schedule)
+    assert type(ran.error) is Deadlock
+    assert f"{main.__name__} in " in str(ran.error)
+    del ran
+    gc.collect()
+
+
+@every_schedule
+def test_a_deadlock_says_who_waits_where(schedule: Schedule) -> None:
+    """Each task is named with the line of its own code, not of the library, that it waits in."""
+    ran = fail(deadlocked, schedule)
+    line = hold.__code__.co_firstlineno + 1
+    assert str(ran.error).startswith("at 0 s: nothing can ever happen any more:")
+    assert f"\n  holder in hold (test_engine.py:{line})" in str(ran.error)
+
+
+async def spin() -> None:
+    while True:
+        await checkpoint()
+
+
+@every_schedule
+def test_a_livelock_is_an_error(schedule: Schedule) -> None:
+    """A loop that never waits is stopped after so many steps, and named."""
+    ran = fail(spin, schedule)
+    assert type(ran.error) is Livelock
+    assert "spin in spin (test_engine.py:" in str(ran.error)
+    assert ran.steps == 1000
+
+
+@every_schedule
+def test_time_that_passes_is_no_livelock(schedule: Schedule) -> None:
+    """Many steps are fine as long as time goes on."""
+
+    async def main() -> None:
+        for _ in range(2000):
+            await anyio.sleep(0.001)
+
+    assert fail(main, schedule).error is None
+
+
+async def tick() -> None:
+    while True:  # noqa: ASYNC110
+        await anyio.sleep(3)
+
+
+@every_schedule
+def test_the_horizon_is_an_error(schedule: Schedule) -> None:
+    """A run that goes on after its time is stopped there, and says what it was at."""
+    ran = fail(tick, schedule, horizon_s=10.0)
+    assert type(ran.error) is HorizonReached
+    assert (ran.simulated_s, ran.time_jumps) == (10.0, 3)
+    assert "tick in tick (test_engine.py:" in str(ran.error)
+
+
+@every_schedule
+def test_what_unwinds_has_time(schedule: Schedule) -> None:
+    """The end of a failed run is an orderly one: shields hold and ``finally`` clauses wait."""
+    log: list[float] = []
+
+    async def main() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(5)
+            log.append(anyio.current_time())
+
+    assert type(fail(main, schedule).error) is Deadlock
+    assert log == [5.0]
+
+
+def test_the_rest_is_counted() -> None:
+    """A message names twenty tasks."""
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(29):
+                group.start_soon(anyio.sleep_forever)
+
+    assert str(fail(main, Schedule.FIFO).error).endswith("\n  and 10 more")
+
+
+# ------------------------------------------------------------------------------------------------- what comes back
+class Oops(Exception):
+    """The program's own."""
+
+
+@every_schedule
+def test_an_error_of_the_program_comes_back(schedule: Schedule) -> None:
+    """A group of one is that one, at any depth."""
+
+    async def child() -> None:
+        raise Oops
+
+    async def main() -> None:
+        async with anyio.create_task_group() as outer, anyio.create_task_group() as inner:
+            outer.start_soon(anyio.sleep_forever)
+            inner.start_soon(child)
+
+    assert type(fail(main, schedule).error) is Oops
+
+
+@every_schedule
+def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
+    """Control-C leaves the simulation."""
+
+    async def main() -> None:
+        await checkpoint()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail(main, schedule)
+
+
+@pytest.mark.parametrize("schedule", LOOPS)
+def test_what_nobody_handles_is_kept(schedule: Schedule) -> None:
+    """A callback that raises, and a task whose error nobody looks at, are in ``unhandled``, without addresses."""
+
+    async def child() -> None:
+        raise Oops("alone")
+
+    def callback() -> None:
+        raise Oops("called")
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(callback)
+        task = asyncio.ensure_future(child())
+        await anyio.sleep(1)
+        del task
+
+    ran = run(main, seed=1, schedule=schedule, horizon_s=10)
+    assert ran.error is None
+    assert sorted(one.rpartition(": ")[2] for one in ran.unhandled) == ["alone", "called"]
+    assert " at 0x" not in "".join(ran.unhandled)
+
+
+@every_schedule
+def test_every_step_is_announced(schedule: Schedule) -> None:
+    """``before_step`` sees 1 to the last, and what it does falls between two steps."""
+    numbers: list[int] = []
+    scope: list[anyio.CancelScope] = []
+
+    async def main() -> str:
+        with anyio.CancelScope() as whole:
+            scope.append(whole)
+            await anyio.sleep(50)
+            return "slept"
+        return "cancelled"
+
+    ran = run(main, seed=1, schedule=schedule, horizon_s=100, before_step=numbers.append)
+    assert ran.value == "slept"
+    assert numbers == list(range(1, ran.steps + 1))
+
+    def cancelled_before(step: int) -> Any:
+        def cancel(number: int) -> None:
+            if number == step and scope:
+                scope[-1].cancel()
+
+        scope.clear()
+        return run(main, seed=1, schedule=schedule, horizon_s=100, before_step=cancel).value
+
+    assert "cancelled" in [cancelled_before(step) for step in range(1, ran.steps)]
+
+
+@every_schedule
+def test_an_error_of_before_step_ends_the_run(schedule: Schedule) -> None:
+    """It is the run's error."""
+
+    def before_step(number: int) -> None:
+        if number == 7:
+            raise Oops
+
+    ran = fail(tick, schedule, before_step=before_step)
+    assert (type(ran.error), ran.steps) == (Oops, 7)
+
+
+@pytest.mark.parametrize("schedule", LOOPS)
+def test_abandoned_generators_are_closed(schedule: Schedule) -> None:
+    """What an asynchronous generator has in ``finally`` is done, also where nobody finishes it."""
+    log: list[float] = []
+
+    async def numbers() -> Any:
+        try:
+            for number in range(10):
+                yield number
+        finally:
+            await anyio.sleep(1)
+            log.append(anyio.current_time())
+
+    async def main() -> None:
+        async for _ in numbers():
+            break
+        await anyio.sleep(3)
+        kept.append(numbers())
+        await anext(kept[0])
+
+    kept: list[Any] = []
+    play(main, schedule)
+    assert log == [1.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"horizon_s": 0.0}, "horizon_s is 0.0: give"),
+        ({"horizon_s": math.nan}, "horizon_s is nan: give"),
+        ({"grain_s": -1.0}, "grain_s is -1.0: give"),
+        ({"livelock_steps": 0}, "livelock_steps is 0: give"),
+    ],
+)
+def test_numbers_that_make_no_sense(given: dict[str, Any], message: str) -> None:
+    """They are named, with what to give instead."""
+    with pytest.raises(ValueError, match=message):
+        fail(tick, Schedule.FIFO, **given)
+
+
+@pytest.mark.anyio
+async def test_not_within_a_loop(anyio_backend: str) -> None:
+    """An engine does not start inside of an event loop."""
+    with pytest.raises(RuntimeError, match="outside of every event loop"):
+        fail(tick, Schedule.FIFO)
+
+
+def test_trio_can_still_be_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary: trio has the private names that the schedule needs; without them, an error says what to do."""
+    with trio_engine.seeded(1):
+        pass
+    assert hasattr(trio_engine.trio.lowlevel.Task, "_cancel_status"), "trio has renamed what _unshield() reads"
+    monkeypatch.delattr(trio_engine.trio_run, "_r")
+    with pytest.raises(RuntimeError, match=r"trio .* has no _r in trio\._core\._run .*: install an older trio"):
+        with trio_engine.seeded(1):
+            pass

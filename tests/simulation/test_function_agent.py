@@ -1,0 +1,117 @@
+"""Simulated function agents in the real runtime, on virtual time: what they do, and how each fault shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+from trio.testing import MockClock
+
+from supervisor import equipment
+from supervisor.runtime import TurnResult
+from supervisor.simulation.agents import function_agent
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.vocabulary import AbortScope
+from tests.support import Run, ask, quick, supervising
+
+virtual = pytest.mark.trio
+
+SHAPE = AgentShape(steps=(2, 3), tools=(3, 5), delegation=0.0)
+FAMILY = AgentShape(steps=(2, 3), tools=(0, 2), delegation=0.5, depth_max=2)
+SETTINGS = quick(turn_timeout_s=500.0, max_consecutive_errors=1, max_total_errors=1)
+
+
+async def _one_turn(workdir: Path, seed: int, *only: str, shape: AgentShape = SHAPE) -> tuple[TurnResult, Run]:
+    """One prompt for an agent that exactly these faults strike; a failure is not tried again."""
+    faults = FaultPlan(Chance(seed), only=only)
+    async with supervising(workdir, settings=SETTINGS, within_s=100_000.0) as run:
+        session = await run.sup.start_session("s", agent=function_agent(shape, Chance(seed), faults))
+        result = await session.run("work")
+    assert set(faults.struck) == set(only)
+    return result, run
+
+
+class _Places:
+    """A workspace without a disk: a thread of the real one would take virtual ages."""
+
+    async def prepare(self, session_id: str, directory: str) -> str:
+        await anyio.lowlevel.checkpoint()
+        return "/"
+
+
+@pytest.fixture(autouse=True)
+def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(equipment, "DirectoryWorkspace", _Places)
+
+
+def _outcomes(run: Run) -> list[str]:
+    return sorted(one.metadata["outcome"] for one in run.transitions("tool_completed"))
+
+
+@virtual
+async def test_functions_without_faults(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """Whatever the seed: the turn succeeds, with what was said in it, and so do its child sessions."""
+    children = 0
+    for seed in range(6):
+        result, run = await _one_turn(tmp_path, seed, shape=FAMILY)
+        assert (result.outcome, result.error) == ("completed", "")
+        assert (result.text[:12], result.text[-4:]) == ("s:t1: and so", "done")
+        children += sum(one.kind == "session" for one in run.store.entities.values()) - 1
+    assert children > 3
+
+
+@virtual
+@pytest.mark.parametrize("kind", ["process.crash", "agent.provider_error", "agent.refuses"])
+async def test_a_function_that_raises(autojump_clock: MockClock, tmp_path: Path, kind: str) -> None:
+    """Its turn fails for what struck."""
+    result, _ = await _one_turn(tmp_path, 1, f"{kind}@s:t1")
+    assert result.outcome == "failed"
+    assert f"AgentFailed: {kind} at s:t1" in result.error
+
+
+@virtual
+@pytest.mark.parametrize("place", ["process.hang@s:t1", "agent.provider_hangs@s:t1", "agent.tool_hangs@s:t1:c1"])
+async def test_a_function_that_hangs(autojump_clock: MockClock, tmp_path: Path, place: str) -> None:
+    """Its turn fails at its time-out."""
+    result, _ = await _one_turn(tmp_path, 1, place)
+    assert result.outcome == "failed"
+    assert "500" in result.error
+
+
+@virtual
+async def test_a_tool_that_fails(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A failing tool is recorded as failed, and its turn goes on; one that is repeated is two calls."""
+    result, run = await _one_turn(tmp_path, 1, "agent.tool_fails@s:t1:c1", "agent.duplicate@s:t1:c1")
+    assert result.outcome == "completed"
+    assert _outcomes(run).count("failed") == 1
+    _, usual = await _one_turn(tmp_path, 1)
+    assert len(_outcomes(run)) == len(_outcomes(usual)) + 1
+
+
+@virtual
+async def test_a_function_that_returns_early(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """A lie looks like a success, with fewer calls than were planned."""
+    result, run = await _one_turn(tmp_path, 3, "process.lies@s:t1")
+    _, usual = await _one_turn(tmp_path, 3)
+    assert result.outcome == "completed"
+    assert len(_outcomes(run)) < len(_outcomes(usual))
+
+
+@virtual
+async def test_a_stubborn_function(autojump_clock: MockClock, tmp_path: Path) -> None:
+    """One that shields itself ends when its shield does, however early it was aborted; its session is aborted."""
+    faults = FaultPlan(Chance(1), only=["process.ignores_cancel@s:t1"])
+    shape = AgentShape(steps=(1, 1), think_s=(1.0, 1.0), tools=(0, 0))
+    async with supervising(tmp_path, settings=SETTINGS, within_s=100_000.0) as run:
+        session = await run.sup.start_session("s", agent=function_agent(shape, Chance(1), faults))
+        async with anyio.create_task_group() as group:
+            asked = ask(group, session, "work")
+            await anyio.sleep(1.1)
+            await run.sup.abort("s", AbortScope.SESSION, reason="enough", actor="ann")
+            result = await asked.result()
+    assert result.outcome == "aborted"
+    assert list(faults.struck) == ["process.ignores_cancel@s:t1"]

@@ -1,0 +1,136 @@
+"""What the host was told is held against what is durable."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.abort import NodeReceipt, Receipt
+from supervisor.ports import Append
+from supervisor.simulation.hearing import Hearing
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+
+Said = list[tuple[str, str, str]]
+
+
+@pytest.fixture
+def said() -> Said:
+    return []
+
+
+@pytest.fixture
+def hearing(said: Said) -> Hearing:
+    return Hearing(lambda law, who, words: said.append((law, who, words)))
+
+
+def session(
+    name: str, state: str = "Running", parent: str | None = None, ended: bool = False, **told: object
+) -> Append:
+    """A record of a session that is in *state* after it."""
+    record = LifecycleEvent(
+        seq=1,
+        timestamp=0.0,
+        monotonic_s=0.0,
+        entity_type="session",
+        entity_id=name,
+        entity_seq=1,
+        event=str(told.get("event", "SessionStarted")),
+        to_status=state,
+        abort_id=told.get("abort_id"),  # type: ignore[arg-type]
+    )
+    owed = told.get("owed", ())
+    return Append(record=record, parent_id=parent, state=state, data=b"{}", owed=owed, ended=ended)  # type: ignore[arg-type]
+
+
+def call(turn_id: str, number: int, event: str = "tool_started") -> Append:
+    """The first or the last record of a tool call."""
+    record = LifecycleEvent(
+        seq=1,
+        timestamp=0.0,
+        monotonic_s=0.0,
+        entity_type="turn",
+        entity_id=turn_id,
+        entity_seq=1,
+        event=event,
+        metadata={"number": number, "call_id": f"n{number}"},
+    )
+    return Append(record=record, parent_id=None, state="RUNNING", data=b"{}")
+
+
+def receipt(target: str, scope: AbortScope = AbortScope.SESSION, *, ended: bool = False, named: str = "") -> Receipt:
+    nodes = tuple(NodeReceipt(id=one, kind="session", outcome="ended") for one in named.split())
+    return Receipt(
+        abort_id="a1", target=target, scope=scope, reason="", already_ended=ended, nodes=nodes, recorded_at=1.0
+    )
+
+
+def laws(said: Said) -> list[tuple[str, str]]:
+    return [(law, who) for law, who, _ in said]
+
+
+def test_an_abort_that_did_nothing(hearing: Hearing, said: Said) -> None:
+    """Whoever was told that a session was aborted finds it stopped on record."""
+    hearing.wrote(session("s"))
+    wanted = hearing.want_abort("s", AbortScope.SESSION)
+    hearing.abort_answered(wanted, receipt("s", named="s"))
+    assert laws(said) == [("one_answer", "s")]
+
+
+def test_an_abort_that_was_carried_out(hearing: Hearing, said: Said) -> None:
+    """A session that is stopped on record, and named by the receipt, satisfies the host."""
+    hearing.wrote(session("s"))
+    wanted = hearing.want_abort("s", AbortScope.SESSION)
+    hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"))
+    hearing.abort_answered(wanted, receipt("s", named="s"))
+    assert said == []
+
+
+def test_a_receipt_that_leaves_somebody_out(hearing: Hearing, said: Said) -> None:
+    """Whoever was stopped by an abort stands in its receipt."""
+    hearing.wrote(session("s"))
+    wanted = hearing.want_abort("s", AbortScope.SESSION)
+    hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id="a1"))
+    hearing.abort_answered(wanted, receipt("s"))
+    assert laws(said) == [("one_answer", "s")]
+
+
+def test_siblings_are_meant_unless_they_are_adopted(hearing: Hearing, said: Said) -> None:
+    """Of those beside the target, the one that still has its parent must be stopped."""
+    for one in ("p/a", "p/b", "p/c"):
+        hearing.wrote(session(one, parent="p"))
+    wanted = hearing.want_abort("p/a", AbortScope.SIBLING)
+    assert wanted.sessions == ("p/b", "p/c")
+    hearing.wrote(session("p/c", parent=None, event="Adopted"))
+    hearing.abort_answered(wanted, receipt("p/a", AbortScope.SIBLING))
+    assert laws(said) == [("one_answer", "p/b")]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_call_that_goes_on(hearing: Hearing, said: Said, closed: bool) -> None:
+    """A call whose abort was answered is closed on record."""
+    hearing.wrote(call("s:t1", 1))
+    wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
+    if closed:
+        hearing.wrote(call("s:t1", 1, "tool_completed"))
+    hearing.abort_answered(wanted, receipt("s:t1:c1", AbortScope.TOOL))
+    assert laws(said) == ([] if closed else [("one_answer", "s:t1:c1")])
+
+
+def test_a_close_that_did_nothing(hearing: Hearing, said: Said) -> None:
+    """Whoever was told that a session is closed finds its last record."""
+    hearing.wrote(session("s", "SessionComplete"))
+    hearing.close_answered("s")
+    assert laws(said) == [("one_answer", "s")]
+    hearing.wrote(session("s", "Stopped", ended=True))
+    hearing.close_answered("s")
+    assert len(said) == 1
+
+
+def test_an_answer_that_nobody_gave(hearing: Hearing, said: Said) -> None:
+    """A prompt's answer is on record, with that outcome, and is given once; but for what a failed disk keeps back."""
+    hearing.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
+    hearing.prompt_answered("s", "failed", "")
+    assert said == []
+    hearing.prompt_answered("s", "completed", "")
+    hearing.prompt_answered("s", "failed", "")
+    hearing.prompt_answered("s", "failed", "the journal cannot be written: full")
+    assert laws(said) == [("durable", "s"), ("durable", "s")]

@@ -1,0 +1,149 @@
+"""What the oracle holds a runtime to beside the records: each law is broken once here, and kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from supervisor.ports import Append, EntityRow
+from supervisor.simulation.machine.processes import ProcessEvent
+from supervisor.simulation.oracle import HOME, RECORD_S, SLACK_S, Oracle
+from supervisor.simulation.trace import Trace
+from supervisor.vocabulary import AbortPolicy, LifecycleEvent
+
+LADDER_S = 1.0
+
+
+class _World:
+    """An oracle whose clock stands where it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.seq = 0
+        self.oracle = Oracle(lambda: self.now, Trace(lambda: self.now), LADDER_S)
+
+    def spawned(self, pid: int, agent: str, what: str = "spawned") -> None:
+        owner = f"{HOME}/s$ {agent}"
+        self.oracle.process(ProcessEvent(self.now, what, pid, owner, owner))
+
+    def record(self, *, ended: bool = False, **fields: object) -> None:
+        self.seq += 1
+        words: dict[str, object] = {"entity_type": "session", "entity_id": "s", "event": "OperatorStop", **fields}
+        one = LifecycleEvent(seq=self.seq, entity_seq=self.seq, timestamp=0.0, monotonic_s=self.now, **words)  # type: ignore[arg-type]
+        self.oracle.wrote([Append(record=one, parent_id=None, state="", data=b"", ended=ended)], [b""])
+
+    def laws(self) -> set[str]:
+        """Those of the world that were broken; these records mean nothing to the laws of records."""
+        return {one.invariant for one in self.oracle.violations} & {
+            "no_survivor",
+            "recorded",
+            "no_level_crossed",
+            "one_holder",
+            "durable",
+        }
+
+
+@pytest.fixture
+def world() -> _World:
+    return _World()
+
+
+def test_a_receipt_is_held_to_the_processes(world: _World) -> None:
+    """Who has ended by a receipt has no process left."""
+    world.spawned(7, "agent")
+    world.oracle.gone("s", "abort-1")
+    assert world.laws() == {"no_survivor"}
+
+
+def test_a_receipt_of_the_dead_is_true(world: _World) -> None:
+    """What is reaped is no survivor."""
+    world.spawned(7, "agent")
+    world.spawned(7, "agent", "reaped")
+    world.oracle.gone("s", "abort-1")
+    assert world.laws() == set()
+
+
+@pytest.mark.parametrize(("late_s", "laws"), [(0.0, set()), (0.1, {"recorded"})])
+def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, laws: set[str]) -> None:
+    """Its bound is the ladder's, and what a slow disk may add."""
+    world.record(from_status="Running", to_status="Stopped")
+    world.now = LADDER_S + SLACK_S + RECORD_S + late_s
+    world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True)
+    assert world.laws() == laws
+
+
+def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
+    """The ladder was climbed in vain, and the record says so."""
+    world.record(from_status="Running", to_status="Stopped")
+    world.now = 10 * (LADDER_S + SLACK_S + RECORD_S)
+    given_up = {"rung": "abandon"}
+    world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True, metadata=given_up)
+    assert world.laws() == set()
+
+
+@pytest.mark.parametrize(("edge", "closed"), [("tool_to_sibling", False), ("sibling_to_session", True)])
+def test_a_crossing_is_held_to_the_policy(world: _World, edge: str, closed: bool) -> None:
+    """The edge is open in the policy that the host gave to the root of the session that rules."""
+    world.oracle.rules("s", AbortPolicy(tool_to_sibling=True))
+    crossing = {"policy_edge": edge, "ruled_by": "s/child"}
+    world.record(event="AbortRecord", outcome="fact", metadata=crossing)
+    world.oracle.quiet((), ())
+    said = [one.message for one in world.oracle.violations if "which its policy does not let" in one.message]
+    assert len(said) == closed
+
+
+def test_a_session_has_one_agent_at_a_time(world: _World) -> None:
+    """The next one is not started beside what is left of the last."""
+    world.spawned(7, "agent")
+    world.spawned(8, "agent")
+    assert world.laws() == {"one_holder"}
+
+
+def test_a_terminal_runs_beside_its_agent(world: _World) -> None:
+    """It is no agent, but a call of one."""
+    world.spawned(7, "agent")
+    world.spawned(8, "agent:t1:c1")
+    assert world.laws() == set()
+
+
+def _acknowledge_first(world: _World) -> None:
+    world.oracle.acknowledged("m1.1")
+
+
+def _acknowledge_then(world: _World) -> None:
+    world.record(event="MessageReceived", metadata={"message_id": "m1.1"})
+    world.oracle.acknowledged("m1.1")
+
+
+@pytest.mark.parametrize(("act", "laws"), [(_acknowledge_first, {"durable"}), (_acknowledge_then, set())])
+def test_a_message_is_durable_before_it_is_acknowledged(
+    world: _World, act: Callable[[_World], None], laws: set[str]
+) -> None:
+    """Its id is told once its record is on the disk."""
+    act(world)
+    assert world.laws() == laws
+
+
+def test_nothing_is_owed_in_the_end(world: _World) -> None:
+    """A supervisor that closed in order has settled every effect."""
+    world.oracle.quiet((), [("1.0", "s", b"")])
+    assert [one.message for one in world.oracle.violations] == [
+        "still owes the effect 1.0 after its supervisor has closed"
+    ]
+
+
+def _row(state: str, *, ended: bool) -> EntityRow:
+    times: dict[str, Any] = {"born_seq": 1, "born_at": 0.0, "changed_at": 0.0}
+    return EntityRow(kind="task", id="t", parent_id=None, state=state, data=b"", entity_seq=1, ended=ended, **times)
+
+
+@pytest.mark.parametrize(
+    ("row", "count"),
+    [(_row("IN_PROGRESS", ended=False), 1), (_row("CLOSED", ended=True), 0), (_row("FAILED", ended=False), 0)],
+)
+def test_who_closes_in_order_leaves_no_open_books(world: _World, row: EntityRow, count: int) -> None:
+    """What is left to the next supervisor, it would close without a word."""
+    world.oracle.closed([row])
+    assert [one.invariant for one in world.oracle.violations] == ["nothing_lost"] * count

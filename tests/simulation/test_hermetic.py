@@ -1,0 +1,173 @@
+"""The guard: whatever reaches the real world is caught on both engines, and all is as before afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor.simulation.engine import Schedule, SimulationEscape, run
+from supervisor.simulation.engine.hermetic import hermetic
+
+HERE = str(Path(__file__).parent)
+
+ESCAPES: dict[str, Callable[[], Any]] = {
+    "time.time": lambda: time.time(),
+    "time.time_ns": lambda: time.time_ns(),
+    "time.monotonic": lambda: time.monotonic(),
+    "time.monotonic_ns": lambda: time.monotonic_ns(),
+    "time.perf_counter": lambda: time.perf_counter(),
+    "time.perf_counter_ns": lambda: time.perf_counter_ns(),
+    "time.process_time": lambda: time.process_time(),
+    "time.clock_gettime": lambda: time.clock_gettime(time.CLOCK_REALTIME),
+    "time.localtime": lambda: time.localtime(),
+    "time.sleep": lambda: time.sleep(0),
+    "random.random": lambda: random.random(),
+    "random.shuffle": lambda: random.shuffle([]),
+    "Random.seed": lambda: random.Random(),
+    "SystemRandom": lambda: random.SystemRandom().random(),
+    "SystemRandom.randbytes": lambda: secrets.token_hex(),
+    "os.urandom": lambda: os.urandom(1),
+    "os.getrandom": lambda: os.getrandom(1),
+    "uuid.uuid1": lambda: uuid.uuid1(),
+    "uuid.uuid4": lambda: uuid.uuid4(),
+    "Thread.start": lambda: threading.Thread(target=print).start(),
+    "Condition.wait": lambda: threading.Event().wait(0),
+    "socket.": lambda: socket.socket(),
+    "socket.getaddrinfo": lambda: socket.getaddrinfo("localhost", 1),
+    "subprocess.Popen": lambda: subprocess.Popen(["true"]),
+    "os.fork": lambda: os.fork(),
+    "os.system": lambda: os.system("true"),
+    "os.kill": lambda: os.kill(os.getpid(), 0),
+    "os.pipe": lambda: os.pipe(),
+    "os.mkdir": lambda: os.mkdir(f"{HERE}/never"),
+    "os.remove": lambda: os.remove(f"{HERE}/never"),
+    "os.rename": lambda: os.rename(f"{HERE}/never", f"{HERE}/nowhere"),
+    "open(": lambda: open(f"{HERE}/never", "w"),  # noqa: SIM115
+    "open": lambda: os.open(f"{HERE}/never", os.O_CREAT),
+    "open('/dev/urandom": lambda: open("/dev/urandom", "rb"),  # noqa: SIM115
+}
+
+
+@pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
+@pytest.mark.parametrize("name", [one for one in ESCAPES if one != "os.getrandom" or hasattr(os, "getrandom")])
+def test_every_escape_is_caught(name: str, schedule: Schedule) -> None:
+    """It is refused, named with the line it came from, and fails the run although the program swallows it."""
+
+    async def main() -> str:
+        with suppress(Exception):
+            ESCAPES[name]()
+        return "swallowed"
+
+    error = run(main, seed=1, schedule=schedule, horizon_s=1).error
+    assert isinstance(error, SimulationEscape)
+    assert name in str(error)
+    assert f"({Path(__file__).name}:{ESCAPES[name].__code__.co_firstlineno})" in str(error)
+    assert not (Path(HERE) / "never").exists()
+
+
+@pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
+def test_a_thread_is_an_escape(schedule: Schedule) -> None:
+    """So is anyio's own way to one."""
+
+    async def main() -> None:
+        await anyio.to_thread.run_sync(print)
+
+    assert isinstance(run(main, seed=1, schedule=schedule, horizon_s=1).error, SimulationEscape)
+
+
+@pytest.mark.parametrize("name", ["run_in_executor", "add_signal_handler", "subprocess_exec", "create_server"])
+def test_the_loop_refuses_the_world(name: str) -> None:
+    """What a real loop does outside is refused by name."""
+
+    async def main() -> None:
+        getattr(asyncio.get_running_loop(), name)(None, None)
+
+    error = run(main, seed=1, schedule=Schedule.FIFO, horizon_s=1).error
+    assert isinstance(error, SimulationEscape)
+    assert str(error).startswith(f"loop.{name}() is not simulated; it was reached from ")
+
+
+@pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
+def test_what_is_no_escape(schedule: Schedule) -> None:
+    """Seeded chance, reading files, late imports, given moments, and the runtime's log are left alone."""
+    logging.getLogger("supervisor.late").setLevel(logging.NOTSET)
+
+    async def main() -> float:
+        assert Path(__file__).read_text(encoding="utf-8")
+        sys.modules.pop("this", None)
+        time.localtime(0)
+        logging.getLogger("supervisor.late").error("nobody hears this")
+        return random.Random(1).random()
+
+    assert run(main, seed=1, schedule=schedule, horizon_s=1).value == random.Random(1).random()
+
+
+def originals() -> list[object]:
+    members = [(time, "time"), (time, "sleep"), (os, "urandom"), (random, "random"), (uuid, "uuid4")]
+    classes = [(threading.Thread, "start"), (random.Random, "seed"), (random.SystemRandom, "random")]
+    found = [getattr(owner, name) for owner, name in [*members, *classes]]
+    return [*found, logging.getLogger("supervisor").level, sys.dont_write_bytecode]
+
+
+async def _deadlock() -> None:
+    await anyio.sleep_forever()
+
+
+async def _escape() -> None:
+    time.time()
+
+
+@pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
+@pytest.mark.parametrize("main", [_deadlock, _escape])
+def test_the_guard_is_down_afterwards(main: Any, schedule: Schedule, tmp_path: Path) -> None:
+    """However a run ends, everything is what it was, to the object."""
+    before = originals()
+    assert run(main, seed=1, schedule=schedule, horizon_s=1).error is not None
+    assert originals() == before
+    (tmp_path / "written").write_text("again")
+
+
+def test_guards_nest() -> None:
+    """The inner one keeps what it caught, and the outer one goes on."""
+    before = originals()
+    with pytest.raises(SimulationEscape, match=r"time\.sleep"), hermetic() as outer:
+        with pytest.raises(SimulationEscape, match=r"time\.time"), hermetic():
+            with suppress(SimulationEscape):
+                time.time()
+        assert outer.escapes == []
+        time.sleep(0)
+    assert originals() == before
+
+
+def test_other_threads_are_free() -> None:
+    """A thread that was there before is none of the guard's business."""
+    go, done, read = threading.Event(), threading.Lock(), []
+
+    def elsewhere() -> None:
+        with done:
+            go.wait()
+            read.append(time.time())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    with hermetic():
+        go.set()
+        done.acquire()
+    thread.join()
+    assert len(read) == 1

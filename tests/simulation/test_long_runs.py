@@ -1,0 +1,92 @@
+"""Long runs: what has ended leaves memory, at moments that the run itself decides, and what is off costs no draw."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor.ports import Append
+from supervisor.simulation import journal
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.engine import Schedule, loop, run
+from supervisor.simulation.faults import FAULTS, FaultPlan
+from supervisor.simulation.journal import SimulatedDisk
+from supervisor.vocabulary import LifecycleEvent
+
+
+def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) -> Append:
+    """A record that owes an effect."""
+    record = LifecycleEvent(
+        seq=seq,
+        timestamp=float(seq),
+        monotonic_s=float(seq),
+        entity_type="turn",
+        entity_id=entity_id,
+        entity_seq=entity_seq,
+        event="Happened",
+        outcome="born" if entity_seq == 1 else "transition",
+    )
+    owed = ((f"{seq}.0", b"{}"),)
+    return Append(record=record, parent_id=None, state="RUNNING", data=b"{}", owed=owed, ended=ended)
+
+
+def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who lives keeps a whole log; of the ended ones, and of all in order, only the newest records are kept."""
+    monkeypatch.setattr(journal, "RECORDS_KEPT", 10)
+    heard: list[int] = []
+    disk = SimulatedDisk(lambda batch, encoded: heard.extend(one.record.seq for one in batch))
+    disk.write([append(1, "lives", 1)])
+    for number in range(1, 20):
+        disk.write([append(number + 1, f"t{number}", 1, ended=True)])
+    assert heard == list(range(1, 21))
+    assert disk.last_seq == 20
+    assert disk.log.seqs == list(range(11, 21))
+    assert list(disk.logs) == ["lives", *(f"t{number}" for number in range(10, 20))]
+    assert [one.seq for one in disk.logs["lives"].after(0, 10)] == [1]
+    assert disk.effects == {f"{seq}.0" for seq in range(11, 21)}
+    assert len(disk.owed) == 20, "what is owed is owed, however old"
+    assert len(disk.entities) == 20, "what became of them is still known"
+
+
+class Cycle:
+    """Something that only the collector can free."""
+
+    def __init__(self) -> None:
+        self.me: Any = self
+
+
+def test_garbage_is_collected_during_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The automatic collector is off; after so many steps the loop collects by itself, and not before."""
+    monkeypatch.setattr(loop, "COLLECT_STEPS", 50)
+
+    async def main() -> tuple[bool, bool]:
+        garbage = weakref.ref(Cycle())
+        assert not gc.isenabled()
+        for _ in range(10):
+            await anyio.sleep(1)
+        early = garbage() is None
+        for _ in range(50):
+            await anyio.sleep(1)
+        return early, garbage() is None
+
+    ran = run(main, seed=1, schedule=Schedule.FIFO, horizon_s=1000.0)
+    assert ran.error is None
+    assert ran.value == (False, True)
+
+
+@pytest.mark.parametrize("only", [None, ["disk.slow@1"]])
+def test_a_kind_that_may_not_strike_never_does(only: list[str] | None) -> None:
+    """``may_strike`` says beforehand, for rates and for lists of strikes, what no opportunity would be taken for."""
+    plan = FaultPlan(Chance(4), only=only)
+    off = [kind for kind in FAULTS if not plan.may_strike(kind)]
+    on = [kind for kind in FAULTS if plan.may_strike(kind)]
+    assert on
+    assert off
+    assert not [kind for kind in off for place in range(200) if plan.strikes(kind, place)]
+    assert only is not None or {kind for kind in on for place in range(5000) if plan.strikes(kind, place)} == set(on)
+    plan.heal()
+    assert not [kind for kind in FAULTS if plan.may_strike(kind)]

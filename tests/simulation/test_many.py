@@ -1,0 +1,107 @@
+"""Work on many items: in order, in bounds, and whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.simulation.search.many import Failed, each
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def odd_ones_fail(number: int) -> int:
+    if number % 2:
+        raise ValueError(f"{number} is\nodd")
+    return number
+
+
+def three_is_deadly(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid() if number == 0 else number
+
+
+def waits_for(path: str) -> str:
+    """The first one ends when the second has."""
+    made, _, wanted = path.partition(" ")
+    while wanted and not os.path.exists(wanted):
+        pass
+    open(made, "w").close()
+    return made
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_the_order_of_the_items(jobs: int) -> None:
+    """Every item is worked on once, and heard of in its order."""
+    heard: list[tuple[int, object]] = []
+    assert each(square, range(20), jobs, lambda item, result: heard.append((item, result)))
+    assert heard == [(number, number * number) for number in range(20)]
+
+
+def test_who_is_ready_early_waits(tmp_path: object) -> None:
+    """A result that comes before that of an earlier item is heard after it."""
+    first, second = f"{tmp_path}/first", f"{tmp_path}/second"
+    heard: list[object] = []
+    assert each(waits_for, [f"{first} {second}", second], 2, lambda item, result: heard.append(result))
+    assert heard == [first, second]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_task_that_raises_is_a_result(jobs: int) -> None:
+    """What a task raises is told in one line, and the others go on."""
+    heard: list[object] = []
+    assert each(odd_ones_fail, range(4), jobs, lambda item, result: heard.append(result))
+    assert heard == [0, Failed("ValueError: 1 is odd"), 2, Failed("ValueError: 3 is odd")]
+
+
+def test_a_process_that_dies_is_the_result_of_its_item() -> None:
+    """Of whose item a process died is known; another one takes its place, and every other item is worked on."""
+    heard: list[object] = []
+    assert each(three_is_deadly, range(1, 8), 2, lambda item, result: heard.append(result))
+    assert heard == [1, 2, Failed("its process died of SIGKILL"), 4, 5, 6, 7]
+
+
+def test_one_job_works_in_this_process() -> None:
+    """With one job nothing is started."""
+    heard: list[object] = []
+    assert each(three_is_deadly, [0], 1, lambda item, result: heard.append(result))
+    assert heard == [os.getpid()]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
+    """A keyboard interrupt ends the work; what was heard until then stands."""
+    heard: list[object] = []
+
+    def done(item: int, result: object) -> None:
+        heard.append(result)
+        if item == 2:
+            raise KeyboardInterrupt
+
+    assert not each(square, range(10**9), jobs, done)
+    assert heard == [0, 1, 4]
+
+
+def test_items_are_taken_as_processes_become_free() -> None:
+    """However many items there are, no more are taken than there are processes, and one."""
+    taken = heard = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(50):
+            taken += 1
+            assert taken - heard <= 4
+            yield number
+
+    def done(item: int, result: object) -> None:
+        nonlocal heard
+        heard += 1
+
+    assert each(square, items(), 1, done)
+    assert (taken, heard) == (50, 50)

@@ -1,0 +1,308 @@
+"""The pytest plugin: tests of one's own in virtual time, from the outside, as pytest runs them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor import AgentConfig, AgentTurn, JournalError, Refused, Settings, Supervisor
+from supervisor.config import LimitsConfig
+from supervisor.simulation import pytest_plugin
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.engine import HorizonReached
+from supervisor.simulation.engine.schedule import Schedule
+from supervisor.simulation.testing import Simulate, Violated
+
+pytest_plugins = ["pytester"]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HEAD = """
+import anyio
+
+async def agent(turn):
+    await anyio.sleep(100)
+    return turn.prompt
+
+"""
+
+
+def _run(pytester: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
+    pytester.makepyfile(test_mine=HEAD + test)
+    return pytester.runpytest_inprocess("-W", "error", "-p", "no:cacheprovider", *arguments)
+
+
+# ------------------------------------------------------------------------------------------------------------ loading
+def test_the_plugin_costs_nothing_to_those_who_do_not_use_it() -> None:
+    """Its import brings neither the runtime nor an event loop."""
+    program = (
+        "import sys, pytest; before = set(sys.modules)\n"
+        "import supervisor.simulation.pytest_plugin\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*sorted(new & {'trio', 'anyio', 'asyncio', 'pydantic', 'msgspec', 'actors'}))\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('supervisor')))\n"
+    )
+    loaded = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.splitlines() == ["", "supervisor supervisor.simulation supervisor.simulation.pytest_plugin"]
+
+
+def test_the_words_of_the_command_line_are_those_of_the_engine() -> None:
+    """Every schedule can be asked for, and no other."""
+    assert list(pytest_plugin.SCHEDULES) == [one.value for one in Schedule]
+
+
+def test_the_example_runs(pytester: pytest.Pytester) -> None:
+    """What the documentation shows is what runs, without a warning."""
+    pytester.makepyfile(test_simulated=(EXAMPLES / "test_simulated.py").read_text(encoding="utf-8"))
+    pytester.runpytest_inprocess("-W", "error", "--simulation-seeds", "2").assert_outcomes(passed=3)
+
+
+# ------------------------------------------------------------------------------------------------------------- seeds
+COUNTS = """
+def test_counts(simulated_supervisor):
+    async def main(sup):
+        return (await (await sup.start_session("s", agent=agent)).run("x")).text
+    played = simulated_supervisor(main)
+    print([(one.value, one.report.seed) for one in played])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seeds"), [(("--simulation-seeds", "3"), [1, 2, 3]), (("--simulation-seed", "7"), [7])]
+)
+def test_the_seeds_are_those_of_the_command_line(
+    arguments: tuple[str, ...], seeds: list[int], pytester: pytest.Pytester
+) -> None:
+    """As many as are asked for, from 1; or exactly one."""
+    ran = _run(pytester, COUNTS, "-s", *arguments)
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines([f"*{[('x', seed) for seed in seeds]}*".replace("[", "[[]")])
+
+
+@pytest.mark.parametrize("arguments", [("--simulation-seeds", "0"), ("--simulation-seed", "-1")])
+def test_what_would_test_nothing_is_refused(arguments: tuple[str, ...], pytester: pytest.Pytester) -> None:
+    """A usage error with the name of the option, its value, and what would be right."""
+    ran = _run(pytester, COUNTS, *arguments)
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines([f"*{arguments[0]}: {arguments[1]} is too small; give * or more*"])
+
+
+# ---------------------------------------------------------------------------------------------------------- failures
+FAILS = """
+def test_fails(simulated_supervisor):
+    seeds = iter(range(1, 99))
+    async def main(sup):
+        session = await sup.start_session("s", agent=agent)
+        await session.run("x")
+        number = next(seeds)
+        assert number != 2, "not this one"
+    simulated_supervisor(main)
+"""
+
+
+def test_an_assertion_of_the_test_tells_its_seed(pytester: pytest.Pytester) -> None:
+    """The failure is the test's own, with the one line that runs that seed again; and that line does."""
+    ran = _run(pytester, FAILS)
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            '>*assert number != 2, "not this one"*',
+            "E*AssertionError: not this one*",
+            "E*run it again: pytest test_mine.py::test_fails --simulation-seed 2",
+        ]
+    )
+    assert "guest.py" not in ran.stdout.str()
+
+
+def test_a_schedule_of_the_command_line_is_part_of_the_line(pytester: pytest.Pytester) -> None:
+    """It overrules the seed's own, so whoever runs it again needs it."""
+    ran = _run(pytester, FAILS, "--simulation-schedule", "pct")
+    ran.stdout.fnmatch_lines(
+        [
+            "E*seed 2, schedule pct*",
+            "E*run it again: pytest test_mine.py::test_fails --simulation-seed 2 --simulation-schedule pct",
+        ]
+    )
+
+
+VIOLATES = """
+def test_violates(simulated_supervisor, monkeypatch):
+    from supervisor.simulation.oracle import Oracle
+    quiet = Oracle.quiet
+    def broken(self, *given):
+        quiet(self, *given)
+        self.violated("bounded", "s", "something that must not be")
+    monkeypatch.setattr(Oracle, "quiet", broken)
+    async def main(sup):
+        await sup.start_session("s", agent=agent)
+    simulated_supervisor(main)
+"""
+
+
+def test_a_violation_fails_a_test_that_asserts_nothing(pytester: pytest.Pytester) -> None:
+    """The oracle's words, and the line."""
+    ran = _run(pytester, VIOLATES)
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "E*Violated: seed 1, schedule *",
+            "E*bounded: s: something that must not be",
+            "E*run it again: pytest test_mine.py::test_violates --simulation-seed 1",
+        ]
+    )
+
+
+def test_a_test_may_skip_itself(pytester: pytest.Pytester) -> None:
+    """What a test framework raises is no failure of the run."""
+    ran = _run(
+        pytester,
+        "import pytest\n"
+        "def test_skips(simulated_supervisor):\n"
+        "    async def main(sup):\n"
+        "        pytest.skip('not today')\n"
+        "    simulated_supervisor(main)\n",
+    )
+    ran.assert_outcomes(skipped=1)
+
+
+# ------------------------------------------------------------------------------------------------- what main can have
+def _simulate(*seeds: int) -> Simulate:
+    return Simulate(seeds or (1, 2), lambda seed: f"again {seed}")
+
+
+async def _mine(turn: AgentTurn) -> str:
+    await anyio.sleep(10)
+    return "done"
+
+
+def test_agents_are_functions_shapes_or_simulated_programs() -> None:
+    """Each of them is there by its name, and works."""
+    agents = {
+        "a": _mine,
+        "b": AgentShape(adapter="inprocess", delegation=0.0),
+        "c": AgentConfig(adapter="acp", command=("any",)),
+        "d": AgentConfig(adapter="command", command=("any", "{prompt}")),
+    }
+
+    async def main(sup: Supervisor) -> list[str]:
+        return [(await (await sup.start_session(name, agent=name)).run("work")).outcome for name in agents]
+
+    for played in _simulate()(main, agents=agents):
+        assert played.value == ["completed"] * 4
+
+
+def test_settings_are_those_of_the_supervisor() -> None:
+    """A turn that takes longer than its limit fails at that moment."""
+
+    async def main(sup: Supervisor) -> tuple[str, float]:
+        session = await sup.start_session("s", agent=_mine)
+        return (await session.run("work")).outcome, anyio.current_time()
+
+    limits = LimitsConfig(turn_timeout_s=4.0, max_consecutive_errors=1)
+    for played in _simulate()(main, settings=Settings(limits=limits)):
+        assert played.value is not None
+        outcome, at_s = played.value
+        assert outcome == "failed"
+        assert 4.0 <= at_s < 4.0 + 18
+
+
+def test_faults_strike_where_they_are_asked_for() -> None:
+    """Only those kinds, and by default none at all."""
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=_mine)
+        for _ in range(20):
+            await session.run("work")
+
+    with_faults = _simulate(*range(1, 5))(main, faults=["disk.slow", "disk.busy"])
+    struck = {kind for one in with_faults for kind in one.report.faults}
+    assert struck == {"disk.slow", "disk.busy"}
+    assert all(one.report.faults == {} for one in _simulate()(main))
+
+
+def test_a_disk_that_fails_is_heard_by_the_test() -> None:
+    """Whatever stops a supervisor comes out of the call, with the seed, and is never mistaken for a success."""
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=_mine)
+        for _ in range(1000):
+            await session.run("work")
+
+    with pytest.raises((JournalError, Refused)) as caught:
+        _simulate(*range(1, 9))(main, faults=["disk.error"])
+    (note,) = caught.value.__notes__
+    assert note.startswith("the supervisor gave up: ")
+    assert "run it again: again " in note
+
+
+def test_a_test_that_waits_for_ever_fails() -> None:
+    """It has so much virtual time, and no more; the seed is told."""
+
+    async def main(sup: Supervisor) -> None:
+        await anyio.sleep_forever()
+
+    with pytest.raises(HorizonReached) as caught:
+        _simulate(3)(main, schedule="fifo", horizon_s=100.0)
+    assert "run it again: again 3" in caught.value.__notes__[0]
+
+
+def test_code_that_logs_can_be_tested() -> None:
+    """Log records read the clock, so there are none meanwhile; afterwards there are."""
+    logger = logging.getLogger("mine")
+    before = logging.root.manager.disable
+
+    async def main(sup: Supervisor) -> bool:
+        logger.critical("not written")
+        return logger.isEnabledFor(logging.CRITICAL)
+
+    assert [one.value for one in _simulate()(main)] == [False, False]
+    assert logging.root.manager.disable == before
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Bit for bit, with faults."""
+    runs = [_simulate(1, 2, 3)(_one_turn, faults=["process.*", "disk.slow"]) for _ in range(2)]
+    first, again = [[one.report.digest for one in played] for played in runs]
+    assert first == again
+    assert len(set(first)) == 3
+
+
+async def _one_turn(sup: Supervisor) -> None:
+    session = await sup.start_session("s", agent="acp")
+    await session.run("one")
+
+
+async def _nothing(sup: Supervisor) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"faults": "disk.*"}, "faults: 'disk.*' is one text"),
+        ({"faults": ["nothing.*"]}, "faults: 'nothing.*' fits no kind"),
+        ({"schedule": "random"}, "schedule: 'random' is unknown; use one of fifo"),
+        ({"agents": {"a": 3}}, "agents: a: 3 is no AgentConfig"),
+        ({"intensity": 7}, "intensity"),
+    ],
+)
+def test_bad_arguments_are_told_before_anything_runs(arguments: dict[str, object], words: str) -> None:
+    """With their names, and what would be right."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        _simulate()(_nothing, **arguments)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_a_main_that_is_not_async_is_told() -> None:
+    """With what to write instead."""
+    with pytest.raises(TypeError, match="is no async function; write async def main"):
+        _simulate()(lambda sup: None)  # type: ignore[arg-type,return-value]
+
+
+def test_a_violation_is_an_assertion() -> None:
+    """So that every test framework calls it a failure."""
+    assert issubclass(Violated, AssertionError)
