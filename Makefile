@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: demo test lint types docs bench bench-peers bench-growth mutants clean
+.PHONY: simulate soak demo test lint types docs bench bench-peers bench-growth mutants mutants-simulation clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -28,9 +28,23 @@ types: $(VENV)/ready  ## mypy --strict over the packages, pyright over the API a
 docs: $(VENV)/ready  ## The pages that are generated from the tables
 	$(BIN)/python -m supervisor.surfaces.machines > docs/machines.md
 
+simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing
+	$(BIN)/supervisor simulate prove --golden
+	$(BIN)/supervisor simulate soak --seeds 100
+
+soak: $(VENV)/ready  ## Long: many seeds that reach everything, an abort before every step, and one run per seed
+	$(BIN)/supervisor simulate soak --seeds 10000 --must-reach all
+	$(BIN)/supervisor simulate sweep
+	$(BIN)/supervisor simulate sweep --crash --every 10
+	$(BIN)/supervisor simulate prove --seeds 50
+
 mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten must be killed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python tests/mutation/mutants.py
+
+mutants-simulation: $(VENV)/ready  ## Mutants of the runtime, which only the simulator's oracle may kill
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
+	$(BIN)/python tests/mutation/mutants.py --by simulation
 
 bench: $(VENV)/ready  ## One table for both backends, with aims; ratios against what is measured in the same run
 	$(BIN)/python -m benchmarks
