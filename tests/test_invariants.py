@@ -830,7 +830,7 @@ def test_a_broken_law_is_told(invariant: str, lie: Lie) -> None:
 def test_every_law_has_its_lie() -> None:
     """Nothing is called checked that no test has seen fail; what the world alone can show is said to be."""
     assert {name for name, _ in LIES} == set(INVARIANTS) - WORLD
-    assert all("simulator's oracle" in INVARIANTS[name] for name in WORLD)
+    assert all("(" in INVARIANTS[name] for name in WORLD), "who checks it, or why nobody does yet"
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """The laws by name, one sentence each, and what a breach of one looks like.
 
 The first twenty are the runtime's own, then the order of time, then the fourteen of the specification of jobs,
-workstreams and workers. ``WORLD`` names those that records alone cannot show: the simulator's oracle, which knows what
-the world did, checks them.
+workstreams and workers. ``WORLD`` names those that records alone cannot show.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "bounded_kill": "An accepted abort ends every process of its reach within the ladder's deadline, whatever the"
         " disk does (checked by the simulator's oracle).",
         "recorded": "Everything that an abort reached has a terminal record.",
-        "isolation": "An abort changes nothing outside its reach (checked by the simulator's oracle, which runs a seed"
-        " with and without it).",
+        "isolation": "An abort changes nothing outside its reach (a test runs seeds with and without one: no run alone"
+        " can show it).",
         "tool_stays_tool": "A tool abort moves no session; its turn sees exactly one result, aborted or unknown, and"
         " goes on.",
         "no_level_crossed": "An abort ends nothing beyond its scope without a record that names the policy edge.",
@@ -59,7 +58,7 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "quiescence": "In the end everything is terminal, at rest, or waiting for something named.",
         "bounded": "Mailboxes stay within capacity, and tasks, descriptors, timers and memory return to their baseline"
         " (checked by the simulator's oracle).",
-        "released": "What the dead held is free within the lease and a bound (checked by the simulator's oracle).",
+        "released": "What the dead held is free within the lease and a bound (nothing holds a lease yet).",
         "monotonic": "The monotonic time of an entity's records never goes back.",
         "single_active_state": "A job is in exactly one state at any time.",
         "monotonic_progress": "A job, workstream or worker does not leave a terminal state.",
@@ -70,9 +69,9 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "task_state_consistency": "A workstream's state is consistent with those of its jobs.",
         "completion_requirement": "A workstream is completed only if all its jobs are.",
         "failure_propagation": "A critical job's failure fails its workstream.",
-        "archive_preservation": "A failed workstream's state is archived (checked by the simulator's oracle).",
+        "archive_preservation": "A failed workstream's state is archived (nothing runs workstreams yet).",
         "capacity_limit": "A worker has no more tasks than its max_concurrent_tasks.",
-        "health_monitoring": "Only idle and busy workers send heartbeats (checked by the simulator's oracle).",
+        "health_monitoring": "Only idle and busy workers send heartbeats (nothing runs workers yet).",
         "graceful_shutdown": "A worker completes its tasks before it shuts down.",
         "resource_cleanup": "A worker that goes idle or shuts down holds nothing any more.",
     }
@@ -90,4 +89,4 @@ WORLD: Final = frozenset(
         "health_monitoring",
     }
 )
-"""Those that only the simulator's oracle can check, for they leave no trace in a record."""
+"""Those that leave no trace in a record: the simulator's oracle checks them, where something can break them today."""

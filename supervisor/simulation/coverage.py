@@ -20,7 +20,6 @@ WIRED: Final = ("session", "turn", "agent", "task")
 """The machines that the runtime runs; nothing runs the others yet."""
 
 _NOBODY: Final = "nothing plans, splits, blocks, approves, retries or recovers tasks yet: a plan runs each of them once"
-_LINKS: Final = "the links close a compaction before they tell of the end of its turn, and begin none after it"
 _NO_CALL: Final = "no call is open there: a session is there before its turn's agent is ready, or after its turn"
 
 UNREACHABLE: Final[Mapping[str, str]] = {
@@ -52,8 +51,8 @@ UNREACHABLE: Final[Mapping[str, str]] = {
         ),
         _NOBODY,
     ),
-    **dict.fromkeys(("turn: COMPACTING verify_requested RUNNING", "turn: VERIFYING compact_needed RUNNING"), _LINKS),
-    **dict.fromkeys(("abort: tool in Initializing",), _NO_CALL),
+    "turn: VERIFYING compact_needed RUNNING": "the links begin no compaction after the end of a turn",
+    "abort: tool in Initializing": _NO_CALL,
     "session: Initializing TurnReaped Initializing": "nothing fails a turn before its session has a worktree",
 }
 """What no run can reach today, and why."""
