@@ -31,7 +31,7 @@ from supervisor.runtime import Refused, Session, Supervisor
 from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
 from supervisor.work import AgentProfile, NoSuchEntity
 
-__all__ = ["HostError", "Ran", "simulate"]
+__all__ = ["HostError", "Ran", "VirtualLoop", "simulate"]
 
 DEADLINE_S = 100_000.0
 """Virtual seconds: a run that takes longer hangs."""
@@ -351,7 +351,7 @@ class _Jumping(selectors.DefaultSelector):
         return super().select(0)
 
 
-class _VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer."""
 
     def __init__(self) -> None:
@@ -364,7 +364,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 def simulate(seed: int, backend: str) -> Ran:
     """One run, from beginning to end."""
-    options: dict[str, Any] = {"loop_factory": _VirtualLoop}
+    options: dict[str, Any] = {"loop_factory": VirtualLoop}
     if backend == "trio":
         trio._core._run._r.seed(seed)  # type: ignore[attr-defined]
         options = {"clock": MockClock(autojump_threshold=0)}

@@ -113,7 +113,6 @@ class _Run:
         self.trace: Trace
         self.ready = False
         """There are a world and a host."""
-        self.finished = False
 
     async def main(self) -> None:
         """Everything, in the run's own event loop."""
@@ -129,7 +128,6 @@ class _Run:
             with deciding(self.world.decide) if self.world.faults.may_strike("point") else nullcontext():
                 await self._all_lives(outside)
             self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
-            self.finished = True
             outside.cancel_scope.cancel()
 
     async def _all_lives(self, outside: anyio.abc.TaskGroup) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
-import selectors
 import shutil
 import signal
 from collections.abc import Awaitable, Callable
@@ -23,6 +21,7 @@ from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.contract.scripts import script_of, simulated
+from tests.simulated import VirtualLoop
 
 __all__ = ["Port", "RealPort", "SimulatedPort", "run_virtually"]
 
@@ -52,31 +51,6 @@ class Port(Protocol):
 
 
 # -------------------------------------------------------------------------------------------------------- simulated
-class _Jumping(selectors.DefaultSelector):
-    """A selector that does not wait: the time that it was to wait for has passed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is None:
-            raise AssertionError("nothing can ever happen any more")
-        self.now_s += max(0.0, timeout)
-        return super().select(0)
-
-
-class _VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer."""
-
-    def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now_s
-
-
 def run_virtually(backend: str, case: Case) -> None:
     """Run *case* in virtual time."""
 
@@ -84,7 +58,7 @@ def run_virtually(backend: str, case: Case) -> None:
         with anyio.fail_after(VIRTUAL_DEADLINE_S):
             await case()
 
-    options: dict[str, Any] = {"loop_factory": _VirtualLoop}
+    options: dict[str, Any] = {"loop_factory": VirtualLoop}
     if backend == "trio":
         options = {"clock": MockClock(autojump_threshold=0)}
     anyio.run(bounded, backend=backend, backend_options=options)
