@@ -17,15 +17,18 @@ from supervisor.config import AgentConfig
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.link import Delegate
+from supervisor.logs import get_logger
 from supervisor.parts import Parts
 from supervisor.ports import Journal, Launch, ProcessHost, TranscriptSink
 from supervisor.process_link import ProcessLink
-from supervisor.processes.host import WardenHost
+from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
 
-__all__ = ["LinkMaker", "NoTranscript", "profile_of", "real_parts"]
+__all__ = ["LinkMaker", "NoTranscript", "contained", "profile_of", "real_parts"]
+
+_log = get_logger()
 
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -93,11 +96,29 @@ class _Wall:
         return time.time()
 
 
-def real_parts(journal: Journal, state_dir: StateDir | None) -> Parts:
+async def contained(state_dir: StateDir | None) -> Containment:
+    """How programs are held together; first, what an earlier supervisor of the directory left is ended.
+
+    Raises:
+        StateDirError: the directory's tag cannot be read or written.
+    """
+    if state_dir is None:
+        return UNCONTAINED
+    tag = state_dir.tag()
+    containment = Containment(tag, group_for(tag), state_dir.keeper_file)
+    swept = await sweep(containment)
+    if swept.killed:
+        _log.warning("an earlier supervisor left processes behind: they were killed", killed=swept.killed)
+    if swept.left:
+        _log.error("processes of an earlier supervisor cannot be ended; see to them", pids=swept.left)
+    return containment
+
+
+def real_parts(journal: Journal, state_dir: StateDir | None, processes: ProcessHost) -> Parts:
     """This machine: its processes, its directories, its clock."""
     return Parts(
         journal=journal,
-        processes=WardenHost(),
+        processes=processes,
         workspace=DirectoryWorkspace(),
         wall=_Wall(),
         transcript_of=partial(_transcript_of, state_dir),

@@ -16,19 +16,29 @@ import anyio
 from actors import open_system
 from supervisor.config import AgentConfig, Settings
 from supervisor.entity import Refused
-from supervisor.equipment import profile_of, real_parts
+from supervisor.equipment import contained, profile_of, real_parts
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
 from supervisor.ports import Journal
+from supervisor.processes.host import WardenHost
 from supervisor.recovery import close_books
 from supervisor.subscriptions import SubscriptionLagged
 from supervisor.supervision import Session, Supervisor, TurnResult
 from supervisor.work import AgentProfile
 
-__all__ = ["Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor", "supervise"]
+__all__ = [
+    "Refused",
+    "Session",
+    "SubscriptionLagged",
+    "Supervisor",
+    "TurnResult",
+    "open_supervisor",
+    "reconfigure",
+    "supervise",
+]
 
 _log = get_logger()
 
@@ -67,7 +77,20 @@ async def open_supervisor(
             await SqliteJournal.open(opened.journal, jsonl=opened.transitions) if opened else MemoryJournal()
         )
         stack.push_async_callback(_closed, journal)
-        yield await stack.enter_async_context(supervise(real_parts(journal, opened), profiles, settings))
+        processes = await stack.enter_async_context(WardenHost(await contained(opened)))
+        yield await stack.enter_async_context(supervise(real_parts(journal, opened, processes), profiles, settings))
+
+
+def reconfigure(
+    supervisor: Supervisor, *, agents: Mapping[str, AgentConfig], settings: Settings, workdir: Path | str | None = None
+) -> None:
+    """Other agents, limits and policies for every session that starts from now on; those that live keep theirs.
+
+    Args:
+        agents, settings, workdir: as for :func:`open_supervisor`.
+    """
+    where = _absolute(workdir)
+    supervisor.configure({name: profile_of(name, config, where) for name, config in agents.items()}, settings)
 
 
 @asynccontextmanager

@@ -22,8 +22,8 @@ import anyio
 import anyio.abc
 import pytest
 
-from supervisor.ports import Launch, Process, ProcessHost, SpawnError
-from supervisor.processes import WardenHost, WardenProcess, host, lifeline, warden
+from supervisor.ports import Launch, Process, SpawnError
+from supervisor.processes import WardenHost, WardenProcess, host, keeping, warden
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.refusals import refusal
 
@@ -129,7 +129,7 @@ async def all_output(process: Process) -> bytes:
 
 async def output_of(wanted: Launch) -> bytes:
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(wanted) as process:
+        async with WardenHost() as wardens, wardens.spawn(wanted) as process:
             return await all_output(process)
 
 
@@ -151,7 +151,7 @@ def collect(pid: int) -> None:
 async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) -> AsyncIterator[WardenProcess]:
     """The victims, all of them there."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(zoo(roll, mode, *kinds), terminate_s=terminate_s) as process:
+        async with WardenHost() as wardens, wardens.spawn(zoo(roll, mode, *kinds), terminate_s=terminate_s) as process:
             await roll.all_here(*kinds)
             yield process
 
@@ -160,7 +160,7 @@ async def running(roll: Roll, mode: str, *kinds: str, terminate_s: float = 2.0) 
 async def test_input_comes_back_as_output() -> None:
     """What is sent to cat is received, and the end of its input is its end."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("cat")) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
             await process.send(b"one\n")
             assert await process.receive() == b"one\n"
             process.close_input()
@@ -171,7 +171,7 @@ async def test_input_comes_back_as_output() -> None:
 async def test_standard_error_is_a_stream_of_its_own() -> None:
     """Standard error arrives by receive_err only."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("sh", "-c", "echo out; echo err >&2")) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "echo out; echo err >&2")) as process:
             assert (await process.receive_err(), await process.receive_err()) == (b"err\n", b"")
             assert await all_output(process) == b"out\n"
 
@@ -180,7 +180,11 @@ async def test_ten_megabytes_pass_through_whole() -> None:
     """A program that echoes more than any pipe holds gets and gives every byte, in order."""
     data = bytes(range(256)) * 40_000
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("cat")) as process, anyio.create_task_group() as nursery:
+        async with (
+            WardenHost() as wardens,
+            wardens.spawn(launch("cat")) as process,
+            anyio.create_task_group() as nursery,
+        ):
 
             async def feed() -> None:
                 await process.send(data)
@@ -198,7 +202,11 @@ async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
     )
     sent = anyio.Event()
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(python(code)) as process, anyio.create_task_group() as nursery:
+        async with (
+            WardenHost() as wardens,
+            wardens.spawn(python(code)) as process,
+            anyio.create_task_group() as nursery,
+        ):
 
             async def feed() -> None:
                 await process.send(bytes(10_000_000))
@@ -216,7 +224,11 @@ async def test_a_sender_waits_for_a_program_that_does_not_read() -> None:
 async def test_two_senders_do_not_mix() -> None:
     """What one task sends stays in one piece, however large."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("cat")) as process, anyio.create_task_group() as nursery:
+        async with (
+            WardenHost() as wardens,
+            wardens.spawn(launch("cat")) as process,
+            anyio.create_task_group() as nursery,
+        ):
 
             async def feed() -> None:
                 async with anyio.create_task_group() as senders:
@@ -232,7 +244,7 @@ async def test_two_senders_do_not_mix() -> None:
 async def test_sending_to_the_deaf_is_nothing() -> None:
     """A program that has exited, and an input that we closed, drop what is sent."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("true")) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("true")) as process:
             await process.wait_exit()
             await process.send(bytes(1_000_000))
             process.close_input()
@@ -242,7 +254,7 @@ async def test_sending_to_the_deaf_is_nothing() -> None:
 async def test_the_warden_holds_no_pipe() -> None:
     """A program that closes its standard output is heard to, while it lives."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("sh", "-c", "exec >&- 2>&-; read word")) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "exec >&- 2>&-; read word")) as process:
             assert (await process.receive(), await process.receive_err()) == (b"", b"")
             process.terminate()
             assert await process.wait_exit() == -15
@@ -251,7 +263,7 @@ async def test_the_warden_holds_no_pipe() -> None:
 async def test_output_is_still_there_after_the_exit() -> None:
     """What a program wrote before it exited can be read after its status is known."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("sh", "-c", "echo last words; exit 4")) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", "echo last words; exit 4")) as process:
             assert (await process.wait_ended()).status == 4
             assert await all_output(process) == b"last words\n"
 
@@ -260,7 +272,11 @@ async def test_leaving_ends_a_receive_that_waits() -> None:
     """Another task's receive sees the end when the context is left, and no error."""
     received: list[bytes] = []
     with anyio.fail_after(DEADLINE_S):
-        async with anyio.create_task_group() as nursery, WardenHost().spawn(launch("sleep", "60")) as process:
+        async with (
+            WardenHost() as wardens,
+            anyio.create_task_group() as nursery,
+            wardens.spawn(launch("sleep", "60")) as process,
+        ):
 
             async def listen() -> None:
                 received.append(await process.receive())
@@ -303,7 +319,7 @@ async def test_a_closed_descriptor_takes_no_other_with_it() -> None:
 async def test_exit_status(script: str, status: int) -> None:
     """The status is the main process's own, in Python's form, and nobody of us ended it."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("sh", "-c", script)) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("sh", "-c", script)) as process:
             assert await process.wait_exit() == status
             report = await process.wait_ended()
     assert report == process.report
@@ -329,7 +345,7 @@ async def test_refusal(argv: tuple[str, ...], cwd: str, sentence: str) -> None:
     """What cannot start is a SpawnError that names the program, the value and the fix."""
     with anyio.fail_after(DEADLINE_S):
         with pytest.raises(SpawnError, match=sentence) as caught:
-            async with WardenHost().spawn(launch(*argv, cwd=cwd)):
+            async with WardenHost() as wardens, wardens.spawn(launch(*argv, cwd=cwd)):
                 pytest.fail("it started")
         assert repr(argv[0]) in str(caught.value) if argv else True
 
@@ -343,7 +359,7 @@ async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Pat
     script.write_text(first_line + "echo hello\n")
     script.chmod(0o755)
     with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=sentence):
-        async with WardenHost().spawn(launch("./script", cwd=str(tmp_path))):
+        async with WardenHost() as wardens, wardens.spawn(launch("./script", cwd=str(tmp_path))):
             pytest.fail("it started")
 
 
@@ -351,7 +367,7 @@ async def test_refusal_of_a_script(first_line: str, sentence: str, tmp_path: Pat
 async def test_refusal_of_a_variable_name(name: str) -> None:
     """An environment that no kernel takes is refused before anything starts."""
     with pytest.raises(SpawnError, match="a variable named"):
-        async with WardenHost().spawn(launch("true", env={name: "x"})):
+        async with WardenHost() as wardens, wardens.spawn(launch("true", env={name: "x"})):
             pytest.fail("it started")
 
 
@@ -362,9 +378,9 @@ def test_refusal_where_no_process_can_be_made() -> None:
 
 async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a broken Python leaves on standard error is in the sentence."""
-    monkeypatch.setattr(lifeline, "WARDEN", Path("/no/such/warden.py"))
-    with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/warden\.py"):
-        async with WardenHost().spawn(launch("true")):
+    monkeypatch.setattr(keeping, "KEEPER", Path("/no/such/keeper.py"))
+    with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/keeper\.py"):
+        async with WardenHost() as wardens, wardens.spawn(launch("true")):
             pytest.fail("it started")
 
 
@@ -372,7 +388,7 @@ async def test_no_python_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not even a warden can be executed nothing stays open."""
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(SpawnError, match="no warden for it"):
-        async with WardenHost().spawn(launch("true")):
+        async with WardenHost() as wardens, wardens.spawn(launch("true")):
             pytest.fail("it started")
 
 
@@ -410,7 +426,7 @@ async def test_no_descriptor_leaks_into_a_program() -> None:
     """A program has its three standard streams and nothing else of ours, our other programs' pipes included."""
     code = "import os; print([fd for fd in range(3, 300) if os.path.exists(f'/proc/self/fd/{fd}')])"
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("cat")), WardenHost().spawn(python(code)) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")), wardens.spawn(python(code)) as process:
             assert await all_output(process) == b"[]\n"
 
 
@@ -420,7 +436,10 @@ async def test_signals_and_session_are_a_fresh_programs() -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
         with anyio.fail_after(DEADLINE_S):
-            async with WardenHost().spawn(launch("grep", "-E", "Sig(Blk|Ign)|NS[ps]", "/proc/self/status")) as process:
+            async with (
+                WardenHost() as wardens,
+                wardens.spawn(launch("grep", "-E", "Sig(Blk|Ign)|NS[ps]", "/proc/self/status")) as process,
+            ):
                 told = dict(line.split(b":\t") for line in (await all_output(process)).splitlines())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -434,7 +453,7 @@ async def test_signals_and_session_are_a_fresh_programs() -> None:
 async def test_a_warden_is_discreet_and_steady() -> None:
     """Its command line does not show the program's, and short of memory the kernel prefers the program."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("cat", "-")) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("cat", "-")) as process:
             home = Path(f"/proc/{process.lifeline.pid}")
             assert b"cat" not in (home / "cmdline").read_bytes()
             assert (home / "environ").read_bytes().count(b"\0") <= 2
@@ -545,7 +564,7 @@ async def test_a_cancellation_leaves_nothing(roll: Roll) -> None:
 async def test_orders_after_the_end_are_nothing() -> None:
     """Neither a late order nor a number that is no signal raises, or does anything."""
     with anyio.fail_after(DEADLINE_S):
-        async with WardenHost().spawn(launch("cat")) as process:
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
             process.signal(2**32 + signal.SIGKILL)
             process.close_input()
             report = await process.wait_ended()
@@ -580,7 +599,7 @@ async def test_a_cancelled_spawn_leaves_nothing(delay_ms: int, roll: Roll) -> No
     keeper = os.open(roll.path, os.O_WRONLY)
     with anyio.fail_after(DEADLINE_S):
         with anyio.move_on_after(delay_ms / 1000):
-            async with WardenHost().spawn(zoo(roll, "defy", *ZOO), terminate_s=0):
+            async with WardenHost() as wardens, wardens.spawn(zoo(roll, "defy", *ZOO), terminate_s=0):
                 await anyio.sleep_forever()
         os.close(keeper)
         await roll.all_gone()
@@ -597,9 +616,8 @@ async def test_twenty_at_once(tmp_path: Path) -> None:
             statuses[number] = await process.wait_exit()
             assert (await process.wait_ended()).survivors == 0
 
-    processes: ProcessHost = WardenHost()
     with anyio.fail_after(DEADLINE_S):
-        async with anyio.create_task_group() as nursery:
+        async with WardenHost() as processes, anyio.create_task_group() as nursery:
             for number in range(20):
                 nursery.start_soon(one, number)
     assert statuses == {number: number for number in range(20)}
@@ -607,20 +625,49 @@ async def test_twenty_at_once(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- violence
 async def test_a_killed_warden_takes_its_program_along(roll: Roll) -> None:
-    """Without its warden a program dies, and nobody claims to know about the rest."""
-    async with running(roll, "defy", "child") as process:
+    """Without its warden a program dies, and the keeper ends and counts everything that it had started."""
+    async with running(roll, "defy", *ZOO) as process:
         os.kill(process.lifeline.pid, signal.SIGKILL)
         assert await process.wait_exit() is None
         report = await process.wait_ended()
-        assert (report.status, report.ended_by, report.survivors) == (None, "exit", -1)
+        assert (report.status, report.ended_by, report.survivors) == (None, "exit", 0)
+        assert report.killed >= len(ZOO)
         await roll.all_gone()
-    for pid in (process.pid, roll.seen["child"]):  # they fell to this process
-        await dead(pid)
-        collect(pid)
+
+
+async def test_a_lost_warden_costs_no_other_its_program(roll: Roll) -> None:
+    """What the keeper ends is what the lost one had; its siblings, and the next to come, notice nothing."""
+    async with WardenHost() as wardens, wardens.spawn(launch("cat")) as other:
+        async with wardens.spawn(zoo(roll, "defy", *ZOO)) as process:
+            await roll.all_here(*ZOO)
+            os.kill(process.lifeline.pid, signal.SIGKILL)
+            assert (await process.wait_ended()).survivors == 0
+            await roll.all_gone()
+        async with wardens.spawn(launch("sh", "-c", "exit 3")) as third:
+            assert await third.wait_exit() == 3
+        await other.send(b"still here")
+        assert await other.receive() == b"still here"
+
+
+async def test_a_killed_keeper_is_replaced(roll: Roll) -> None:
+    """Without the keeper what runs goes on and ends as it should, and the next program gets a new one."""
+    async with WardenHost() as wardens, wardens.spawn(zoo(roll, "defy", *ZOO)) as process:
+        await roll.all_here(*ZOO)
+        lost = wardens.keeping.pid
+        os.kill(lost, signal.SIGKILL)
+        await dead(lost)
+        async with wardens.spawn(launch("sh", "-c", "exit 3")) as other:
+            assert await other.wait_exit() == 3
+        assert wardens.keeping.pid != lost
+        process.kill()
+        assert (await process.wait_ended()).survivors == 0
+        await roll.all_gone()
+    await reap_all()
 
 
 def wait_until_stopped(pid: int) -> None:
-    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        os.sched_yield()
 
 
 async def test_a_stopped_warden_still_kills(roll: Roll) -> None:
@@ -644,8 +691,10 @@ async def test_a_warden_shrugs_off_polite_signals(roll: Roll) -> None:
 
 
 DEAF_WARDEN = """
-import os, signal, sys
-os.write(int(sys.argv[1]), b'{"event":"spawned","pid":%d}\\n' % os.getpid())
+import array, os, signal, socket, sys
+_, extra, _, _ = socket.socket(fileno=int(sys.argv[1])).recvmsg(32, 64)
+lifeline = array.array("i", extra[0][2])[0]
+os.write(lifeline, b'{"event":"spawned","pid":%d}\\n' % os.getpid())
 signal.alarm(60)
 while True:
     signal.pause()
@@ -654,26 +703,24 @@ while True:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["left", "killed"])
 async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A warden that never finishes does not hold the leaver: survivors are unknown, and it is reaped later.
+    """A warden that never finishes does not hold the leaver: survivors are unknown, and its keeper is reaped later.
 
     After a kill nothing of terminate_s is spent on it.
     """
     (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
-    monkeypatch.setattr(lifeline, "WARDEN", tmp_path / "deaf.py")
+    monkeypatch.setattr(keeping, "KEEPER", tmp_path / "deaf.py")
     monkeypatch.setattr(host, "KILL_EXTRA_S", 0.0)
-    processes = WardenHost()
     with anyio.fail_after(DEADLINE_S):
-        async with processes.spawn(
-            launch("true"), terminate_s=10 * DEADLINE_S if killed else 0.01, kill_s=0.01
-        ) as process:
-            if killed:
-                process.kill()
-        report = await process.wait_ended()
-        assert (report.status, report.ended_by, report.survivors) == (None, "kill", -1)
-        os.kill(process.lifeline.pid, signal.SIGKILL)
-        await dead(process.lifeline.pid)
-        processes.spawn(launch("true"))
-    assert process.lifeline.pid not in warden.children(os.getpid())
+        async with WardenHost() as wardens:
+            async with wardens.spawn(
+                launch("true"), terminate_s=10 * DEADLINE_S if killed else 0.01, kill_s=0.01
+            ) as process:
+                if killed:
+                    process.kill()
+            report = await process.wait_ended()
+            assert (report.status, report.ended_by, report.survivors) == (None, "kill", -1)
+            os.kill(process.pid, signal.SIGKILL)
+    assert process.pid not in warden.children(os.getpid())
 
 
 SUPERVISOR = """
@@ -694,8 +741,7 @@ async def one(host, argv):
         await anyio.sleep_forever()
 
 async def main():
-    async with anyio.create_task_group() as nursery:
-        host = WardenHost()
+    async with WardenHost() as host, anyio.create_task_group() as nursery:
         for _ in range(int(count)):
             nursery.start_soon(one, host, argv)
 

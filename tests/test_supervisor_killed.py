@@ -17,6 +17,8 @@ import anyio
 import pytest
 
 from supervisor.journal.reader import JournalReader
+from supervisor.processes import warden
+from supervisor.processes.containment import group_for
 from supervisor.runtime import open_supervisor
 from supervisor.validate import validate_lines
 from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
@@ -131,3 +133,55 @@ async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: Roll, anyio
         await roll.all_gone(GONE_S)
         assert supervisor.wait() == -signal.SIGTERM
     await reap_all()
+
+
+def keeper_of(workdir: Path) -> int:
+    return int((workdir / "sd" / "runtime" / "keeper").read_text().split()[1])
+
+
+def kill_at_once(*pids: int) -> None:
+    """None of them sees another one's end: they are stopped before the first is killed."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        warden.send(pids, number)
+
+
+CLEAN = "exec 9>roll; (env -i setsid sh -c 'trap \"\" TERM HUP INT; echo clean $$ >&9; sleep 1000' &); echo tool $$ >&9"
+
+
+async def test_together_with_its_wardens(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+    """The supervisor and all of its wardens are killed at the same moment: the keeper ends what they had."""
+    with supervisor_of(tmp_path, roll, anyio_backend, 4, f"@run {TOOL}; sleep 1000") as supervisor:
+        await roll.here(12)
+        keeper = keeper_of(tmp_path)
+        kill_at_once(supervisor.pid, *warden.children(keeper))
+        await roll.all_gone(GONE_S)
+        await gone(keeper)
+    await reap_all()
+    await check_books(tmp_path, {f"s{number}" for number in range(4)})
+
+
+async def test_together_with_everybody_who_would_notice(tmp_path: Path, roll: Roll, anyio_backend: str) -> None:
+    """Supervisor, wardens and keeper at the same moment: the next supervisor of the directory ends what they left,
+    what has thrown away its environment too where there can be a control group."""
+    grouped = bool(group_for("probe"))
+    script = f"@run {CLEAN if grouped else TOOL}; sleep 1000"
+    with supervisor_of(tmp_path, roll, anyio_backend, 4, script) as supervisor:
+        await roll.here(12)
+        keeper = keeper_of(tmp_path)
+        kill_at_once(supervisor.pid, keeper, *warden.children(keeper))
+        await gone(keeper, supervisor.pid)
+        assert any(Path(f"/proc/{pid}").exists() for name, pid in roll.seen if name in ("daemon", "clean"))
+        await check_books(tmp_path, {f"s{number}" for number in range(4)})
+        await roll.all_gone(GONE_S)
+    await reap_all()
+
+
+async def test_nobody_elses_are_swept(tmp_path: Path, anyio_backend: str) -> None:
+    """What another directory's supervisor runs, or nobody's, is not touched by a start."""
+    stranger = {"SUPERVISOR_STATE": "another", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(["sleep", "1000"], env=stranger) as other:  # noqa: ASYNC220 - it is started and left alone
+        async with open_supervisor(tmp_path / "sd"):
+            pass
+        async with open_supervisor(tmp_path / "sd"):
+            assert other.poll() is None
+        other.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ _PRIVATE: Final = 0o700
 
 _USUAL: Final = 0o777
 """The mode of the folders above it, narrowed by the umask."""
+
+
+_HANDED_OVER_S: Final = 2.0
+"""A holder that has been killed while it started a program holds on until that program has its own image: so long its
+lock is waited for. Found by killing it at random, once in some fifty times on a busy machine."""
 
 
 class StateDirError(Exception):
@@ -53,6 +59,8 @@ class StateDir:
         self.journal = self.runtime / "journal.db"
         self.control_socket = self.runtime / "control.sock"
         self.lock_file = self.runtime / "lock"
+        self.keeper_file = self.runtime / "keeper"
+        self.tag_file = self.runtime / "tag"
         self.transitions = root / "transitions.jsonl"
         self.agents = root / "agents"
         self.archive = root / "archive"
@@ -79,6 +87,21 @@ class StateDir:
         """Where the transcript of a session is written."""
         return self.agents / folder_name(session_id) / "transcript.log"
 
+    def tag(self) -> str:
+        """What the programs of this directory are known by, drawn when it is first asked for: for who has the lock.
+
+        Raises:
+            StateDirError: it cannot be read or written.
+        """
+        try:
+            if not self.tag_file.exists():
+                self.tag_file.write_text(secrets.token_hex(8))
+            return self.tag_file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StateDirError(
+                f"{self.tag_file} cannot be used ({error}); remove it, or use another --state-dir"
+            ) from error
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Own the directory for as long as the context is open, or this process lives.
@@ -98,14 +121,34 @@ class StateDir:
             os.close(fd)
 
     def _take(self, fd: int) -> None:
+        until_s = time.monotonic() + _HANDED_OVER_S
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while not _locked(fd):
+                holder = _pid(os.pread(fd, 64, 0))
+                if holder is None or _runs(holder) or time.monotonic() > until_s:
+                    raise StateDirBusy(self.root, holder)
+                time.sleep(0.01)
             os.ftruncate(fd, 0)
             os.write(fd, f"{os.getpid()} {time.time():.3f}\n".encode())
-        except BlockingIOError:
-            raise StateDirBusy(self.root, _pid(os.pread(fd, 64, 0))) from None
         except OSError as error:
             raise _unusable(self.root, error) from error
+
+
+def _locked(fd: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _pid(text: bytes) -> int | None:

@@ -11,12 +11,15 @@ import os
 import signal
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from types import TracebackType
-from typing import assert_never
+from typing import Self, assert_never
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.ports import Launch, ProcessReport, SpawnError
+from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
+from supervisor.processes.keeping import Keeping
 from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, encoded
 from supervisor.processes.pipes import Input, Output
 from supervisor.processes.refusals import check, refusal, silence
@@ -32,9 +35,10 @@ KILL_EXTRA_S = 2.0
 class WardenProcess:
     """A running program under its warden: ``supervisor.ports.Process``."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, keeping: Keeping) -> None:
         self.report: ProcessReport | None = None
         self._launch = launch
+        self._keeping = keeping
         self._pid = 0
         self._failed: Failed | None = None
         self._fate: Ended | None = None
@@ -52,7 +56,7 @@ class WardenProcess:
                 stdin, self._stdin = _input(theirs, ours)
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
-                self.lifeline = Lifeline(stdin, stdout, stderr)
+                self.lifeline = Lifeline(self._keeping, stdin, stdout, stderr)
             except OSError as error:
                 raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no warden for it ({error})") from error
             ours.pop_all()
@@ -128,7 +132,6 @@ class WardenProcess:
         with self._watching:
             async for status in self.lifeline.statuses():
                 self._learn(status)
-            await self.lifeline.reap()
             self._conclude(self._survived() if self._fate is None else self._reported(self._fate))
 
     def _learn(self, status: Status) -> None:
@@ -143,7 +146,7 @@ class WardenProcess:
                 self._status = number
                 self._exited.set()
             case Ended():
-                self._fate = status
+                self._fate = self._fate or status
             case _:
                 assert_never(status)
 
@@ -157,15 +160,15 @@ class WardenProcess:
     def _reported(self, fate: Ended) -> ProcessReport:
         return ProcessReport(
             pid=self._pid,
-            status=fate.status,
-            ended_by=fate.ended_by,
+            status=self._status if fate.status is None else fate.status,
+            ended_by=self._order if fate.ended_by == "lost" else fate.ended_by,
             killed=fate.killed,
             survivors=0,
             took_s=fate.took_s,
         )
 
     def _survived(self) -> ProcessReport:
-        """The warden was lost. The kernel kills its child with it; of the rest, what is in the child's group."""
+        """Warden and keeper were lost. The kernel kills the one's child with it; of the rest, we kill its group."""
         if self._pid:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -229,8 +232,8 @@ def _output(theirs: ExitStack, ours: ExitStack) -> tuple[int, Output]:
 class _Spawned(AbstractAsyncContextManager[WardenProcess]):
     """One ``async with host.spawn(...)``: entered and left by one task."""
 
-    def __init__(self, host: WardenHost, launch: Launch, terminate_s: float, kill_s: float) -> None:
-        self._host = host
+    def __init__(self, keeping: Keeping, launch: Launch, terminate_s: float, kill_s: float) -> None:
+        self._keeping = keeping
         self._launch = launch
         self._terminate_s = terminate_s
         self._kill_s = kill_s
@@ -238,7 +241,7 @@ class _Spawned(AbstractAsyncContextManager[WardenProcess]):
 
     async def __aenter__(self) -> WardenProcess:
         check(self._launch)
-        self._process = WardenProcess(self._launch)
+        self._process = WardenProcess(self._launch, self._keeping)
         await self._nursery.__aenter__()
         self._nursery.start_soon(self._process.watch)
         try:
@@ -266,16 +269,26 @@ class _Spawned(AbstractAsyncContextManager[WardenProcess]):
             await self._nursery.__aexit__(None, None, None)
         finally:
             self._process.close()  # not before nobody waits on it
-            self._host.abandon(self._process.lifeline)
 
 
 class WardenHost:
-    """Starts programs, each under a warden of its own: ``supervisor.ports.ProcessHost``."""
+    """Starts programs, each under a warden of its own: ``supervisor.ports.ProcessHost``.
 
-    def __init__(self) -> None:
+    Entered before it is used; leaving it waits for the keeper, which waits for everything.
+    """
+
+    def __init__(self, containment: Containment = UNCONTAINED) -> None:
         if os.name != "posix":
             raise RuntimeError("processes can be supervised on Linux (fully) and macOS (weakly) only: run it there")
-        self._abandoned: list[Lifeline] = []
+        self._tag = {TAG_VARIABLE: containment.tag} if containment.tag else {}
+        self.keeping = Keeping(containment)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.keeping.close()
 
     def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
@@ -285,10 +298,6 @@ class WardenHost:
         Raises:
             SpawnError: the program is missing, not executable, or the working directory does not exist.
         """
-        self._abandoned = [lifeline for lifeline in self._abandoned if not lifeline.reaped()]
-        return _Spawned(self, launch, terminate_s, kill_s)
-
-    def abandon(self, lifeline: Lifeline) -> None:
-        """A warden that outlived its context is reaped at some later spawn."""
-        if not lifeline.reaped():
-            self._abandoned.append(lifeline)
+        if self._tag:
+            launch = msgspec.structs.replace(launch, env={**launch.env, **self._tag})
+        return _Spawned(self.keeping, launch, terminate_s, kill_s)

@@ -1,31 +1,30 @@
 """The supervisor's end of one warden: its start, the orders to it, what it says, and its own end.
 
-The warden is reaped by its own pid, never by ``waitpid(-1)``, which would steal other exit statuses of the host. An
-order never blocks and never raises. The order to kill is the end of the lifeline: nothing can fill it up or lose it.
+An order never blocks and never raises. The order to kill is the end of the lifeline: nothing can fill it up or lose it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from supervisor.ports import Launch
+from supervisor.processes.keeping import Keeping
 
 __all__ = ["Ended", "Exited", "Failed", "Lifeline", "Spawned", "Status", "encoded"]
 
-WARDEN = Path(__file__).with_name("warden.py")
-LOADER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # all that a Python may need to start at all
 CHUNK_BYTES = 65536
+
+
+class Here(msgspec.Struct, frozen=True, tag="here", tag_field="event"):
+    """The warden runs."""
+
+    pid: int
 
 
 class Spawned(msgspec.Struct, frozen=True, tag="spawned", tag_field="event"):
@@ -48,7 +47,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited", tag_field="event"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
-    """Nothing is left."""
+    """Nothing is left. By whom: ``exit``, ``terminate``, ``kill``; or ``lost``, the warden was."""
 
     status: int | None
     ended_by: str
@@ -57,7 +56,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
 
 
 Status = Spawned | Failed | Exited | Ended
-_decode = msgspec.json.Decoder(Status).decode
+_decode = msgspec.json.Decoder(Here | Status).decode
 
 
 def encoded(launch: Launch) -> bytes:
@@ -70,21 +69,19 @@ def encoded(launch: Launch) -> bytes:
 class Lifeline:
     """One warden, seen from the supervisor. Its 0, 1 and 2 are the program's."""
 
-    def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, keeping: Keeping, stdin: int, stdout: int, stderr: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._warden = _start(theirs.fileno(), stdin, stdout, stderr)
+                keeping.fork(theirs.fileno(), stdin, stdout, stderr)
             except BaseException:
                 ours.close()
                 raise
         ours.setblocking(False)
         self._control = ours
-
-    @property
-    def pid(self) -> int:
-        """The warden's own pid."""
-        return self._warden.pid
+        self._keeping = keeping
+        self.pid = 0
+        """The warden's own pid, 0 until it has said that it is there."""
 
     async def send(self, data: bytes) -> None:
         """The launch, which may be larger than the socket's buffer."""
@@ -112,16 +109,19 @@ class Lifeline:
 
     def _rouse(self) -> None:
         """A program may have stopped its warden."""
-        with suppress(OSError):
-            self._warden.send_signal(signal.SIGCONT)
+        self._keeping.rouse(self.pid)
 
     async def statuses(self) -> AsyncIterator[Status]:
-        """What the warden says, until it is gone."""
+        """What the warden says, until it is gone and reaped: the keeper holds the far end for so long."""
         heard = b""
         while data := await self._receive():
             *lines, heard = (heard + data).split(b"\n")
             for line in lines:
-                yield _decode(line)
+                status = _decode(line)
+                if isinstance(status, Here):
+                    self.pid = status.pid
+                else:
+                    yield status
 
     async def _receive(self) -> bytes:
         while True:
@@ -132,45 +132,6 @@ class Lifeline:
                 except ConnectionError:  # it left an order unread: no more than an end
                     return b""
 
-    async def reap(self) -> None:
-        """Wait for the warden's own end, without blocking the loop."""
-        if self._warden.poll() is None:
-            await _died(self._warden)
-            self._warden.wait()
-
-    def reaped(self) -> bool:
-        return self._warden.poll() is not None
-
     def close(self) -> None:
         """Let go of it. It goes on alone until nothing is left."""
         self._control.close()
-
-
-def _start(control: int, stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(WARDEN), str(control), str(os.getpid())],
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        cwd="/",
-        env=_loader_environment(os.environ),
-        pass_fds=(control,),
-        start_new_session=True,
-    )
-
-
-def _loader_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: environ[name] for name in LOADER_VARIABLES if name in environ}
-
-
-async def _died(process: subprocess.Popen[bytes]) -> None:
-    """Until *process* can be reaped at once."""
-    if sys.platform != "linux":
-        await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
-        return
-    with suppress(ProcessLookupError):  # somebody else's waitpid(-1) was faster
-        pidfd = os.pidfd_open(process.pid)
-        try:
-            await anyio.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)

@@ -100,7 +100,7 @@ class Input:
 
     def __init__(self, fd: int) -> None:
         self._end = Descriptor(fd)
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)
 
     async def send(self, data: bytes) -> None:
         """All of *data*; dropped if the program no longer reads, or we have closed it."""

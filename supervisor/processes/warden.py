@@ -1,14 +1,14 @@
-"""The one process between the supervisor and a program: ``python -I -S warden.py CONTROL_FD SUPERVISOR_PID``.
+"""The one process between the supervisor and a program: a fork of the keeper (``keeper.py``).
 
 It starts the program, adopts whatever the program's descendants orphan, and does not exit before ``waitpid`` says
 that there is no descendant left: no scan is a proof, ECHILD is. The control socket is its lifeline: end of file means
 *kill everything*, whether the supervisor closed it on purpose or died. It uses the standard library only, and as
-little of that as it can, because every program waits for it to start; so JSON is written by hand, and the launch comes
+little of that as it can, because every supervisor waits for it once; so JSON is written by hand, and the launch comes
 as NUL-separated bytes, the way the kernel itself keeps argv and environ.
 
 In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
      ``signal N`` (main process only) and ``term`` (SIGTERM, then SIGCONT, to the whole tree).
-Out: one JSON object per line: ``spawned``, ``failed``, ``exited``, ``ended``.
+Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``exited``, ``ended``.
 
 Linux gives the whole promise. Elsewhere there is no subreaper, and only the program's process group is ended.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # typing is slow to import
     from collections.abc import Collection
     from typing import NoReturn
 
-__all__ = ["Warden", "children", "descendants", "main"]
+__all__ = ["Warden", "adopt_orphans", "children", "descendants", "hang_bell", "send", "watch_supervisor"]
 
 LINUX = sys.platform == "linux"
 LISTED = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
@@ -83,11 +83,17 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def become(cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], warden: int, trouble: int) -> NoReturn:
+def adopt_orphans() -> None:
+    """Become the parent of whatever is orphaned below this process."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def become(cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], warden: int, trouble: int, group: str) -> NoReturn:
     """In the forked child: turn into the program, or say on *trouble* which step failed and with which errno."""
     step = b"start"
     try:
         leave_warden(warden)
+        join(group)
         step = b"cwd"
         os.chdir(cwd)
         step = b"exec"
@@ -119,6 +125,12 @@ def go_first() -> None:
         score.write(str(wanted))
 
 
+def join(group: str) -> None:
+    """Enter the control group, if there is one: what is born later is in it too, and can be killed by its name."""
+    with suppress(OSError), open(f"{group}/cgroup.procs", "wb", buffering=0) as members:
+        members.write(b"0")
+
+
 def let_go_of_pipes() -> None:
     """The program's pipes belong to the program: ours would keep its readers waiting for an end."""
     null = os.open(os.devnull, os.O_RDWR)
@@ -127,12 +139,39 @@ def let_go_of_pipes() -> None:
     os.close(null)
 
 
+# ------------------------------------------------------------------------------------------------- who has ended
+def hang_bell() -> tuple[int, int]:
+    """A pipe, for reading and for writing, that becomes readable when a child ends."""
+    bell, clapper = os.pipe()
+    for fd in (bell, clapper):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    return bell, clapper
+
+
+def watch_supervisor(supervisor: int) -> int:
+    """What becomes readable when it dies, also where somebody it forked still holds a copy of the lifeline; or -1."""
+    with suppress(OSError):  # a kernel before 5.3, or already gone: then the lifeline says so
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(supervisor)
+    return -1
+
+
 # ------------------------------------------------------------------------------------------------- the warden
 class Warden:
-    """Waits for one of three things, the program's end, an order, the supervisor's end; then ends everything."""
+    """Waits for one of three things, the program's end, an order, the supervisor's end; then ends everything.
 
-    def __init__(self, control: int, supervisor: int) -> None:
+    Args:
+        control: the lifeline.
+        lost: what becomes readable when the supervisor dies; -1 where there is no such thing.
+        group: the folder of the control group that the program enters; empty for none.
+    """
+
+    def __init__(self, control: int, lost: int, group: str) -> None:
         self.control = control
+        self.lost = lost
+        self.group = group
         self.heard = b""
         self.pid = 0
         self.status: int | None = None
@@ -145,33 +184,14 @@ class Warden:
         self.since_s: float | None = None
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
-        self.bell = self._hang_bell()
-        self.lost = self._watch_supervisor(supervisor)
-
-    def _hang_bell(self) -> int:
-        """A pipe that becomes readable when a child ends."""
-        bell, clapper = os.pipe()
-        for fd in (bell, clapper):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        self.poll.register(bell, select.POLLIN)
-        return bell
-
-    def _watch_supervisor(self, supervisor: int) -> int:
-        """Know of its death even where somebody it forked still holds a copy of the lifeline."""
-        if not hasattr(os, "pidfd_open"):
-            return -1
-        try:
-            lost = os.pidfd_open(supervisor)
-        except OSError:  # a kernel before 5.3, or already gone: then the lifeline says so
-            return -1
-        self.poll.register(lost, select.POLLIN)
-        self.over = os.getppid() != supervisor
-        return lost
+        self.bell, _ = hang_bell()
+        self.poll.register(self.bell, select.POLLIN)
+        if lost >= 0:
+            self.poll.register(lost, select.POLLIN)
 
     def run(self) -> None:
         """Serve until it is over, sweep, report."""
+        self.say(b'{"event":"here","pid":%d}' % os.getpid())
         while not self.over:
             self.turn()
         self.sweep()
@@ -247,7 +267,7 @@ class Warden:
             self.over = True
             return
         if self.pid == 0:
-            become(cwd, argv, env, warden, told)
+            become(cwd, argv, env, warden, told, self.group)
         os.close(told)
         self.poll.register(self.trouble, select.POLLIN)
         let_go_of_pipes()
@@ -317,18 +337,3 @@ class Warden:
 
     def took_s(self) -> float:
         return time.monotonic() - (self.since_s or time.monotonic())
-
-
-def main(argv: list[str]) -> NoReturn:
-    """Become a warden, be one, vanish without ceremony."""
-    control, supervisor = int(argv[1]), int(argv[2])
-    os.set_inheritable(control, False)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    Warden(control, supervisor).run()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv)

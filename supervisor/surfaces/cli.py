@@ -124,7 +124,7 @@ def commands(run: Run, demo: Demo, simulate: Simulate) -> click.Group:
         Exit status: 0 done, 1 the work failed, 2 bad input.
         """
 
-    seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay)
+    seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay, doctor)
     for command in (_run(run), _demo(demo), _Later("simulate", simulate, _SIMULATE), abort, send, stop, *seeing):
         supervisor.add_command(command)
     return supervisor
@@ -188,6 +188,18 @@ def machines(names: tuple[str, ...], format: str, as_json: bool) -> None:
         click.echo(render(names, "json" if as_json else format), nl=False)
     except ValueError as error:
         raise BadInput(str(error)) from None
+
+
+@click.command()
+@_json
+def doctor(as_json: bool) -> None:
+    """Say which promises about processes this machine can keep.
+
+    Tries what is needed for them; says how to get what is missing. Nothing is left of the tries.
+    """
+    from supervisor.surfaces.doctor import examine
+
+    examine(click.echo, as_json=as_json)
 
 
 @click.command()

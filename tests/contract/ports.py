@@ -45,10 +45,6 @@ class Port(Protocol):
         """Its warden is killed."""
         ...
 
-    async def orphans(self, process: Process) -> int:
-        """How many processes still run, that have lost their warden, and with it *process*. They are killed then."""
-        ...
-
 
 # -------------------------------------------------------------------------------------------------------- simulated
 def run_virtually(backend: str, case: Case) -> None:
@@ -88,12 +84,6 @@ class SimulatedPort:
         assert isinstance(process, SimulatedProcess)
         process.warden.lose()
 
-    async def orphans(self, process: Process) -> int:
-        alive = [one for one in self.host.alive() if not one.zombie]
-        for one in alive:
-            self.host.kernel.table[one.pid].deliver(signal.SIGKILL)
-        return len(alive)
-
 
 def program_for(launch: Launch) -> Program:
     """What a real kernel would run, or why not; its disk is the real one."""
@@ -110,9 +100,10 @@ def program_for(launch: Launch) -> Program:
 class RealPort:
     """Real processes. This process adopts what escapes a warden meanwhile, and finds nothing."""
 
+    host: WardenHost
+
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self.host = WardenHost()
 
     def run(self, case: Case) -> None:
         adopt(True)
@@ -128,35 +119,12 @@ class RealPort:
 
     async def _bounded(self, case: Case) -> None:
         with anyio.fail_after(DEADLINE_S):
-            await case()
+            async with WardenHost() as self.host:
+                await case()
 
     def lose_warden(self, process: Process) -> None:
         assert isinstance(process, WardenProcess)
         os.kill(process.lifeline.pid, signal.SIGKILL)
-
-    async def orphans(self, process: Process) -> int:
-        assert isinstance(process, WardenProcess)
-        await dead(process.pid)  # what it had is ours only then
-        running = 0
-        for pid in children():
-            if os.getpgid(pid) == process.pid:  # was killed with its group, or with the warden
-                await dead(pid)
-            running += not has_ended(pid)
-            collect({pid})
-        return running
-
-
-def has_ended(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-async def dead(pid: int) -> None:
-    """Until process *pid* is dead."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        await anyio.wait_readable(pidfd)
-    finally:
-        os.close(pidfd)
 
 
 def adopt(orphans: bool) -> None:

@@ -323,7 +323,3 @@ class Kernel:
         for process in found:  # the list grows as we walk along it
             found += process.children.values()
         return found
-
-    def group(self, session: int) -> list[OsProcess]:
-        """The members of a session, in the order of their pids."""
-        return [process for process in self.table.values() if process.session == session]

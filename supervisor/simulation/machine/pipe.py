@@ -35,13 +35,18 @@ class Pipe:
         self.has_reader = True
         self.writers = 1
 
+    @property
+    def waits(self) -> bool:
+        """Whoever reads now has to wait."""
+        return bool(self.has_reader and not self._data and self.writers)
+
     async def read(self) -> bytes:
         """What is there; ``b""`` at the end, or once the reading end is closed.
 
         Raises:
             anyio.BusyResourceError: somebody else is waiting for the same.
         """
-        while self.has_reader and not self._data and self.writers:
+        while self.waits:
             if self._reading:
                 raise anyio.BusyResourceError("reading from")
             self._reading = True
@@ -55,7 +60,7 @@ class Pipe:
         size = len(self._data) if self._piece is None else self._piece(len(self._data))
         data = bytes(self._data[:size])
         del self._data[:size]
-        self._notify()
+        self._changed.ring()
         return data
 
     def put(self, data: memoryview) -> int:
@@ -63,25 +68,22 @@ class Pipe:
         size = min(len(data), CAPACITY_BYTES - len(self._data))
         if size:
             self._data += data[:size]
-            self._notify()
+            self._changed.ring()
         return size
 
     def close_reading(self) -> None:
         """Nobody reads any more; what was there is lost."""
         self.has_reader = False
         self._data.clear()
-        self._notify()
+        self._changed.ring()
 
     def close_writing(self) -> None:
         """One writer less; without the last one the reader sees the end."""
         self.writers -= 1
         if not self.writers:
-            self._notify()
+            self._changed.ring()
 
     async def change(self) -> None:
         """Until something was written or read, or an end was closed."""
         self._changed.silence()
         await self._changed.heard()
-
-    def _notify(self) -> None:
-        self._changed.ring()

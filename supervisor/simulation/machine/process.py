@@ -11,6 +11,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
+from supervisor.moments import Moment
 from supervisor.ports import ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
 from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status
@@ -37,10 +38,6 @@ class Machine(Protocol):
         """Its context was left before its warden was done."""
         ...
 
-    def kill_group(self, pid: int) -> None:
-        """SIGKILL to the process group of *pid*."""
-        ...
-
 
 class SimulatedProcess:
     """A simulated program under its warden: ``supervisor.ports.Process``."""
@@ -55,8 +52,8 @@ class SimulatedProcess:
         self._status: int | None = None
         self._order = "exit"
         self._ordered_at_s: float | None = None
-        self._settled, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
-        self._sending = anyio.Lock()
+        self._settled, self._exited, self._ended = Moment(), Moment(), Moment()
+        self._sending = anyio.Lock(fast_acquire=True)
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._open_input = True
         pipes = (self._stdin, self._stdout, self._stderr)
@@ -70,13 +67,17 @@ class SimulatedProcess:
 
     async def receive(self) -> bytes:
         """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
-        await self._machine.give_way()
-        return await self._stdout.read()
+        return await self._receive(self._stdout)
 
     async def receive_err(self) -> bytes:
         """The next bytes of its standard error, at most 64 KiB; ``b""`` at the end."""
-        await self._machine.give_way()
-        return await self._stderr.read()
+        return await self._receive(self._stderr)
+
+    async def _receive(self, pipe: Pipe) -> bytes:
+        """Whoever need not wait for it lets others go on first."""
+        if not pipe.waits:
+            await self._machine.give_way()
+        return await pipe.read()
 
     async def send(self, data: bytes) -> None:
         """Write all of *data* to its standard input; a closed input drops it silently."""
@@ -157,7 +158,8 @@ class SimulatedProcess:
         """The warden is gone."""
         self._machine.forget(self)
         if self.report is None:
-            self._conclude(self._survived() if self._fate is None else self._reported(self._fate))
+            assert self._fate is not None, "its warden says so, or the keeper for it"
+            self._conclude(self._reported(self._fate))
 
     # ------------------------------------------------------------------------------------------ end
     def _note_order(self, order: str) -> None:
@@ -169,17 +171,12 @@ class SimulatedProcess:
     def _reported(self, fate: Ended) -> ProcessReport:
         return ProcessReport(
             pid=self._pid,
-            status=fate.status,
-            ended_by=fate.ended_by,
+            status=self._status if fate.status is None else fate.status,
+            ended_by=self._order if fate.ended_by == "lost" else fate.ended_by,
             killed=fate.killed,
             survivors=0,
             took_s=fate.took_s,
         )
-
-    def _survived(self) -> ProcessReport:
-        """The warden was lost: what is in the main process's group can still be killed."""
-        self._machine.kill_group(self._pid)
-        return self._unknown(self._order)
 
     def _unknown(self, ended_by: str) -> ProcessReport:
         now_s = anyio.current_time()

@@ -9,7 +9,6 @@ of its third life are those of ``name#3``, in every run of a seed.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -176,11 +175,6 @@ class SimulatedProcesses:
     def abandon(self, pid: int, owner: str) -> None:
         """Its context was left before its warden was done."""
         self._observe(ProcessEvent(anyio.current_time(), "abandoned", pid, owner, ""))
-
-    def kill_group(self, pid: int) -> None:
-        """SIGKILL to the process group of *pid*."""
-        for process in self.kernel.group(pid):
-            process.deliver(signal.SIGKILL)
 
     def _note(self, what: str, process: OsProcess, detail: str) -> None:
         self._observe(ProcessEvent(anyio.current_time(), what, process.pid, process.owner, detail))

@@ -81,7 +81,6 @@ class Warden:
         self._chance = chance
         self._lost_after_s = lost_after_s
         self._fate = anyio.CancelScope()
-        self._lost = False
         self._orphaned = False
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = Bell()
@@ -100,7 +99,7 @@ class Warden:
         self._bell.ring()
 
     def heir(self) -> Parent:
-        return self._kernel.init if self._lost else self
+        return self
 
     # ------------------------------------------------------------------------------------------ orders: never wait
     def signal(self, number: int) -> None:
@@ -135,7 +134,7 @@ class Warden:
         with self._fate:
             await self._serve(listener)
         if self._fate.cancelled_caught:
-            self._leave_behind()
+            await self._bequeath(listener)
         listener.hung_up()
 
     async def _serve(self, listener: Listener) -> None:
@@ -235,12 +234,19 @@ class Warden:
             return "kill"
         return "terminate" if self._terminating else "exit"
 
-    def _leave_behind(self) -> None:
-        """It was killed: the kernel kills the main process with it, the others are init's."""
-        self._lost = True
+    async def _bequeath(self, listener: Listener) -> None:
+        """It was killed: the kernel kills the main process with it, the keeper adopts and kills the others."""
+        now_s = anyio.current_time()
         main = self.children.get(self._pid)
-        for child in list(self.children.values()):
-            self._kernel.give(child, self._kernel.init)
         if main is not None and main.status is None:
             self._kernel.note("killed", main, "with its warden")
             main.end(-signal.SIGKILL)
+        killed = len(self._kernel.below(self))
+        while self.children:
+            self._strike()
+            await self._moment()
+            for child in list(self.children.values()):
+                if child.status is not None:
+                    self._kernel.reap(child)
+        took_s = anyio.current_time() - now_s
+        listener.learn(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))

@@ -1,0 +1,60 @@
+"""``supervisor doctor``: what the machine gives is tried, what is missing has a fix, and what follows is said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from supervisor.processes.abilities import Ability, abilities, guarantees
+from supervisor.surfaces.doctor import examine
+
+NAMES = ("subreaper", "pidfd", "list of children", "control group", "environments")
+
+
+def having(*there: str) -> list[Ability]:
+    return [Ability(name, name in there, "", f"get {name}") for name in NAMES]
+
+
+def given(*there: str) -> list[str]:
+    return [one.given for one in guarantees(having(*there))]
+
+
+def test_the_whole_promise() -> None:
+    """With everything there only the death of all three kinds at once waits for the next start."""
+    assert given(*NAMES) == ["at once"] * 4 + ["at the next start"]
+
+
+def test_without_a_control_group() -> None:
+    """Then who has thrown its environment away may escape the last one, and that is said with what is missing."""
+    assert given("subreaper", "environments") == ["at once"] * 4 + ["mostly at the next start"]
+    assert guarantees(having("subreaper"))[-1].missing == ("control group",)
+
+
+def test_without_a_subreaper() -> None:
+    """Nothing is promised that needs adoption."""
+    assert given() == ["not"] * 5
+
+
+def test_each_try_says_how_to_get_it() -> None:
+    """Every ability has a use and a fix, whether it is there or not, and the names are those of the guarantees."""
+    found = abilities()
+    assert tuple(one.name for one in found) == NAMES
+    assert all(one.used_for and one.fix for one in found)
+
+
+def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text names what is missing, what it is for, and the fix."""
+    monkeypatch.setattr("supervisor.surfaces.doctor.abilities", lambda: having("subreaper"))
+    lines: list[str] = []
+    examine(lines.append, as_json=False)
+    assert "to get it: get control group" in "\n".join(lines)
+    assert any("the keeper too" in line and line.endswith("not (no control group)") for line in lines)
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command gives both lists as JSON."""
+    examine(print, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in told["abilities"]] == list(NAMES)
+    assert len(told["guarantees"]) == 5
