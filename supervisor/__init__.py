@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from supervisor.plan_runner import PlanResult, TaskResult, run_plan
     from supervisor.ports import JournalError
     from supervisor.projection import Inspected
-    from supervisor.runtime import Refused, Session, SubscriptionLagged, Supervisor, TurnResult, open_supervisor
+    from supervisor.runtime import (
+        Refused,
+        Session,
+        SubscriptionLagged,
+        Supervisor,
+        TurnResult,
+        open_supervisor,
+        reconfigure,
+    )
     from supervisor.vocabulary import (
         AbortPolicy,
         AbortReason,
@@ -65,6 +73,7 @@ __all__ = [
     "__version__",
     "load_plan",
     "open_supervisor",
+    "reconfigure",
     "run_plan",
 ]
 
@@ -75,7 +84,15 @@ _HOMES = {
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.plan_runner": ("PlanResult", "TaskResult", "run_plan"),
     "supervisor.ports": ("JournalError",),
-    "supervisor.runtime": ("Refused", "Session", "SubscriptionLagged", "Supervisor", "TurnResult", "open_supervisor"),
+    "supervisor.runtime": (
+        "Refused",
+        "Session",
+        "SubscriptionLagged",
+        "Supervisor",
+        "TurnResult",
+        "open_supervisor",
+        "reconfigure",
+    ),
     "supervisor.projection": ("Inspected",),
     "supervisor.vocabulary": (
         "AbortPolicy",

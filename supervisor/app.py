@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-from contextlib import suppress
+from functools import partial
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
+from supervisor.attending import Attendant
 from supervisor.config import BadPlan, Plan, load_plan
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.plan_runner import PlanResult, run_plan
+from supervisor.plan_runner import PlanResult, PlanRunner
 from supervisor.ports import JournalError
-from supervisor.runtime import Supervisor, open_supervisor
+from supervisor.runtime import Supervisor, open_supervisor, reconfigure
 from supervisor.surfaces.cli import RunRequest
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
@@ -87,19 +87,25 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
             await around.start(_serve, state, sup, closing, closed)
-            notices = _Notices(plan.drain_s)
-            await around.start(_watch_signals, sup, notices)
-            watching = await around.start(_watch_stops, sup, notices)
+            runner = PlanRunner(sup)
+            apply = partial(_apply, sup, request)
+            attendant = Attendant(sup, runner, load=partial(load_plan, request.plan), apply=apply)
+            attending = await around.start(attendant.attend)
             around.start_soon(_report, reporter)
             try:
-                result = await run_plan(sup, plan)
+                result = await runner.run(plan)
             finally:
-                watching.cancel()  # leaving the block stops it too, and that is no news
+                attendant.closing()
+                attending.cancel()  # leaving the block stops it too, and that is no news
         closing.set()
         await closed.wait()
         around.cancel_scope.cancel()
     reporter.end(list(result.tasks.values()), ok=result.ok)
     return result
+
+
+def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:
+    reconfigure(sup, agents=plan.agents, settings=plan.settings, workdir=request.workdir)
 
 
 async def _serve(
@@ -113,66 +119,6 @@ async def _serve(
     path = state.control_socket
     await serve_control(path, sup, closing=closing, task_status=task_status)
     closed.set()
-
-
-class _Notices:
-    """What the terminal of the run is told of its stop, each thing once, whoever asked for it."""
-
-    def __init__(self, drain_s: float) -> None:
-        self._drain_s = drain_s
-        self._said: set[str] = set()
-
-    def draining(self) -> None:
-        self._once(
-            f"draining: no task starts any more, those under way have {self._drain_s:g} s;"
-            " signal again to stop everything now"
-        )
-
-    def stopping(self) -> None:
-        self._once("stopping everything now")
-
-    def _once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            _say(words)
-
-
-async def _watch_signals(
-    sup: Supervisor, notices: _Notices, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """The first signal drains, every other one stops everything now."""
-    with anyio.open_signal_receiver(*_signals()) as signals:
-        task_status.started()
-        now = False
-        async for number in signals:
-            notices.stopping() if now else notices.draining()
-            await sup.stop(now=now, actor=f"signal:{signal.Signals(number).name}")
-            now = True
-
-
-def _signals() -> list[signal.Signals]:
-    """SIGHUP comes when the terminal is closed; under ``nohup`` it is ignored, and that stays so."""
-    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
-    return [signal.SIGINT, signal.SIGTERM, *hangup]
-
-
-async def _watch_stops(
-    sup: Supervisor, notices: _Notices, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED
-) -> None:
-    """Tell of a stop that was asked for from another terminal, until the scope handed out is cancelled."""
-    with anyio.CancelScope() as scope:
-        task_status.started(scope)
-        await sup.stopping.wait()
-        if sup.failure is None and not sup.stop_now.is_set():
-            notices.draining()
-        await sup.stop_now.wait()
-        if sup.failure is None:
-            notices.stopping()
-
-
-def _say(words: str) -> None:
-    with suppress(OSError):
-        print(f"supervisor: {words}", file=sys.stderr, flush=True)
 
 
 async def _report(reporter: Reporter) -> None:

@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 
-from supervisor.config import Plan, TaskConfig
+from supervisor.config import BadPlan, Plan, TaskConfig
 from supervisor.entity import Refused
 from supervisor.kinds import TASK_KIND
 from supervisor.ledger import Cause
@@ -32,7 +33,7 @@ from supervisor.ports import JournalError
 from supervisor.runtime import Session, Supervisor
 from supervisor.work import NoSuchEntity
 
-__all__ = ["PlanResult", "TaskResult", "run_plan"]
+__all__ = ["PlanResult", "PlanRunner", "TaskResult", "run_plan"]
 
 ACTOR = "plan"
 
@@ -59,27 +60,57 @@ class PlanResult(NamedTuple):
 
 async def run_plan(sup: Supervisor, plan: Plan) -> PlanResult:
     """Run every task of *plan* on *sup*, in dependency order, up to ``max_sessions`` at once."""
-    runner = _Runner(sup, plan)
-    for task in plan.tasks:
-        runner.open(task)
-    async with anyio.create_task_group() as group:
-        for task in plan.tasks:
-            group.start_soon(runner.run, task)
-    return PlanResult({task.id: runner.results[task.id] for task in plan.tasks})
+    return await PlanRunner(sup).run(plan)
 
 
-class _Runner:
-    def __init__(self, sup: Supervisor, plan: Plan) -> None:
+class PlanRunner:
+    """Runs the tasks of a plan on *sup*, in dependency order, up to ``max_sessions`` at once; more can be added."""
+
+    def __init__(self, sup: Supervisor) -> None:
         self._sup = sup
-        self._slots = anyio.CapacityLimiter(plan.max_sessions)
-        self._done = {task.id: anyio.Event() for task in plan.tasks}
+        self._slots = anyio.CapacityLimiter(1)
+        self._group: TaskGroup | None = None
+        self._tasks: dict[str, TaskConfig] = {}
+        self._done: dict[str, anyio.Event] = {}
         self._entities: dict[str, str] = {}
         self._causes: dict[str, int | None] = {}
         self.results: dict[str, TaskResult] = {}
 
-    def open(self, task: TaskConfig) -> None:
+    async def run(self, plan: Plan) -> PlanResult:
+        """Run every task of *plan*, and of the plans that are added meanwhile."""
+        async with anyio.create_task_group() as self._group:
+            self.add(plan)
+        self._group = None
+        return PlanResult({task_id: self.results[task_id] for task_id in self._tasks})
+
+    def check(self, plan: Plan) -> list[str]:
+        """Which tasks of *plan* are new.
+
+        Raises:
+            BadPlan: a task is not as it was when it was opened; or every task of the run has ended.
+        """
+        known = [task for task in plan.tasks if task.id in self._tasks]
+        changed = [task.id for task in known if task != self._tasks[task.id]]
+        if changed:
+            raise BadPlan(f"tasks: {', '.join(changed)}: not as they were when they were opened; use other ids")
+        if self._group is None or len(self.results) == len(self._tasks):
+            raise BadPlan("tasks: every task of this run has ended; start another run")
+        return [task.id for task in plan.tasks if task.id not in self._tasks]
+
+    def add(self, plan: Plan) -> None:
+        """Open the tasks that are new. Those that *plan* does not have any more go on."""
+        assert self._group is not None, "it runs"
+        self._slots.total_tokens = plan.max_sessions
+        new = [task for task in plan.tasks if task.id not in self._tasks]
+        for task in new:
+            self._open(task)
+        for task in new:
+            self._group.start_soon(self._see_through, task)
+
+    def _open(self, task: TaskConfig) -> None:
         """The task's log begins."""
         entity_id = self._sup.new_id(f"task:{task.id}")
+        self._tasks[task.id], self._done[task.id] = task, anyio.Event()
         self._entities[task.id] = entity_id
         data = TaskData(waiting_for=task.depends_on)
         born = self._sup.tree.birth(
@@ -87,7 +118,7 @@ class _Runner:
         )
         self._causes[task.id] = born.born_seq
 
-    async def run(self, task: TaskConfig) -> None:
+    async def _see_through(self, task: TaskConfig) -> None:
         """See one task through. A plan that is given up leaves no task looking alive."""
         try:
             await self._run(task)

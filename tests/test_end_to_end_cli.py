@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -282,7 +283,7 @@ def test_under_nohup_a_closed_terminal_is_ignored(tmp_path: Path) -> None:
 
 
 @BACKENDS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str, number: signal.Signals) -> None:
     """The first signal is said and waits for the turn; the second stops it, and nothing is left running."""
     with run(write_plan(tmp_path, HANGING), "--backend", backend) as one:
@@ -295,6 +296,91 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
         assert one.process.wait(30) == 1
     ended = [event for event in one.seen if event.get("event") == "Ended"]
     assert [event["metadata"]["survivors"] for event in ended] == [0]
+
+
+@BACKENDS
+def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
+    """When a turn ends while others go on, the terminal is told how many are left."""
+    tasks = "".join(
+        f'  - {{id: t{number}, agent: sh, prompt: "echo up; while test ! -e go{number}; do sleep 0.01; done"}}\n'
+        for number in (1, 2)
+    )
+    with run(write_plan(tmp_path, tasks), "--backend", backend) as one:
+        for _ in range(2):
+            one.until(entity_type="turn", to_status="RUNNING")
+        one.signal(signal.SIGTERM)
+        assert said(one).startswith("supervisor: draining: no task starts any more")
+        (tmp_path / "go1").touch()
+        assert said(one).startswith("supervisor: draining: 1 task under way, ")
+        (tmp_path / "go2").touch()
+        assert one.result() == {"t1": "completed", "t2": "completed"}
+
+
+# ---------------------------------------------------------------------------------------------------- the plan again
+WAITING = '  - {id: wait, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}\n'
+
+
+@BACKENDS
+def test_a_hangup_reads_the_plan_again(tmp_path: Path, backend: str) -> None:
+    """New tasks are added to the run that goes on, and may depend on those that are there."""
+    plan = write_plan(tmp_path, WAITING)
+    with run(plan, "--backend", backend) as one:
+        one.until(entity_id="wait:t1", to_status="RUNNING")
+        write_plan(tmp_path, WAITING + '  - {id: next, agent: sh, prompt: "true", depends_on: [wait]}\n')
+        one.signal(signal.SIGHUP)
+        assert said(one) == "supervisor: reloaded: next added\n"
+        (tmp_path / "go").touch()
+        assert one.result() == {"wait": "completed", "next": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "why"),
+    [
+        ("  - {id: wait, agent: nobody}\n", "'nobody' is not an agent of this plan"),
+        ('  - {id: wait, agent: sh, prompt: "false"}\n', "tasks: wait: not as they were when they were opened"),
+        ("  - {id: [\n", "not YAML"),
+    ],
+    ids=["wrong", "changed", "broken"],
+)
+def test_a_bad_plan_changes_nothing(tmp_path: Path, tasks: str, why: str) -> None:
+    """A plan that cannot be run is refused with its fault, and the run goes on as it was."""
+    plan = write_plan(tmp_path, WAITING)
+    with run(plan) as one:
+        one.until(entity_id="wait:t1", to_status="RUNNING")
+        write_plan(tmp_path, tasks)
+        one.signal(signal.SIGHUP)
+        line = said(one)
+        assert line.startswith("supervisor: not reloaded, nothing has changed: ")
+        assert why in line
+        (tmp_path / "go").touch()
+        assert one.result() == {"wait": "completed"}
+
+
+# ------------------------------------------------------------------------------------------------------------ systemd
+def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ready when work can be seen, alive while it runs, reloading and ready again, stopping at the end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "50000")
+        heard: list[str] = []
+
+        def until(word: str) -> None:
+            while not heard or not heard[-1].startswith(word):
+                heard.append(manager.recv(4096).decode())
+
+        with run(write_plan(tmp_path, WAITING)) as one:
+            for word in ("READY=1", "WATCHDOG=1", "WATCHDOG=1"):
+                until(word)
+                heard.append("")
+            one.until(entity_id="wait:t1", to_status="RUNNING")
+            one.signal(signal.SIGHUP)
+            until("RELOADING=1\nMONOTONIC_USEC=")
+            until("READY=1")
+            (tmp_path / "go").touch()
+            until("STOPPING=1")
+            assert one.result() == {"wait": "completed"}
 
 
 # ---------------------------------------------------------------------------------------------------------- output

@@ -1,0 +1,146 @@
+"""What a running plan is told from outside: stop, stop now, read the plan again; and what its terminal and systemd
+are told of that.
+
+The first SIGINT or SIGTERM drains, the next one stops everything now, SIGHUP reads the plan again. A stop from another
+terminal is told of too. Each thing is said once, whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from supervisor.config import BadPlan, Plan
+from supervisor.plan_runner import PlanRunner
+from supervisor.runtime import Supervisor
+from supervisor.surfaces.systemd import Notifier
+
+__all__ = ["Attendant"]
+
+PROGRESS_S = 10.0
+"""How often a drain tells how far it is, if nothing has ended meanwhile."""
+BEATS = 2
+"""Signs of life within the time in which systemd wants one, as sd_watchdog_enabled(3) advises."""
+BEAT_S = 30.0
+"""How long the scheduler may take to answer before it is asked again: by then systemd has long acted."""
+
+
+class Attendant:
+    """Attends to one run.
+
+    Args:
+        load: reads and checks the plan again.
+        apply: makes what it says about agents and settings hold for what begins from now on.
+    """
+
+    def __init__(
+        self, sup: Supervisor, runner: PlanRunner, *, load: Callable[[], Plan], apply: Callable[[Plan], None]
+    ) -> None:
+        self._sup, self._runner = sup, runner
+        self._load, self._apply = load, apply
+        self._systemd = Notifier()
+        self._said: set[str] = set()
+
+    async def attend(self, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Until the scope handed out is cancelled: then the run ends by itself, and that is no news."""
+        with anyio.open_signal_receiver(*_signals()) as signals:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_stops)
+                group.start_soon(self._beat)
+                self._systemd.ready()
+                task_status.started(group.cancel_scope)
+                async for number in signals:
+                    await (self._reload() if number == signal.SIGHUP else self._stop(number))
+
+    def closing(self) -> None:
+        """The run is over."""
+        self._systemd.stopping("closing")
+
+    # ------------------------------------------------------------------ stops
+    async def _stop(self, number: int) -> None:
+        now = self._sup.stopping.is_set()
+        self._say_stopping() if now else self._say_draining()
+        await self._sup.stop(now=now, actor=f"signal:{signal.Signals(number).name}")
+
+    async def _watch_stops(self) -> None:
+        await self._sup.stopping.wait()
+        if self._sup.failure is None and not self._sup.stop_now.is_set():
+            self._say_draining()
+            await self._tell_progress()
+        await self._sup.stop_now.wait()
+        if self._sup.failure is None:
+            self._say_stopping()
+
+    async def _tell_progress(self) -> None:
+        """How many tasks a drain still waits for: when one has ended, and from time to time."""
+        until_s = anyio.current_time() + self._sup.settings.drain_s
+        told = self._sup.under_way()
+        while told and (left_s := until_s - anyio.current_time()) > 0:
+            with anyio.move_on_after(min(PROGRESS_S, left_s)) as waited:
+                await self._sup.answer_or_stop()
+            count = self._sup.under_way()
+            if self._sup.stop_now.is_set():
+                return
+            if count and (count != told or waited.cancelled_caught):
+                left_s = until_s - anyio.current_time()
+                self._say(f"draining: {count} {'task' if count == 1 else 'tasks'} under way, {left_s:.0f} s left")
+            told = count
+
+    def _say_draining(self) -> None:
+        self._once(
+            f"draining: no task starts any more, those under way have {self._sup.settings.drain_s:g} s;"
+            " signal again to stop everything now"
+        )
+
+    def _say_stopping(self) -> None:
+        self._once("stopping everything now")
+
+    def _once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            self._systemd.stopping(words)
+            self._say(words)
+
+    def _say(self, words: str) -> None:
+        with suppress(OSError):
+            print(f"supervisor: {words}", file=sys.stderr, flush=True)
+
+    # ------------------------------------------------------------------ the plan again
+    async def _reload(self) -> None:
+        """A plan with a fault changes nothing. A stop has more weight than a new plan."""
+        if self._sup.stopping.is_set():
+            self._say("not reloaded: the run is ending")
+            return
+        self._systemd.reloading()
+        try:
+            plan = await anyio.to_thread.run_sync(self._load)
+            added = self._runner.check(plan)
+            self._apply(plan)
+            self._runner.add(plan)
+            self._say(f"reloaded: {', '.join(added) + ' added' if added else 'no task is new'}")
+        except BadPlan as error:
+            self._say(f"not reloaded, nothing has changed: {error}")
+        finally:
+            self._systemd.ready()
+
+    # ------------------------------------------------------------------ alive
+    async def _beat(self) -> None:
+        """A sign of life for systemd, each of them by way of the kernel's dispatcher: a loop alone proves little."""
+        if self._systemd.watchdog_s is None:
+            return
+        while True:
+            await self._sup.heartbeat(timeout_s=BEAT_S)
+            self._systemd.alive()
+            await anyio.sleep(self._systemd.watchdog_s / BEATS)
+
+
+def _signals() -> list[signal.Signals]:
+    """Under ``nohup`` SIGHUP is ignored, and that stays so."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
