@@ -6,12 +6,31 @@ Embedded, the runtime configures nothing and prints nothing: structlog's own def
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any
 
 import structlog
 
-__all__ = ["get_logger"]
+from supervisor.redaction import Redactor
+
+__all__ = ["conceal", "get_logger"]
 
 logging.getLogger("supervisor").addHandler(logging.NullHandler())
+
+_secrets: dict[str, str] = {}
+_redactor = Redactor()
+
+
+def conceal(environments: Iterable[Mapping[str, str]]) -> None:
+    """Keep the secrets of these environments out of every log of this process from now on."""
+    global _redactor
+    for environment in environments:
+        _secrets.update(environment)
+    _redactor = Redactor([_secrets])
+
+
+def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return {key: _redactor.value(value) for key, value in event.items()}
 
 
 def get_logger() -> structlog.stdlib.BoundLogger:
@@ -22,6 +41,7 @@ def get_logger() -> structlog.stdlib.BoundLogger:
             structlog.stdlib.filter_by_level,
             structlog.contextvars.merge_contextvars,
             structlog.processors.format_exc_info,
+            _clean,
             structlog.processors.LogfmtRenderer(key_order=["event"]),
         ],
         wrapper_class=structlog.stdlib.BoundLogger,

@@ -1,0 +1,98 @@
+"""How much of what an agent says is believed to be meant: names have a length, explanations too, and a list an end.
+
+A codec bounds a line (8 MiB); what comes of it goes into records, which are kept for ever, and into prompts. What names
+something must be whole, so one that is too long breaks the protocol; what explains something is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.ports import (
+    ChildAsked,
+    Malformed,
+    Out,
+    PermissionAsked,
+    Ready,
+    TerminalKilled,
+    TerminalOpened,
+    ToolClosed,
+    ToolOpened,
+    TurnEnded,
+    Usage,
+)
+
+__all__ = ["ID_CHARS_MAX", "OPTIONS_MAX", "PROMPT_CHARS_MAX", "USAGE_BYTES_MAX", "WORDS_CHARS_MAX", "bounded"]
+
+ID_CHARS_MAX: Final = 256
+"""Of what names a call, a request, a terminal, a conversation or a child."""
+WORDS_CHARS_MAX: Final = 2_000
+"""Of a title, an error, or anything else that people read; a longer one is cut."""
+OPTIONS_MAX: Final = 64
+"""Ways to answer one permission request."""
+PROMPT_CHARS_MAX: Final = 1024 * 1024
+"""Of what a child session is asked."""
+USAGE_BYTES_MAX: Final = 16 * 1024
+"""Of what an agent says of its use, as JSON; of more only the size is kept."""
+
+_IDS: Final = ("call_id", "request_id", "terminal_id", "resume_id", "name", "agent", "tool_kind", "stop")
+_WORDS: Final = ("title", "error", "info", "why")
+
+
+def bounded(out: Out) -> Out:
+    """*out* as it may be kept; or :class:`Malformed`, which says what was too long."""
+    names = _FIELDS.get(type(out))
+    if names is None:
+        return out
+    ids, words = names
+    for name in ids:
+        if len(getattr(out, name) or "") > ID_CHARS_MAX:
+            return _too_long(name, len(getattr(out, name)), ID_CHARS_MAX)
+    more = _MORE.get(type(out))
+    if more is not None and (wrong := more(out)) is not None:
+        return wrong
+    cut = {name: _cut(getattr(out, name)) for name in words if len(getattr(out, name)) > WORDS_CHARS_MAX}
+    return msgspec.structs.replace(out, **cut) if cut else out
+
+
+def _too_long(what: str, chars: int, most: int) -> Malformed:
+    return Malformed(f"the agent gave a {what} of {chars} characters; the most is {most}")
+
+
+def _cut(text: str) -> str:
+    return f"{text[:WORDS_CHARS_MAX]}... ({len(text)} characters)"
+
+
+def _of_permission(asked: Any) -> Out | None:
+    if len(asked.options) > OPTIONS_MAX:
+        return Malformed(f"the agent gave {len(asked.options)} options for one permission; the most is {OPTIONS_MAX}")
+    longest = max((len(word) for option in asked.options for word in option), default=0)
+    return _too_long("option", longest, ID_CHARS_MAX) if longest > ID_CHARS_MAX else None
+
+
+def _of_child(asked: Any) -> Out | None:
+    chars = len(asked.prompt)
+    return _too_long("prompt for a child", chars, PROMPT_CHARS_MAX) if chars > PROMPT_CHARS_MAX else None
+
+
+def _of_usage(usage: Any) -> Out | None:
+    size = len(msgspec.json.encode(usage.used))
+    return Usage({"omitted_bytes": size}) if size > USAGE_BYTES_MAX else None
+
+
+_MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {
+    PermissionAsked: _of_permission,
+    ChildAsked: _of_child,
+    Usage: _of_usage,
+}
+_BOUNDED: Final = (
+    *(ChildAsked, Malformed, PermissionAsked, Ready, TerminalKilled, TerminalOpened),
+    *(ToolClosed, ToolOpened, TurnEnded, Usage),
+)
+_FIELDS: Final[Mapping[type, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    kind: tuple(tuple(name for name in names if name in kind.__struct_fields__) for names in (_IDS, _WORDS))  # type: ignore[misc]
+    for kind in _BOUNDED
+}

@@ -1,0 +1,140 @@
+"""Keeps secrets out of the journal, the transcripts and the logs: by value, where they were given, and by their looks.
+
+The value of a variable whose name says that it is a secret becomes ``$NAME`` wherever it turns up; what looks like a
+key of a well-known kind becomes ``[redacted]``. What is kept and what is worked with are the same: an agent is given
+the prompt as it is on record, and finds the value where the prompt says, in its environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+__all__ = ["Redactor", "Unbroken", "is_secret_name"]
+
+VALUE_CHARS_MIN: Final = 8
+"""A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
+HELD_CHARS_MAX: Final = 4096
+"""The longest run without a space that is waited for; a longer one is looked at in pieces."""
+
+_NAMES: Final = re.compile(
+    r"(?i)(^|_)(api_?key|access_?key|private_?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth)(_|$)"
+)
+_LOOKS: Final = (
+    r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic
+    r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
+    r"github_pat_[A-Za-z0-9_]{22,}",
+    r"glpat-[A-Za-z0-9_-]{20,}",  # GitLab
+    r"(?:AKIA|ASIA)[0-9A-Z]{16}",  # AWS
+    r"xox[abeprs]-[A-Za-z0-9-]{10,}",  # Slack
+    r"AIza[0-9A-Za-z_-]{35}",  # Google
+    r"npm_[A-Za-z0-9]{36}",
+    r"pypi-[A-Za-z0-9_-]{40,}",
+    r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # JSON Web Tokens
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+)
+_BEGINNINGS: Final = (
+    *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "xox", "AIza", "npm_"),
+    *("pypi-", "eyJ"),
+)
+_TEXTS: Final = frozenset({"prompt", "text", "reason", "error", "title", "message", "note", "name", "path"})
+"""Fields of events that hold words of somebody outside; ids, states and numbers are ours."""
+
+E = TypeVar("E", bound=msgspec.Struct)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of that name holds a secret: ``OPENAI_API_KEY`` does, ``KEYBOARD`` does not."""
+    return _NAMES.search(name) is not None
+
+
+class Redactor:
+    """Knows what must not be kept.
+
+    Args:
+        environments: what agents are given; of each the values whose names are those of secrets.
+    """
+
+    def __init__(self, environments: Iterable[Mapping[str, str]] = ()) -> None:
+        self._names: dict[str, str] = {}
+        for environment in environments:
+            for name, value in environment.items():
+                if is_secret_name(name) and len(value) >= VALUE_CHARS_MIN:
+                    self._names.setdefault(value, name)
+        values = sorted(map(re.escape, self._names), key=len, reverse=True)
+        self._found = re.compile("|".join([*values, *_LOOKS]))
+        self._beginnings = (*self._names, *_BEGINNINGS)
+
+    def text(self, text: str) -> str:
+        """*text* without what must not be kept."""
+        return self._found.sub(self._instead, text) if len(text) >= VALUE_CHARS_MIN else text
+
+    def _instead(self, found: re.Match[str]) -> str:
+        name = self._names.get(found[0])
+        return "[redacted]" if name is None else f"${name}"
+
+    def event(self, event: E) -> E:
+        """*event* with its texts clean; mostly *event* itself."""
+        changes = {}
+        for name in _fields_of(type(event)):
+            value = getattr(event, name)
+            clean = self.event(value) if isinstance(value, msgspec.Struct) else self.value(value)
+            if clean is not value and clean != value:
+                changes[name] = clean
+        return msgspec.structs.replace(event, **changes) if changes else event
+
+    def value(self, value: Any) -> Any:
+        """A text, or what holds texts, clean."""
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {key: self.value(one) for key, one in value.items()}
+            case list() | tuple():
+                return type(value)(self.value(one) for one in value)
+            case _:
+                return value
+
+    def held_back(self, text: str) -> int:
+        """How many characters at the end of *text* may be the beginning of what must not be kept."""
+        run = text[-HELD_CHARS_MAX:].rsplit(None, 1)[-1] if text and not text[-1].isspace() else ""
+        starts = (at for at in range(len(run)) if self._may_begin(run[at:]))
+        return len(run) - next(starts, len(run))
+
+    def _may_begin(self, run: str) -> bool:
+        return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in self._beginnings)
+
+
+class Unbroken:
+    """A stream of text that comes in pieces, given on so that nothing hides in two of them."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What can be given on now."""
+        text = self._held + text
+        held = self._redactor.held_back(text) if len(text) < HELD_CHARS_MAX else 0
+        whole, self._held = text[: len(text) - held], text[len(text) - held :]
+        return self._redactor.text(whole)
+
+    def end(self) -> str:
+        """The rest."""
+        held, self._held = self._held, ""
+        return self._redactor.text(held)
+
+
+@cache
+def _fields_of(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that may hold words of somebody outside, and those that have such fields."""
+    fields = msgspec.structs.fields(kind)
+    return tuple(one.name for one in fields if one.name in _TEXTS or _is_struct(one.type))
+
+
+def _is_struct(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)

@@ -1,0 +1,93 @@
+"""What an agent says is kept within bounds: names whole or not at all, explanations cut, lists ended."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from supervisor.bounds import (
+    ID_CHARS_MAX,
+    OPTIONS_MAX,
+    PROMPT_CHARS_MAX,
+    USAGE_BYTES_MAX,
+    WORDS_CHARS_MAX,
+    bounded,
+)
+from supervisor.ports import (
+    ChildAsked,
+    Malformed,
+    Out,
+    PermissionAsked,
+    Ready,
+    TerminalKilled,
+    TerminalOpened,
+    Text,
+    ToolClosed,
+    ToolOpened,
+    TurnEnded,
+    Usage,
+)
+
+ID, LONG_ID = "i" * ID_CHARS_MAX, "i" * (ID_CHARS_MAX + 1)
+WORDS, LONG_WORDS = "w" * WORDS_CHARS_MAX, "w" * (WORDS_CHARS_MAX + 1)
+
+FITTING: tuple[Out, ...] = (
+    Ready(ID, WORDS),
+    Ready(),
+    Text("message", LONG_WORDS * 100),
+    ToolOpened(ID, WORDS, ID),
+    ToolClosed(ID, "completed"),
+    PermissionAsked(ID, WORDS, ((ID, ID),) * OPTIONS_MAX),
+    TerminalOpened(ID, ID, ("true",), None, {}),
+    TerminalKilled(ID),
+    ChildAsked(ID, ID, "p" * PROMPT_CHARS_MAX, ID, None),
+    Usage({"used": 1}),
+    TurnEnded(ID, WORDS),
+    Malformed(WORDS),
+)
+TOO_LONG: tuple[Out, ...] = (
+    Ready(LONG_ID),
+    ToolOpened(LONG_ID, ""),
+    ToolOpened("", "", LONG_ID),
+    ToolClosed(LONG_ID, ""),
+    TurnEnded(LONG_ID),
+    PermissionAsked(LONG_ID, "", ()),
+    PermissionAsked("", "", ((LONG_ID, ""),)),
+    PermissionAsked("", "", (("", ""),) * (OPTIONS_MAX + 1)),
+    TerminalOpened(LONG_ID, "", (), None, {}),
+    TerminalOpened("", LONG_ID, (), None, {}),
+    TerminalKilled(LONG_ID),
+    ChildAsked(LONG_ID, "", "", None, None),
+    ChildAsked("", LONG_ID, "", None, None),
+    ChildAsked("", "", "", LONG_ID, None),
+    ChildAsked("", "", "p" * (PROMPT_CHARS_MAX + 1), None, None),
+)
+
+
+@pytest.mark.parametrize("out", FITTING, ids=lambda out: type(out).__name__)
+def test_what_fits_is_left_alone(out: Out) -> None:
+    """Up to its bound it is the same object; and prose has none here, a transcript has its own."""
+    assert bounded(out) is out
+
+
+@pytest.mark.parametrize("out", TOO_LONG, ids=lambda out: type(out).__name__)
+def test_a_name_that_is_too_long_breaks_the_protocol(out: Out) -> None:
+    """One character more: the agent is told what was too long, how long it was, and what may be."""
+    wrong = bounded(out)
+    assert isinstance(wrong, Malformed)
+    assert "the most is" in wrong.why
+
+
+@pytest.mark.parametrize(
+    "out", [Ready(None, LONG_WORDS), ToolOpened("c", LONG_WORDS), TurnEnded("error", LONG_WORDS), Malformed(LONG_WORDS)]
+)
+def test_an_explanation_is_cut(out: Out) -> None:
+    """It keeps its beginning, and says how long it was."""
+    kept = str(msgspec.structs.asdict(bounded(out)))
+    assert f"{WORDS}... ({WORDS_CHARS_MAX + 1} characters)" in kept
+
+
+def test_of_too_much_use_only_the_size_is_kept() -> None:
+    """An agent may say of its use what it likes, but not for ever."""
+    told = bounded(Usage({"x": "y" * USAGE_BYTES_MAX}))
+    assert told == Usage({"omitted_bytes": USAGE_BYTES_MAX + len('{"x":""}')})

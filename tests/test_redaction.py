@@ -1,0 +1,107 @@
+"""Secrets: by the name of their variable and by their looks, in the journal, the transcript and the logs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor import open_supervisor
+from supervisor.config import AgentConfig
+from supervisor.lifecycles.events import SessionExited, TurnRequested
+from supervisor.logs import conceal, get_logger
+from supervisor.redaction import Redactor, Unbroken, is_secret_name
+from supervisor.vocabulary import Exit, Verdict
+
+SECRET = "hunter2-hunter2"
+ENVIRONMENT = {"MY_API_KEY": SECRET, "HOME": "/home/somebody", "PIN_TOKEN": "1234"}
+LOOKS = (
+    "sk-ant-api03-" + "a1B2" * 8,
+    "ghp_" + "a" * 36,
+    "AKIA" + "A1" * 8,
+    "xoxb-" + "1" * 12,
+    "AIza" + "x" * 35,
+    "eyJ" + "a" * 12 + ".eyJ" + "b" * 12 + "." + "c" * 12,
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["OPENAI_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "db_passwd", "AWS_SECRET_ACCESS_KEY"]
+)
+def test_names_of_secrets(name: str) -> None:
+    """What such a variable holds is a secret."""
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["HOME", "KEYBOARD", "TOKENIZERS", "AUTHOR", "PATH", "MONKEY"])
+def test_names_of_others(name: str) -> None:
+    """A word that only begins or ends like one is none."""
+    assert not is_secret_name(name)
+
+
+def test_a_value_becomes_the_name_of_its_variable() -> None:
+    """Whoever reads it knows which; a value that is too short, or of another kind, stays."""
+    redactor = Redactor([ENVIRONMENT])
+    assert redactor.text(f"with {SECRET}!") == "with $MY_API_KEY!"
+    assert redactor.text("/home/somebody has 1234 files") == "/home/somebody has 1234 files"
+
+
+@pytest.mark.parametrize("secret", LOOKS)
+def test_what_looks_like_a_key_goes(secret: str) -> None:
+    """Also where nobody has named it."""
+    assert Redactor().text(f"it is {secret} here") == "it is [redacted] here"
+
+
+def test_events_are_cleaned_in_depth() -> None:
+    """Texts within a verdict too; an event without a secret is the same object."""
+    redactor = Redactor([ENVIRONMENT])
+    failed = SessionExited(incarnation=1, verdict=Verdict(exit=Exit.ERROR, error=f"bad key {SECRET}"))
+    assert redactor.event(failed).verdict.error == "bad key $MY_API_KEY"
+    asked = TurnRequested(request_id="r1", prompt="nothing to hide")
+    assert redactor.event(asked) is asked
+
+
+@given(st.lists(st.sampled_from([SECRET, *LOOKS[:6], "plain ", "sk-", "$", "\n", "é"]), max_size=6), st.data())
+def test_pieces_hide_nothing(parts: list[str], data: st.DataObject) -> None:
+    """However a text is cut, what is given on is what the whole would have become, and nothing is lost."""
+    redactor = Redactor([ENVIRONMENT])
+    text = " ".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    stream = Unbroken(redactor)
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert "".join([*map(stream.feed, pieces), stream.end()]) == redactor.text(text)
+
+
+@pytest.mark.anyio
+async def test_nothing_of_it_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A prompt, a message, an output in pieces and an error that hold it: no file of the state directory does."""
+    code = f"import sys; print('key', sys.stdin.read()); sys.exit('no: {SECRET}')"
+    agent = AgentConfig(adapter="command", command=("python3", "-c", code), env={"MY_API_KEY": SECRET})
+    with caplog.at_level(logging.DEBUG, "supervisor"):
+        async with open_supervisor(tmp_path / "sd", agents={"a": agent}) as sup:
+            session = await sup.start_session("one", agent="a")
+            await session.send(f"and {SECRET}")
+            result = await session.run(f"say {SECRET} and {LOOKS[1]}")
+    assert result.outcome == "failed"
+    kept = {path: path.read_bytes() for path in (tmp_path / "sd").rglob("*") if path.is_file()}
+    assert any(b"$MY_API_KEY" in data for data in kept.values())
+    assert not [path for path, data in kept.items() if SECRET.encode() in data or LOOKS[1].encode() in data]
+    assert SECRET not in caplog.text
+
+
+def test_logs_are_clean(caplog: pytest.LogCaptureFixture) -> None:
+    """In the words, in a field, and in a traceback."""
+    conceal([ENVIRONMENT])
+    log = get_logger()
+    with caplog.at_level(logging.INFO, "supervisor"):
+        try:
+            raise ValueError(f"bad {SECRET}")
+        except ValueError as error:
+            log.error(f"no {SECRET}", field=LOOKS[0], exc_info=error)
+    assert "$MY_API_KEY" in caplog.text
+    assert SECRET not in caplog.messages[-1]
+    assert LOOKS[0] not in caplog.messages[-1]
