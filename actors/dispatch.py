@@ -115,12 +115,13 @@ class Dispatcher:
     # ------------------------------------------------------------------ doing it
     async def run(self) -> None:
         """Take turns, for ever."""
+        now, give_way = self.backend.now, self.backend.give_way
         while True:
-            if not self._busy():
-                await self._park()
-            self._run_batch(self.backend.now() + BATCH_S)
             if self._busy():
-                await self.backend.give_way()
+                await give_way()
+            else:
+                await self._park()
+            self._run_batch(now() + BATCH_S)
 
     def _busy(self) -> bool:
         return bool(self.runnable or self._front or self._advancing)
@@ -136,7 +137,7 @@ class Dispatcher:
         """Take turns until nobody has anything to do, or it is time for a checkpoint."""
         handled, unclocked = 0, 0
         most = 1 if fault.point("dispatch.batch_of_one") else BATCH
-        while handled < most and self._busy():
+        while handled < most and (self._front or self.runnable or self._advancing):
             done = self._turn()
             handled += done
             unclocked += done

@@ -367,7 +367,8 @@ class Mailbox:
         if self.control:
             item = self.control.popleft()
             self.pressing -= 1
-            self._forget_key(item, _CONTROL)
+            if item.key is not None:
+                self._forget_key(item, _CONTROL)
             return item
         if not self.urgent and not self.normal:
             return None
@@ -386,13 +387,14 @@ class Mailbox:
         self.pressing -= lane is _URGENT
         if type(item) is Envelope:
             self.bytes -= item.size
-            self._forget_key(item, lane)
+            if item.key is not None:
+                self._forget_key(item, lane)
         if self.waiters:
             self._wake_next()
 
     def _forget_key(self, item: Envelope, lane: Lane) -> None:
         """It is no longer the one to be replaced; another with its key, which came meanwhile, still is."""
-        if item.key is not None and self._keyed.get((lane, item.key)) is item:
+        if self._keyed.get((lane, item.key)) is item:
             del self._keyed[(lane, item.key)]
 
     def peek(self, most: int) -> list[Any]:

@@ -7,13 +7,14 @@ itself cost half of a portable event, and these are the two places where a messa
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
 from actors.errors import StrayCancellation
 
-__all__ = ["RAISED", "Backend", "Bell", "Parker", "as_error", "current_backend", "is_cancellation"]
+__all__ = ["RAISED", "Backend", "Bell", "Parker", "as_error", "current_backend", "is_cancellation", "new_parker"]
 
 RAISED = (Exception, asyncio.CancelledError)
 """What somebody's code may raise and end only itself: see :func:`is_cancellation`."""
@@ -66,23 +67,44 @@ def _give_way() -> Awaitable[None]:
     return asyncio.sleep(0)  # a third of a portable checkpoint
 
 
+async def _wait_until(parker: Parker, deadline: float) -> None:
+    timer = asyncio.get_running_loop().call_at(deadline, parker.unpark) if deadline < math.inf else None
+    try:
+        await parker.wait()
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
 class Backend(NamedTuple):
-    """What the kernel needs of an event loop: monotonic seconds, a way to wait, and one to let everybody else go on."""
+    """What the kernel needs of an event loop: monotonic seconds, ways to wait, and one to let everybody else go on."""
 
     name: str
     now: Callable[[], float]
     parker: Callable[[], Parker]
     give_way: Callable[[], Awaitable[None]]
+    wait_until: Callable[[Parker, float], Awaitable[None]]
+    """Wait until it is unparked, or for that moment (seconds of ``now``)."""
 
 
 def current_backend() -> Backend:
     """The backend of the loop that runs now."""
     trio = sys.modules.get("trio")  # who has not imported it does not run it, and should not have to
     if trio is not None and trio.lowlevel.in_trio_run():
+        from actors.trio_parking import TrioParker, wait_until
+
+        return Backend("trio", trio.current_time, TrioParker, trio.lowlevel.checkpoint, wait_until)
+    return Backend("asyncio", asyncio.get_running_loop().time, _AsyncioParker, _give_way, _wait_until)
+
+
+def new_parker() -> Parker:
+    """A wait of the task that runs now, on whatever loop it runs."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_run():
         from actors.trio_parking import TrioParker
 
-        return Backend("trio", trio.current_time, TrioParker, trio.lowlevel.checkpoint)
-    return Backend("asyncio", asyncio.get_running_loop().time, _AsyncioParker, _give_way)
+        return TrioParker()
+    return _AsyncioParker()
 
 
 class Bell:

@@ -72,8 +72,10 @@ class Reader(Place):
         """
         if self.phase is not _LIVE and not self.returning:
             raise ActorStopped(self.id, self.reason)
-        self._check(envelope.message, lane)
-        dropped = self.mailbox.put(envelope, lane, in_turn=in_turn)
+        if self.accepts is not None:
+            self._check(envelope.message, lane)
+        box = self.box
+        dropped = (self.mailbox if box is None else box).put(envelope, lane, in_turn=in_turn)
         if dropped:
             self._dropped(dropped)
         elif lane is _URGENT:
@@ -162,16 +164,20 @@ class Reader(Place):
 
     def _handle(self, item: Any) -> None:
         """Handle one message by a handler that is not async."""
-        if type(item) is Envelope and not self.due(item):
-            self.handled -= 1  # it was taken, and no more
-            return
+        message = item
+        if type(item) is Envelope:
+            if (item.token is not None or item.reply is not None) and not self.due(item):
+                self.handled -= 1  # it was taken, and no more
+                return
+            message = item.message
         self.current = item
         try:
-            answer = self.actor.receive(self, item.message if type(item) is Envelope else item)
+            answer = self.actor.receive(self, message)
         except RAISED as error:
             self.crash(error)
         else:
-            self.answer(answer)
+            if type(item) is Envelope and item.reply is not None:
+                self.answer(answer)
         finally:
             self.current = NOTHING
 

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import anyio
-
 from actors.errors import InvalidOption
 from actors.parking import Backend, Parker
 
@@ -78,8 +76,7 @@ class TimerService:
         while True:
             self._parked = self._backend.parker()
             self._awake_at = self._fire_due()
-            with anyio.CancelScope(deadline=self._awake_at):
-                await self._parked.wait()
+            await self._backend.wait_until(self._parked, self._awake_at)
 
     def _fire_due(self) -> float:
         """Fire what is due; the time of the next one."""

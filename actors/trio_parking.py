@@ -7,7 +7,13 @@ from typing import Any
 
 import trio
 
-__all__ = ["TrioParker"]
+__all__ = ["TrioParker", "wait_until"]
+
+
+async def wait_until(parker: Any, deadline: float) -> None:
+    """Wait until it is unparked, or for that moment of trio's clock."""
+    with trio.move_on_at(deadline):
+        await parker.wait()
 
 
 class TrioParker:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
-from actors import DEFERRED, Context, Down, IllegalTransition, Machine, TaskFailed
+from actors import DEFERRED, Context, IllegalTransition, Machine, TaskFailed
 from actors.machine import Effect, Event
 from supervisor.effects import Bury, StartTimer
 from supervisor.ledger import Cause, Draft, Ledger
@@ -99,24 +100,25 @@ class Entity:
 
     def note(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
         """A fact about it that changes no state."""
-        return self._record(Draft(name=name, outcome="fact", cause=cause, metadata=metadata, **described))
+        clean = self._ledger.redactor.value
+        return self._record(Draft(name=name, outcome="fact", cause=cause, metadata=clean(metadata), **clean(described)))
 
     # ------------------------------------------------------------------ events
     def receive(self, ctx: Context, message: Any) -> Any:
-        envelope = ctx.envelope
-        cause = envelope.cause if envelope is not None and envelope.cause is not None else Cause()
-        if isinstance(message, TaskFailed):
+        if not isinstance(message, Event):
+            if not isinstance(message, TaskFailed):
+                return None
             _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
             message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
-        if isinstance(message, Down) or not isinstance(message, Event):
-            return None
-        reply = envelope.reply if envelope is not None else None
-        event = msgspec.structs.replace(message, at=self._ledger.clock.now())
-        self._apply(ctx, event, cause, reply)
+        envelope = ctx.envelope
+        cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)
+        event = msgspec.structs.replace(self._ledger.redactor.event(message), at=self._ledger.clock.now())
+        self._apply(ctx, event, _NO_CAUSE if cause is None else cause, reply)
         return DEFERRED
 
     def _apply(self, ctx: Context, event: Event, cause: Cause, reply: Any) -> None:
-        name = type(event).name()
+        words = _words_of(type(event))
+        name = words.name
         if self.lifecycle.stale(self.data, event):
             self._record(Draft(name=name, outcome="stale", cause=cause, event=event, reply=reply))
             return
@@ -131,6 +133,7 @@ class Entity:
             self.state_name = step.state._value_
             self._leave_state(ctx)
         self.ended = self.ended or self._ends(step.effects)
+        reason, transition_reason, abort_reason, abort_id = words.said(event) if words.fields else _NOTHING_SAID
         record = self._record(
             Draft(
                 name=name,
@@ -139,10 +142,10 @@ class Entity:
                 event=event,
                 effects=step.effects,
                 from_state=from_state,
-                reason=_reason(event),
-                transition_reason=_word(event, "transition_reason"),
-                abort_reason=_word(event, "abort_reason"),
-                abort_id=getattr(event, "abort_id", None) if "abort_id" in event.__struct_fields__ else None,
+                reason=reason,
+                transition_reason=transition_reason,
+                abort_reason=abort_reason,
+                abort_id=abort_id,
                 severity=severity_of(event, step.effects),
                 ended=self.ended,
                 reply=reply,
@@ -154,10 +157,9 @@ class Entity:
 
     def _ends(self, effects: Sequence[Effect]) -> bool:
         """True if this event ends its log."""
-        for effect in effects:
-            if isinstance(effect, Bury):
-                return True
-        return self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal
+        return Bury in map(type, effects) or (
+            self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal
+        )
 
     def _tell_end(self) -> None:
         hear, self.on_ended = self.on_ended, None
@@ -205,22 +207,44 @@ class Entity:
         return self._ledger.record(self, draft)
 
 
-def _reason(event: Event) -> str:
-    """What people ask of a record first, wherever the event keeps it."""
-    fields = event.__struct_fields__
-    for name in ("reason", "message"):
-        if name in fields and (words := getattr(event, name)):
-            return str(words)
-    return event.verdict.error if "verdict" in fields else ""  # type: ignore[attr-defined]
+_NO_CAUSE = Cause()
+_NOTHING_SAID = ("", None, None, None)
+_TELLING = ("reason", "message", "verdict", "transition_reason", "abort_reason", "abort_id")
 
 
-def _word(event: Event, name: str) -> str | None:
-    """One of the reasons that have a name, the event's own or its verdict's."""
-    fields = event.__struct_fields__
-    found: str | None = getattr(event, name) if name in fields else None
-    if found is None and "verdict" in fields:
-        found = getattr(event.verdict, name)  # type: ignore[attr-defined]
-    return found
+class _Words(NamedTuple):
+    """Where the events of one type keep what people ask of a record first; most keep nothing."""
+
+    name: str
+    fields: frozenset[str]
+
+    def said(self, event: Event) -> tuple[str, str | None, str | None, str | None]:
+        """Its reason, the reasons that have a name, and its abort."""
+        abort_id = event.abort_id if "abort_id" in self.fields else None  # type: ignore[attr-defined]
+        return (
+            self._reason(event),
+            self._named(event, "transition_reason"),
+            self._named(event, "abort_reason"),
+            abort_id,
+        )
+
+    def _reason(self, event: Event) -> str:
+        for name in ("reason", "message"):
+            if name in self.fields and (words := getattr(event, name)):
+                return str(words)
+        return event.verdict.error if "verdict" in self.fields else ""  # type: ignore[attr-defined]
+
+    def _named(self, event: Event, name: str) -> str | None:
+        """The event's own, or its verdict's."""
+        found: str | None = getattr(event, name) if name in self.fields else None
+        if found is None and "verdict" in self.fields:
+            found = getattr(event.verdict, name)  # type: ignore[attr-defined]
+        return found
+
+
+@cache
+def _words_of(kind: type[Event]) -> _Words:
+    return _Words(kind.name(), frozenset(_TELLING).intersection(kind.__struct_fields__))
 
 
 def weight(event: object) -> int:

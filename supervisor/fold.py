@@ -79,7 +79,7 @@ class KindOf:
         """True if this step ends the entity's log."""
         if self.ends_at_terminal:
             return step.state in self.machine.terminal
-        return any(type(effect) is Bury for effect in step.effects)
+        return Bury in map(type, step.effects)
 
 
 KINDS: Final[Mapping[str, KindOf]] = {name: KindOf(machine) for name, machine in MACHINES.items()}

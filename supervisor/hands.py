@@ -6,7 +6,8 @@ what ends things is always done. An effect says its own name here once, and its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import anyio
 
@@ -32,6 +33,7 @@ from supervisor.effects import (
     Tell,
     Verify,
 )
+from supervisor.entity import Entity
 from supervisor.kinds import AGENT_KIND, TURN_KIND
 from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Owed
@@ -55,7 +57,7 @@ from supervisor.logs import get_logger
 from supervisor.policy import build_prompt
 from supervisor.ports import Workspace
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortReason, CancelMode, Exit, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, CancelMode, Exit, Kind, TransitionReason, Verdict
 from supervisor.work import Link, Outcome, Work
 
 __all__ = ["CLEANUP_S", "Hands", "MakeLink"]
@@ -100,30 +102,56 @@ class Hands:
         self._workspace = workspace
         self._answered = answered
         self._no_retries = False
+        self._always: Mapping[type, Callable[[Work, str, Any, Cause], None]] = {
+            Answer: self._answer,
+            CancelSession: lambda work, entity_id, effect, cause: self._cancel_session(work, effect),
+            CancelStep: lambda work, entity_id, effect, cause: self._cancel_launch(work),
+            CancelTool: self._cancel_tool,
+            CleanUp: self._reap,
+            EndScope: self._end_scope,
+            ForceStopSession: lambda work, entity_id, effect, cause: self._kill(work, effect.reason),
+            LogFatal: self._log_fatal,
+            StorePrompt: self._store_prompt,
+            Verify: self._verify,
+        }
+        """Who performs what, also for a session that is ending."""
+        self._begun: Mapping[type, Callable[[Work, Any, Cause], None]] = {
+            BuildPrompt: self._build_prompt,
+            LaunchAgent: self._launch,
+            OpenTurn: self._open_turn,
+            PrepareWorktree: lambda work, effect, cause: self._prepare(work, cause),
+            SendPrompt: self._send_prompt,
+        }
+        """And what an ending session does not begin any more."""
 
     def perform(self, owed: Owed) -> None:
         """Do it, or begin it; nothing here waits."""
         entity = self._tree.entities.get(owed.entity_id)
         if entity is None:
             return
-        session_id = getattr(entity.data, "session_id", owed.entity_id)
-        work = self._tree.works.get(session_id)
-        match owed.effect:
-            case Tell(to=to, event=event):
-                cause = Cause(owed.seq, owed.effect_id, owed.entity_id)
-                if self._is_heard(to) and self._tree.tell(to, event, cause=cause):
-                    return  # it is settled with the record of that event
-            case Bury():
-                self._tree.bury(owed.entity_id)
-            case StartTimer() as effect:
-                if effect.name == "backoff" and work is not None:
-                    self._look_before_retry(work, Cause(owed.seq, None, owed.entity_id))
-                ctx = self._tree.system.context(owed.entity_id)
-                if ctx is not None:
-                    entity.start_timer(ctx, effect, owed.epoch, Cause(owed.seq, None, owed.entity_id))
-            case effect if work is not None:
-                self._perform_for(work, owed.entity_id, effect, Cause(owed.seq, None, owed.entity_id))
+        effect = owed.effect
+        if isinstance(effect, Tell):
+            cause = Cause(owed.seq, owed.effect_id, owed.entity_id)
+            if self._is_heard(effect.to) and self._tree.tell(effect.to, effect.event, cause=cause):
+                return  # it is settled with the record of that event
+        elif type(effect) is Bury:
+            self._tree.bury(owed.entity_id)
+        else:
+            session_id = owed.entity_id if entity.kind is Kind.SESSION else getattr(entity.data, "session_id", "")
+            work = self._tree.works.get(session_id)
+            cause = Cause(owed.seq, None, owed.entity_id)
+            if isinstance(effect, StartTimer):
+                self._set_timer(work, entity, effect, owed.epoch, cause)
+            elif work is not None:
+                self._perform_for(work, owed.entity_id, effect, cause)
         self._tree.ledger.settle(owed.effect_id)
+
+    def _set_timer(self, work: Work | None, entity: Entity, effect: StartTimer, epoch: int, cause: Cause) -> None:
+        if effect.name == "backoff" and work is not None:
+            self._look_before_retry(work, cause)
+        ctx = self._tree.system.context(entity.id)
+        if ctx is not None:
+            entity.start_timer(ctx, effect, epoch, cause)
 
     def _is_heard(self, entity_id: str) -> bool:
         """``False`` for who has ended: it may be buried before it reads its mail, and its mail settles nothing then."""
@@ -131,49 +159,28 @@ class Hands:
         return entity is not None and not entity.ended
 
     def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
-        if type(effect) in DRIVING and not work.ending:  # the first reason wins: who hurries an end is not its cause
+        kind = type(effect)
+        if kind in DRIVING and not work.ending:  # the first reason wins: who hurries an end is not its cause
             work.because = cause.seq
-        match effect:
-            case CancelSession(reason=reason, abort_id=abort_id, abort_reason=abort_reason):
-                self._cancel_session(work, reason, abort_id, abort_reason)
-            case CancelStep():
-                self._cancel_launch(work)
-            case ForceStopSession(reason=reason):
-                self._kill(work, reason)
-            case EndScope(abort_id=abort_id, now=now):
-                self._endings.begin(work, cause, abort_id, now=now)
-            case CancelTool():
-                self._cancel_tool(work, entity_id, effect, cause)
-            case Answer(request_id=request_id, outcome=outcome, error=error):
-                text = work.text if work.text_of == request_id else ""
-                self._answered(request_id, Outcome(outcome, error, text, cause.seq))
-            case LogFatal(message=message):
-                _log.error("session gave up", session=work.session_id, reason=message)
-            case CleanUp():
-                self._start(work, self._janitor, self._clean_up, work, entity_id, cause)
-            case Verify():
-                self._verify(work, entity_id, cause)
-            case StorePrompt(prompt=prompt):
-                work.transcript.write("prompt", prompt.rstrip("\n") + "\n", at=self._tree.ledger.clock.wall.time())
-            case _ if not work.ending:
-                self._begin(work, effect, cause)
+        if kind in self._always:
+            self._always[kind](work, entity_id, effect, cause)
+        elif not work.ending:
+            if kind not in self._begun:
+                raise AssertionError(f"no hand for {kind.__name__}")
+            self._begun[kind](work, effect, cause)
 
-    def _begin(self, work: Work, effect: object, cause: Cause) -> None:
-        """What an ending session does not begin any more."""
-        match effect:
-            case OpenTurn(turn_id=turn_id, request_id=request_id):
-                self._open_turn(work, turn_id, request_id, cause)
-            case PrepareWorktree():
-                self._start(work, work.session_id, self._prepare, work, cause)
-            case BuildPrompt():
-                self._build_prompt(work, cause)
-            case LaunchAgent(incarnation=incarnation, prompt=prompt):
-                self._start(work, work.session_id, self._launch, work, incarnation, prompt, cause)
-            case SendPrompt(incarnation=incarnation, turn_id=turn_id, prompt=prompt):
-                self._send_prompt(work, turn_id, incarnation, prompt)
-            case _:
-                raise AssertionError(f"no hand for {type(effect).__name__}")
+    # ------------------------------------------------------------------ words
+    def _answer(self, work: Work, entity_id: str, effect: Answer, cause: Cause) -> None:
+        text = work.text if work.text_of == effect.request_id else ""
+        self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq))
 
+    def _log_fatal(self, work: Work, entity_id: str, effect: LogFatal, cause: Cause) -> None:
+        _log.error("session gave up", session=work.session_id, reason=effect.message)
+
+    def _store_prompt(self, work: Work, entity_id: str, effect: StorePrompt, cause: Cause) -> None:
+        work.transcript.write("prompt", effect.prompt.rstrip("\n") + "\n", at=self._tree.ledger.clock.wall.time())
+
+    # ------------------------------------------------------------------ tasks
     def _start(self, work: Work, actor_id: str, fn: Callable[..., object], *args: object) -> bool:
         """Begin a task in an actor's scope; ``False`` if that has ended."""
         ctx = self._tree.system.context(actor_id)
@@ -210,13 +217,17 @@ class Hands:
             self._tree.tell(work.session_id, FatalError(message=words), cause=cause)
 
     # ------------------------------------------------------------------ a turn's way to its agent
-    def _open_turn(self, work: Work, turn_id: str, request_id: str, cause: Cause) -> None:
+    def _open_turn(self, work: Work, effect: OpenTurn, cause: Cause) -> None:
+        turn_id = effect.turn_id
         session = self._tree.entity(work.session_id)
         data = TurnData(id=turn_id, session_id=work.session_id, timeout_s=session.data.limits.turn_timeout_s)
         self._tree.birth(TURN_KIND, turn_id, parent_id=work.session_id, state=Turn.IDLE, data=data, cause=cause)
-        self._tree.tell(turn_id, TaskClaimed(request_id=request_id), cause=cause)
+        self._tree.tell(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
 
-    async def _prepare(self, work: Work, cause: Cause) -> None:
+    def _prepare(self, work: Work, cause: Cause) -> None:
+        self._start(work, work.session_id, self._have_directory, work, cause)
+
+    async def _have_directory(self, work: Work, cause: Cause) -> None:
         try:
             work.directory = await self._workspace.prepare(work.session_id, work.profile.directory)
         except OSError as error:
@@ -224,27 +235,41 @@ class Hands:
         else:
             self._tree.tell(work.session_id, WorktreeReady(path=work.directory), cause=cause)
 
-    def _build_prompt(self, work: Work, cause: Cause) -> None:
+    def _build_prompt(self, work: Work, effect: BuildPrompt, cause: Cause) -> None:
         data = self._tree.entity(work.session_id).data
         prompt = build_prompt(data.current.prompt if data.current is not None else "", data.inbox)
         self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
-    async def _launch(self, work: Work, incarnation: int, prompt: str, cause: Cause) -> None:
-        link = work.link
+    def _launch(self, work: Work, effect: LaunchAgent, cause: Cause) -> None:
+        """An agent that is idle is had at once; whoever has to wait for one, or to make one, does it in a task."""
+        link, incarnation = work.link, effect.incarnation
+        at_once = link is not None and link.turn_id is None and link.reusable
+        if link is not None and at_once and not fault.point("agent.not_reused", link.agent_id):
+            if self._is_wanted(work, incarnation):
+                self._reuse(work, link, incarnation, cause)
+        else:
+            self._start(work, work.session_id, self._launch_later, work, effect, cause, not at_once)
+
+    async def _launch_later(self, work: Work, effect: LaunchAgent, cause: Cause, may_reuse: bool) -> None:
+        link, incarnation = work.link, effect.incarnation
         if link is not None:
-            await self._settled(link)
-        data = self._tree.entity(work.session_id).data
-        if work.ending or incarnation != data.incarnation or incarnation <= data.concluded:
-            return  # the session did not wait that long
+            await self._settled(link, may_reuse)
+        if not self._is_wanted(work, incarnation):
+            return
         if link is not None and link.reusable:
             self._reuse(work, link, incarnation, cause)
         else:
-            self._have(work, incarnation, prompt, cause)
+            self._have(work, incarnation, effect.prompt, cause)
 
-    async def _settled(self, link: Link) -> None:
-        """Wait until the agent is idle or gone."""
+    def _is_wanted(self, work: Work, incarnation: int) -> bool:
+        """``False`` if the session did not wait that long."""
+        data = self._tree.entity(work.session_id).data
+        return not work.ending and incarnation == data.incarnation and incarnation > data.concluded
+
+    async def _settled(self, link: Link, may_reuse: bool) -> None:
+        """Wait until the agent is idle, if it may be that, or gone."""
         await link.free()
-        if not link.reusable or fault.point("agent.not_reused", link.agent_id):
+        if not (may_reuse and link.reusable) or fault.point("agent.not_reused", link.agent_id):
             link.finish()
             await link.ended.wait()
 
@@ -271,18 +296,18 @@ class Hands:
         self._tree.tell(work.session_id, launched, cause=cause)
         link.report_started(incarnation)
 
-    def _send_prompt(self, work: Work, turn_id: str, incarnation: int, prompt: str) -> None:
+    def _send_prompt(self, work: Work, effect: SendPrompt, cause: Cause) -> None:
         if work.link is not None:
-            work.prompted = incarnation
+            work.prompted = effect.incarnation
             current = self._tree.entity(work.session_id).data.current
             asked = current.id if current is not None else None
             work.said = work.said if asked == work.text_of else ""
             work.text_of = asked
             work.running.set()
-            work.link.give(turn_id, incarnation, prompt)
+            work.link.give(effect.turn_id, effect.incarnation, effect.prompt)
 
     # ------------------------------------------------------------------ the end of a turn
-    def _verify(self, work: Work, turn_id: str, cause: Cause) -> None:
+    def _verify(self, work: Work, turn_id: str, effect: Verify, cause: Cause) -> None:
         """All completion signals: the agent's word was judged by the link; no call may have opened since.
 
         Whether an abort came in time is decided here, without an await: a session that was told to end by now loses
@@ -298,6 +323,14 @@ class Hands:
             self._tree.tell(turn_id, TaskFailed(verdict=verdict), cause=cause)
         else:
             self._tree.tell(turn_id, TaskCompleted(), cause=cause)
+
+    def _reap(self, work: Work, turn_id: str, effect: CleanUp, cause: Cause) -> None:
+        """Most turns leave nothing behind, and need no task to clean up after them."""
+        at_work = work.link is not None and work.link.turn_id == turn_id
+        if at_work or self._tree.system.children(turn_id):
+            self._start(work, self._janitor, self._clean_up, work, turn_id, cause)
+        else:
+            self._tree.tell(turn_id, AgentReaped(), cause=cause)
 
     async def _clean_up(self, work: Work, turn_id: str, cause: Cause) -> None:
         """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
@@ -324,11 +357,14 @@ class Hands:
             link.kill(intent)
 
     # ------------------------------------------------------------------ ends
-    def _cancel_session(self, work: Work, reason: str, abort_id: str | None, abort_reason: str | None) -> None:
-        intent = _aborted(reason, abort_reason)
+    def _end_scope(self, work: Work, entity_id: str, effect: EndScope, cause: Cause) -> None:
+        self._endings.begin(work, cause, effect.abort_id, now=effect.now)
+
+    def _cancel_session(self, work: Work, effect: CancelSession) -> None:
+        intent = _aborted(effect.reason, effect.abort_reason)
         turn_id = self._tree.entity(work.session_id).data.turn_id
         if work.link is not None:
-            work.link.interrupt(turn_id, intent, abort_id)
+            work.link.interrupt(turn_id, intent, effect.abort_id)
 
     def _cancel_launch(self, work: Work) -> None:
         """An agent that is not ready yet is ended; one that is idle ends in order, with its session."""

@@ -19,11 +19,12 @@ import trio
 from actors import fault
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
-from actors.parking import Bell
+from actors.parking import Parker, current_backend
 from supervisor.effects import SupervisorEffect, encoded
 from supervisor.logs import get_logger
 from supervisor.moments import Moment
 from supervisor.ports import Append, Journal, JournalError, WallClock
+from supervisor.redaction import Redactor
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["BATCH_MAX", "Cause", "Clock", "Draft", "Ledger", "Owed", "Subject"]
@@ -69,7 +70,7 @@ class Subject(Protocol):
     epoch: int
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """What a record says, beside whom it is about. *reply* gets the record when it is durable.
 
     ``outcome`` and the words are those of :class:`LifecycleEvent`; ``ended`` marks the last record of the entity.
@@ -112,7 +113,10 @@ def loop_clock() -> Callable[[], float]:
     return trio.current_time if trio.lowlevel.in_trio_run() else asyncio.get_running_loop().time
 
 
-class _Pending(msgspec.Struct, frozen=True, gc=False):
+class _Pending(msgspec.Struct, frozen=True):
+    """A record on its way. The garbage collector looks into it, as into a :class:`Draft`: its reply leads to who waits,
+    and from there back to the ledger; a supervisor whose journal failed would never be freed."""
+
     append: Append
     owed: Sequence[Owed]
     reply: ReplyPort | None
@@ -139,15 +143,19 @@ class Ledger:
         failed: Callable[[JournalError], None],
     ) -> None:
         self.clock = clock
+        self.redactor = Redactor()
+        """What keeps secrets out; another one where agents are given some."""
         self._journal = journal
         self._perform, self._publish, self._failed = perform, publish, failed
         self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
         self._settled: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
-        self._work = Bell()
-        self._clean = Moment()
-        self._clean.set()
+        self._backend = current_backend()
+        self._parked: Parker | None = None
+        """Set while there is nothing to commit."""
+        self._clean: Moment | None = None
+        """When nothing is left to record; there is none while nothing is."""
         self.error: JournalError | None = None
 
     @property
@@ -212,13 +220,14 @@ class Ledger:
         if self.error is not None and draft.reply is not None:
             draft.reply.fail(self.error)
         self._pending.append(_Pending(append, later, draft.reply))
-        if self._clean.is_set():
+        if self._clean is None:
             self._clean = Moment()
-            self._work.ring()
+            if self._parked is not None:
+                self._parked.unpark()
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
-        if self._clean.is_set() or self.error is not None:
+        if self._clean is None or self.error is not None:
             then()
         else:
             self._then.append((self._seq, then))
@@ -241,14 +250,26 @@ class Ledger:
     async def run(self) -> None:
         """Commit, for ever."""
         while True:
-            await self._work.heard()
-            self._work.silence()
+            if not self._pending:
+                self._parked = self._backend.parker()
+                await self._parked.wait()
+                self._parked = None
             while self._pending:
                 most = 1 if fault.point("ledger.batch_of_one") else BATCH_MAX
                 batch, self._pending = self._pending[:most], self._pending[most:]
                 if not await self._commit(batch):
                     return
-            self._clean.set()
+            self._say_clean()
+
+    @property
+    def clean(self) -> bool:
+        """All that was recorded is durable, or lost with the journal."""
+        return self._clean is None
+
+    def _say_clean(self) -> None:
+        clean, self._clean = self._clean, None
+        if clean is not None:
+            clean.set()
 
     async def _commit(self, batch: list[_Pending]) -> bool:
         try:
@@ -262,23 +283,25 @@ class Ledger:
 
     def _release(self, one: _Pending) -> None:
         """The record is durable: tell of it, and let its effects happen. A fault in one of them is that one's alone."""
-        self._durable_seq = one.append.record.seq
-        self._publish(one.append.record)
+        record = one.append.record
+        self._durable_seq = record.seq
+        self._publish(record)
         if one.reply is not None:
-            one.reply.resolve(one.append.record)
+            one.reply.resolve(record)
         for owed in one.owed:
             try:
                 self._perform(owed)
             except Exception as error:
                 _log.error("an effect failed", entity=owed.entity_id, effect=type(owed.effect).__name__, exc_info=error)
-        self._call_waiting(one.append.record.seq)
+        if self._then:
+            self._call_waiting(record.seq)
 
     def _give_up(self, error: JournalError, batch: list[_Pending]) -> None:
         self.error = error
         for one in [*batch, *self._pending]:
             if one.reply is not None:
                 one.reply.fail(error)
-        self._clean.set()
+        self._say_clean()
         self._call_waiting(self._seq)
         self._failed(error)
 
@@ -296,7 +319,7 @@ class Ledger:
 
     async def close(self) -> None:
         """Wait until nothing is left to record, and settle what was performed since."""
-        while self.error is None and not self._clean.is_set():
+        while self.error is None and self._clean is not None:
             await self._clean.wait()
         settled, self._settled = self._settled, []
         if self.error is None and settled:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import anyio
-
 from actors import ActorStopped, Context, Lane
 from actors.machine import Event
 from supervisor.abort import PlannedProcess, ProcessFate
@@ -27,6 +25,7 @@ from supervisor.lifecycles.events import (
     ToolStarted,
     VerifyRequested,
 )
+from supervisor.moments import Moment
 from supervisor.policy import judge
 from supervisor.ports import (
     ProcessReport,
@@ -80,7 +79,7 @@ class LinkBase:
         self.tree = tree
         self.work = work
         self.agent_id = agent_id
-        self.ended = anyio.Event()
+        self.ended = Moment()
         self.is_ready = False
         self.turn_id: str | None = None
         self._incarnation = incarnation
@@ -93,7 +92,7 @@ class LinkBase:
         self._assigned = False
         self._concluded: str | None = None
         self._refused: list[str] = []
-        self._freed = anyio.Event()
+        self._freed = Moment()
         self._calls: dict[str, str] = {}
         self._named: dict[str, str] = {}
         """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
@@ -156,7 +155,7 @@ class LinkBase:
         if turn_id in self._refused:
             return False
         self.turn_id, self._incarnation = turn_id, incarnation
-        self._freed = anyio.Event()
+        self._freed = Moment()
         self._intent = self._intent if self._dying else None
         self._abort_id = None
         self._calls.clear()

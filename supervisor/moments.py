@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import anyio
+from actors.parking import new_parker
 
 __all__ = ["Moment", "first_of"]
 
@@ -53,11 +53,11 @@ class Moment:
 
 async def first_of(*moments: Moment) -> None:
     """Wait until one of *moments* has come."""
-    come = anyio.Event()
+    parker = new_parker()
     for moment in moments:
-        moment.then(come.set)
+        moment.then(parker.unpark)
     try:
-        await come.wait()
+        await parker.wait()
     finally:
         for moment in moments:
-            moment.forget(come.set)
+            moment.forget(parker.unpark)

@@ -12,7 +12,8 @@ __all__ = ["Nodes"]
 
 
 class Nodes(Mapping[str, TreeNode]):
-    """The nodes by their ids. What is not asked for is not made. Who is ending has ended, but for one to *hurry* it."""
+    """The nodes by their ids. What is not asked for is not made. Who is ending has ended, but for one to *hurry* it, as
+    long as anything of it is left to hurry."""
 
     def __init__(self, works: Mapping[str, Work], entities: Mapping[str, Entity], *, hurry: bool) -> None:
         self._works = works
@@ -46,9 +47,12 @@ class Nodes(Mapping[str, TreeNode]):
             started_by=work.started_by,
             policy=work.policy,
             mode=work.mode,
-            ended=over or ((work.told or work.ending) and not self._hurry),
+            ended=over or self._ending(work),
             processes=work.link.processes() if work.link is not None else (),
         )
+
+    def _ending(self, work: Work) -> bool:
+        return (work.told or work.ending) and (work.over.is_set() or not self._hurry)
 
     def _call(self, node_id: str) -> TreeNode:
         """An open call. One whose work is over has ended, though its record may still be on its way; one whose session
@@ -60,12 +64,11 @@ class Nodes(Mapping[str, TreeNode]):
         if work is None or call is None or turn_id not in work.turns:
             raise KeyError(node_id)
         link = work.link
-        ending = (work.told or work.ending) and not self._hurry
         return TreeNode(
             id=node_id,
             kind="tool",
             parent=work.session_id,
-            ended=ending or link is None or link.has_returned(turn_id, call.call_id),
+            ended=self._ending(work) or link is None or link.has_returned(turn_id, call.call_id),
             processes=tuple(one for one in link.processes() if one.owner == node_id) if link is not None else (),
         )
 

@@ -14,6 +14,7 @@ import anyio
 from actors import ActorStopped
 from actors.parking import Bell
 from supervisor.abort import PlannedProcess
+from supervisor.bounds import bounded
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -23,6 +24,7 @@ from supervisor.lifecycles.events import (
     CompactNeeded,
 )
 from supervisor.link import Delegate, LinkBase
+from supervisor.moments import Moment
 from supervisor.policy import abort_reason_of
 from supervisor.ports import (
     ChildAsked,
@@ -54,6 +56,8 @@ from supervisor.work import Outcome, Work
 
 __all__ = ["MUTE_S", "ProcessLink"]
 
+_WRITTEN = (Send, CloseInput, Signal)
+"""What a codec has for the program; the rest is what the program said."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
 
@@ -86,11 +90,13 @@ class ProcessLink(LinkBase):
         self._to_write = Bell()
         self._to_hear = Bell()
         self._heard = Bell()
-        self._unheard = 0
-        self._compacting = False
-        self._given = anyio.Event()
+        self._hearing = False
+        """Somebody deals with a word now."""
+        self._compacting: str | None = None
+        """The turn whose compaction is under way: however many begin, it is over when one of them is."""
+        self._given = Moment()
         self._complaint = ""
-        self._complained = anyio.Event()
+        self._complained = Moment()
 
     # ------------------------------------------------------------------ commands: never wait
     @property
@@ -132,14 +138,18 @@ class ProcessLink(LinkBase):
 
     def _put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the writer, what the agent said to the listener."""
+        self._sort(outs)
+        if self._said:
+            self._to_hear.ring()
+
+    def _sort(self, outs: Iterable[Out]) -> None:
+        """The same, where what was said is then heard by whoever calls this."""
         for out in outs:
-            if isinstance(out, Send | CloseInput | Signal):
+            if isinstance(out, _WRITTEN):
                 self._writes.append(out)
                 self._to_write.ring()
             else:
-                self._said.append(out)
-                self._unheard += 1
-                self._to_hear.ring()
+                self._said.append(bounded(out))
 
     # ------------------------------------------------------------------ the process
     async def run(self) -> None:
@@ -195,15 +205,15 @@ class ProcessLink(LinkBase):
             await process.wait_ended()
             self._gone = True
             await self._complained.wait()
-            self._put(self._codec.exited(status))
-            await self._all_heard()
+            self._sort(self._codec.exited(status))
+            await self._hear_all()
             self._conclude("error", "", status)
             group.cancel_scope.cancel()
 
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
-            self._put(self._codec.feed(data))
-            await self._all_heard()
+            self._sort(self._codec.feed(data))
+            await self._hear_all()
         self._put(self._codec.feed(b""))
 
     async def _exit(self, process: Process) -> int | None:
@@ -240,19 +250,25 @@ class ProcessLink(LinkBase):
 
     # ------------------------------------------------------------------ what it says
     async def _listen(self) -> None:
+        """What comes while nobody reads: answers, the words of terminals and of child sessions."""
         while True:
             await self._to_hear.heard()
             self._to_hear.silence()
-            while self._said:
-                await self._hear(self._said.popleft())
-                self._unheard -= 1
-            self._heard.ring()
+            await self._hear_all()
 
-    async def _all_heard(self) -> None:
-        """Wait until everything said so far has been dealt with: an agent is not read faster than it is understood."""
-        while self._unheard:
+    async def _hear_all(self) -> None:
+        """Deal with everything said so far, in order, one word at a time, whoever is at it: an agent is not read faster
+        than it is understood."""
+        while self._hearing:
             self._heard.silence()
             await self._heard.heard()
+        self._hearing = True
+        try:
+            while self._said:
+                await self._hear(self._said.popleft())
+        finally:
+            self._hearing = False
+            self._heard.ring()
 
     async def _hear(self, out: Out) -> None:
         match out:
@@ -293,10 +309,12 @@ class ProcessLink(LinkBase):
             self.tree.note(self.turn_id, name, self._cause, metadata)
 
     async def _compact(self, compaction: Compaction) -> None:
-        if self.turn_id is None:
+        turn_id = self.turn_id
+        if turn_id is None:
             return
         if compaction.active:
-            self._compacting = await self._post(self.turn_id, CompactNeeded()) is not None
+            if self._compacting != turn_id and await self._post(turn_id, CompactNeeded()) is not None:
+                self._compacting = turn_id
         elif compaction.failed:
             failed = Verdict(
                 exit=Exit.ERROR,
@@ -304,10 +322,10 @@ class ProcessLink(LinkBase):
                 transition_reason=TransitionReason.COMPACTION_FAILED,
                 abort_reason=AbortReason.COMPACT_FAILURE,
             )
-            self.interrupt(self.turn_id, failed, None)
-        elif self._compacting:
-            self._compacting = False
-            await self._post(self.turn_id, CompactionCompleted())
+            self.interrupt(turn_id, failed, None)
+        elif self._compacting == turn_id:
+            self._compacting = None
+            await self._post(turn_id, CompactionCompleted())
 
     async def _turn_ended(self, stop: str, error: str) -> None:
         await self._compact(Compaction(active=False))

@@ -40,11 +40,12 @@ from supervisor.ledger import Cause, Clock, Ledger, Owed
 from supervisor.lifecycles.events import FatalError, MessageReceived, OperatorStop, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
-from supervisor.logs import get_logger
+from supervisor.logs import conceal, get_logger
 from supervisor.moments import Moment, first_of
 from supervisor.parts import Parts
-from supervisor.ports import EntityRow, JournalError
+from supervisor.ports import EntityRow, JournalError, TranscriptSink
 from supervisor.projection import Inspected
+from supervisor.redaction import Redactor, Unbroken
 from supervisor.subscriptions import Subscriptions
 from supervisor.tree import END_S, Tree
 from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent
@@ -61,6 +62,31 @@ ID_MAX = 200
 HOST = Cause(actor="host")
 
 
+class _CleanTranscript:
+    """A transcript without secrets. Whoever speaks next ends what the one before has left open."""
+
+    def __init__(self, sink: TranscriptSink, ledger: Ledger) -> None:
+        self._sink, self._ledger = sink, ledger
+        self._source, self._at = "", 0.0
+        self._stream = Unbroken(ledger.redactor)
+
+    def write(self, source: str, text: str, *, at: float) -> None:
+        if source != self._source:
+            self._end()
+            self._source, self._stream = source, Unbroken(self._ledger.redactor)
+        self._at = at
+        if clean := self._stream.feed(text):
+            self._sink.write(source, clean, at=at)
+
+    def _end(self) -> None:
+        if rest := self._stream.end():
+            self._sink.write(self._source, rest, at=self._at)
+
+    def close(self) -> None:
+        self._end()
+        self._sink.close()
+
+
 class Supervisor:
     """A running supervisor. Made by :func:`open_supervisor`; not for use from other threads."""
 
@@ -74,10 +100,8 @@ class Supervisor:
         taken: set[str],
         from_s: float,
     ) -> None:
-        self.settings = settings
         self.journal = journal = parts.journal
         self._system = system
-        self._agents = dict(agents)
         self._transcript_of = parts.transcript_of
         self._taken = taken
         self._numbers: dict[str, int] = {}
@@ -98,6 +122,8 @@ class Supervisor:
             publish=self.subscriptions.publish,
             failed=self._journal_failed,
         )
+        self._environments: list[Mapping[str, str]] = []
+        self.configure(agents, settings)
         self.tree = Tree(system, self.ledger)
         self._aborts = Aborts(self.tree, journal, self._ended)
         endings = Endings(self.tree, JANITOR)
@@ -105,6 +131,13 @@ class Supervisor:
         self._hands = Hands(self.tree, JANITOR, endings, make_link, parts.workspace, self._answered)
         system.spawn(endings, JANITOR, shutdown_s=END_S)
         system.on_event = self._kernel_event
+
+    def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
+        """Other agents and settings for every session that starts from now on. Secrets of the former stay secrets."""
+        self._agents, self.settings = dict(agents), settings
+        self._environments += [profile.env for profile in agents.values()]
+        self.ledger.redactor = Redactor(self._environments)
+        conceal(self._environments)
 
     # ------------------------------------------------------------------ sessions
     async def start_session(
@@ -191,7 +224,7 @@ class Supervisor:
             profile=profile,
             policy=policy or inherited,
             started_by=started_by,
-            transcript=self._transcript_of(session_id),
+            transcript=_CleanTranscript(self._transcript_of(session_id), self.ledger),
             mode=mode,
         )
         self.tree.admit(work)
@@ -479,6 +512,22 @@ class Supervisor:
         """True while somebody waits for an answer, or a message has a turn that nobody waits for."""
         sessions = (self.tree.entities.get(session_id) for session_id in self.tree.works)
         return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
+
+    def under_way(self) -> int:
+        """How many requests are not answered yet."""
+        return len(self._waiting)
+
+    async def answer_or_stop(self) -> None:
+        """Wait until somebody is answered, or everything is to stop now."""
+        await any_of(self._answer_given, self.stop_now)
+
+    async def heartbeat(self, *, timeout_s: float) -> None:
+        """Wait until an actor has handled a message: then the loop and the kernel's dispatcher are alive.
+
+        Raises:
+            AskTimeout: not within *timeout_s*.
+        """
+        await self._system.stats(JANITOR, timeout_s=timeout_s)
 
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""

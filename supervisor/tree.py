@@ -165,7 +165,8 @@ class Tree:
     def end(self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> Joined:
         """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
 
-        The first one who says so is heard; after that only who wants it at once. Every further abort is recorded.
+        The first one who says so is heard; after that only who wants it at once, while anything of it is left to end.
+        Every further abort is recorded.
         """
         work, entity = self.works.get(session_id), self.entities.get(session_id)
         if work is None or entity is None or entity.ended:
@@ -176,7 +177,7 @@ class Tree:
             work.told, work.told_by = True, cause.seq
             self.tell(session_id, stop, cause=cause)
             return joined
-        if stop.now and not work.hurried:
+        if stop.now and not work.hurried and not work.over.is_set():
             self.tell(session_id, stop, cause=cause)
         elif before is not None and not same_abort(before, stop.abort_id):
             self._note_joined(work, before, stop, cause)

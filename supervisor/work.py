@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
-import anyio
 import msgspec
 
 from actors import ActorStopped, Context
@@ -72,7 +71,7 @@ class Link(Protocol):
 
     agent_id: str
     turn_id: str | None
-    ended: anyio.Event
+    ended: Moment
     is_ready: bool
 
     @property

@@ -144,6 +144,36 @@ async def test_an_abort_of_what_is_ending_joins_it(tmp_path: Path) -> None:
     assert (joined.reason, joined.metadata["first_reason"]) == ("second", "first")
 
 
+async def test_an_abort_at_once_has_nothing_to_hurry_where_nothing_runs_any_more(tmp_path: Path) -> None:
+    """A session of which only records are left to write was ended by the first abort, and both answers say so."""
+
+    def journal(store: MemoryStore) -> FrozenJournal:
+        return FrozenJournal(store, freeze_at="OperatorStop")
+
+    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
+        disk = run.sup.journal
+        assert isinstance(disk, FrozenJournal)
+        session = await run.sup.start_session("s", agent=sleeper)
+        ask(group, session, "go")
+        await until(run.sup, "SessionStarted", "s")
+        receipts: list[Receipt] = []
+
+        async def abort(reason: str, now: bool) -> None:
+            receipts.append(await run.sup.abort("s", SESSION, reason=reason, now=now))
+
+        group.start_soon(abort, "first", False)
+        await disk.frozen.wait()
+        while not run.sup.tree.works["s"].over.is_set():
+            await anyio.lowlevel.checkpoint()
+        group.start_soon(abort, "second", True)
+        while not run.sup.tree.works["s"].asked.later:  # type: ignore[union-attr]
+            await anyio.lowlevel.checkpoint()
+        disk.thaw.set()
+    by_answer = {one.already_ended: one for one in receipts}
+    assert (by_answer[True].nodes, by_answer[True].joined) == ((), by_answer[False].abort_id)
+    assert [one.reason for one in run.events("s") if one.event in ("AbortRecord", "AbortJoined")] == ["first", "second"]
+
+
 async def test_a_child_asked_for_by_an_aborted_call_is_refused(tmp_path: Path) -> None:
     """A delegation in flight while its call is aborted: no child is born, and the agent hears of it."""
     seen: list[object] = []

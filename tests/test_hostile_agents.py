@@ -5,6 +5,7 @@ Beside each of them a neighbour works at the same time; it must complete. Afterw
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,6 +220,36 @@ async def test_compaction_is_followed(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@compact\n@usage 5\n@say fit again")).outcome == "completed"
     assert path_of(run.events(), "s:t1")[3:6] == ["RUNNING", "COMPACTING", "RUNNING"]
+
+
+FORGETFUL = """
+import json, sys
+def tell(**message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def compacts(name):
+    update = {"sessionUpdate": "compaction_update", "compactionId": name, "status": "in_progress"}
+    tell(method="session/update", params={"sessionId": "one", "update": update})
+RESULTS = {
+    "initialize": {"protocolVersion": 1, "agentCapabilities": {}},
+    "session/new": {"sessionId": "one"},
+    "session/prompt": {"stopReason": "end_turn"},
+}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "session/prompt":
+        compacts("k"), compacts("m")
+    tell(id=asked["id"], result=RESULTS[asked["method"]])
+"""
+"""An agent that begins two compactions, and says of neither that it is over."""
+
+
+async def test_compactions_that_are_never_over_end_with_their_turn(tmp_path: Path) -> None:
+    """However many an agent begins: the turn's end is the end of them, and the turn completes."""
+    agents = {"forgetful": AgentConfig(adapter="acp", command=(sys.executable, "-c", FORGETFUL))}
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="forgetful")
+        assert (await session.run("remember")).outcome == "completed"
+    path = ["RUNNING", "COMPACTING", "RUNNING", "VERIFYING", "COMPLETING", "REAPED"]
+    assert path_of(run.events(), "s:t1")[3:] == path
 
 
 async def test_the_environment_is_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

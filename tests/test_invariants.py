@@ -349,6 +349,37 @@ def call_aborted_by_nobody(log: Log) -> None:
     log.tell("s:t1", "tool_completed", call_id="c1", outcome="aborted", abort_id="abort-7", cause_id=1)
 
 
+@breaks("one_answer")
+def call_goes_on_after_the_abort_of_all_calls(log: Log) -> None:
+    log.running("s")
+    log.call("s:t1", 1)
+    log.abort("s", "s", "tool")
+    log.tell("s:t1", "tool_completed", call_id="c1", outcome="completed", monotonic_s=103.0)
+
+
+def test_a_call_may_return_just_as_all_calls_are_aborted() -> None:
+    """Its result is on its way then: it was not aborted, and does not say so."""
+    log = Log()
+    log.running("s")
+    log.call("s:t1", 1)
+    log.abort("s", "s", "tool")
+    log.tell("s:t1", "tool_completed", call_id="c1", outcome="completed")
+    assert violations(log.records, quiescent=False) == []
+
+
+def test_a_call_that_is_aborted_by_two_names_has_the_result_of_both() -> None:
+    """By its own, and as one of all calls of its session: it ends by the first, and the second finds it so."""
+    for targets in (("s:t1:c1", "s"), ("s", "s:t1:c1")):
+        log = Log()
+        log.running("s")
+        log.call("s:t1", 1)
+        first, _ = (log.abort("s" if one == "s" else "s:t1", one, "tool") for one in targets)
+        log.tell(
+            "s:t1", "tool_completed", call_id="c1", outcome="aborted", abort_id=first, cause_id=len(log.records) - 1
+        )
+        assert "tool_stays_tool" not in names(log.records)
+
+
 def test_who_joins_an_end_needs_no_record_of_its_own() -> None:
     """An abort of what is ending is answered by that end: its id is named by whoever said it, and by nobody else."""
     log = Log()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("actors.machine", "actors.views", "actors.errors", "actors.backoff", "actors.restart", "actors.fault"),
     ("actors",),
-    ("supervisor.vocabulary", "supervisor.effects", "supervisor.logs"),
+    ("supervisor.vocabulary", "supervisor.effects", "supervisor.redaction", "supervisor.logs"),
     ("supervisor.lifecycles",),
     (
         "supervisor.abort",
@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "supervisor.ports",
         "supervisor.parts",
+        "supervisor.bounds",
         "supervisor.ledger",
         "supervisor.entity",
         "supervisor.hands",
@@ -67,7 +68,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.plan_runner",
     ),
     ("supervisor.simulation",),
-    ("supervisor.app", "supervisor.demo", "supervisor.__main__"),
+    ("supervisor.attending", "supervisor.app", "supervisor.demo", "supervisor.__main__"),
 )
 """Lowest first; a prefix stands for itself and everything below it, the longest prefix wins. ``supervisor`` itself,
 which only re-exports, is in the last one."""

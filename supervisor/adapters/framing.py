@@ -33,6 +33,8 @@ class Lines:
         """The lines that *data* completes, without their newlines; what is wrong with one stands in its place."""
         found: list[str | Malformed] = []
         start = 0
+        if not self.unfinished and data.endswith(b"\n") and len(data) <= self._limit_bytes:
+            return [_decoded(line) for line in data[:-1].split(b"\n")]
         while (end := data.find(b"\n", start)) >= 0:
             found += self._hold(data[start:end])
             found += self._complete()
@@ -62,8 +64,12 @@ class Lines:
             return []
         line = bytes(self._held)
         self._held.clear()
-        try:
-            return [line.decode()]
-        except UnicodeDecodeError as error:
-            bad = f"byte 0x{line[error.start]:02x} at position {error.start}"
-            return [Malformed(f"the agent wrote a line that is not UTF-8: {bad} ({error.reason})")]
+        return [_decoded(line)]
+
+
+def _decoded(line: bytes) -> str | Malformed:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        bad = f"byte 0x{line[error.start]:02x} at position {error.start}"
+        return Malformed(f"the agent wrote a line that is not UTF-8: {bad} ({error.reason})")

@@ -17,6 +17,7 @@ from actors.parking import RAISED, as_error, is_cancellation
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.link import Delegate, LinkBase
+from supervisor.moments import Moment
 from supervisor.tree import Tree
 from supervisor.vocabulary import CancelMode, ToolOutcome, Verdict
 from supervisor.work import AgentFunction, Outcome, Work
@@ -42,8 +43,8 @@ class _Call:
     """
 
     def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.settled = anyio.Event()
+        self.done = Moment()
+        self.settled = Moment()
         self.value: Any = None
         self.error: Exception | None = None
         self.finished = False
@@ -117,7 +118,7 @@ class FunctionLink(LinkBase):
         super().__init__(tree, work, agent_id, incarnation)
         self._function = function
         self._delegate = delegate
-        self._stop = anyio.Event()
+        self._stop = Moment()
         self._scope: anyio.CancelScope | None = None
         self._made = 0
         self._results: dict[str, _Call] = {}
@@ -236,6 +237,8 @@ class FunctionLink(LinkBase):
     async def _returned(self, call: _Call) -> None:
         """Wait for the result. A tool that was aborted may clean up, but not keep the agent from going on."""
         await call.settled.wait()
+        if call.done.is_set():
+            return
         with anyio.move_on_after(self.work.policy.ladder.cancel_s):
             await call.done.wait()
 

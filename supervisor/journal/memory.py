@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from supervisor.journal.schema import check_generation, effect_rows, folded
+from supervisor.journal.schema import check_generation, folded
 from supervisor.ports import Append, EntityRow, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
@@ -57,25 +57,28 @@ class MemoryStore:
     def write(self, batch: Sequence[Append]) -> None:
         """All of *batch*, or an exception and none of it."""
         entities = folded(self.entities, self.last_seq, batch)
-        records = [(one.record, _encode(one.record)) for one in batch]
+        records = [_encode(one.record) for one in batch]
         owed = self._new_effects(batch)
-        for record, encoded in records:
-            self.log.add(record.seq, encoded)
-            log = self.logs.get(record.entity_id)
-            if log is None:
-                log = self.logs[record.entity_id] = _Log()
-            log.add(record.seq, encoded)
         self.entities.update(entities)
         self.effects.update(owed)  # in place: `|=` with another's keys would make a new set of all of them
         self.owed.update(owed)
-        self.settle(name for one in batch for name in one.settled)
+        for one, encoded in zip(batch, records, strict=True):
+            record = one.record
+            log = self.logs.get(record.entity_id)
+            if log is None:
+                log = self.logs[record.entity_id] = _Log()
+            self.log.add(record.seq, encoded)
+            log.add(record.seq, encoded)
+            for name in one.settled:
+                self.owed.pop(name, None)
 
     def _new_effects(self, batch: Sequence[Append]) -> dict[str, tuple[str, str, bytes]]:
         owed: dict[str, tuple[str, str, bytes]] = {}
-        for name, entity_id, _, payload in effect_rows(batch):
-            if name in self.effects or name in owed:
-                raise JournalError(f"effect {name} is already in the journal; nothing was written")
-            owed[name] = (name, entity_id, payload)
+        for one in batch:
+            for name, payload in one.owed:
+                if name in self.effects or name in owed:
+                    raise JournalError(f"effect {name} is already in the journal; nothing was written")
+                owed[name] = (name, one.record.entity_id, payload)
         return owed
 
     def settle(self, effect_ids: Iterable[str]) -> None:

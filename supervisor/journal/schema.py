@@ -108,23 +108,24 @@ def folded(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]
     for one in batch:
         record = one.record
         before = after.get(record.entity_id) or rows.get(record.entity_id)
-        _check_order(record, before.entity_seq if before else 0, last_seq)
+        entity_seq = before.entity_seq if before else 0
+        if record.entity_seq != entity_seq + 1 or record.seq <= last_seq:
+            raise _out_of_order(record, entity_seq, last_seq)
         last_seq = record.seq
         after[record.entity_id] = _advanced(before, one)
     return after
 
 
-def _check_order(record: LifecycleEvent, entity_seq: int, last_seq: int) -> None:
+def _out_of_order(record: LifecycleEvent, entity_seq: int, last_seq: int) -> Fenced:
     who = f"{record.entity_type} {record.entity_id}"
     if record.entity_seq != entity_seq + 1:
-        raise Fenced(
+        return Fenced(
             f"{who}: expected entity_seq {entity_seq + 1}, found {record.entity_seq}; nothing was written, read its log"
             " again"
         )
-    if record.seq <= last_seq:
-        raise Fenced(
-            f"{who}: expected a seq above {last_seq}, found {record.seq}; nothing was written, read last_seq again"
-        )
+    return Fenced(
+        f"{who}: expected a seq above {last_seq}, found {record.seq}; nothing was written, read last_seq again"
+    )
 
 
 def _advanced(before: EntityRow | None, one: Append) -> EntityRow:

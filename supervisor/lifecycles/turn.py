@@ -88,13 +88,15 @@ def call_of(data: TurnData, call_id: str) -> Call | None:
 
 
 def stale(data: TurnData, event: Event) -> bool:
-    """A second result of a call, a repeated phase, or a word on the outcome of what is already settled."""
+    """A second result of a call, a repeated phase, or, once the turn is settled, a word on its outcome or a wait for
+    its calls."""
     if isinstance(event, ToolCompleted):
         return call_of(data, event.call_id) is None
     if isinstance(event, AgentSpawned):
         seen = event.phase in (data.phase, "launched") or data.phase == "settled"
         return event.incarnation == data.incarnation and seen
-    return isinstance(event, TaskFailed | VerifyRequested) and data.verdict is not None and data.phase == "settled"
+    settled = data.verdict is not None and data.phase == "settled"
+    return settled and isinstance(event, TaskFailed | VerifyRequested | BoundaryAwaited)
 
 
 def launched(data: TurnData, event: AgentSpawned) -> bool:
@@ -258,9 +260,9 @@ TURN: Machine[Turn, TurnData] = Machine(
         rule(BoundaryAwaited, [T.RUNNING, T.COMPACTING], None, do=[reach_boundary], extension=BOUNDARY),
         rule(
             BoundaryAwaited,
-            [T.VERIFYING, T.COMPLETING, T.FAILED, T.REAPED],
+            T.VERIFYING,
             None,
-            extension="the turn ended before its calls did: the message goes with the next one",
+            extension="its calls are over, and so is its work: the message goes with the next turn",
         ),
     ],
 )
