@@ -19,16 +19,18 @@ __all__ = ["EDGES", "Aborting"]
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
 """The policy edges that an abort may cross."""
 """The names of the policy edges."""
+RETURN_S: Final = 1.0
+"""How long the result of a call that has returned may be on its way to its turn; it waits for nothing."""
 _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.value})
 
 
 class _Abort:
     """One abort: its target's session and that one's parent when it was asked for, and the edges it has crossed."""
 
-    __slots__ = ("above", "branches", "edges", "heard", "hits", "records", "scope", "seq", "session", "target")
+    __slots__ = ("above", "at", "branches", "edges", "heard", "hits", "records", "scope", "seq", "session", "target")
 
     def __init__(self, record: LifecycleEvent, session: SessionBook | None) -> None:
-        self.seq = record.seq
+        self.seq, self.at = record.seq, record.monotonic_s
         self.scope = str(record.metadata.get("scope"))
         self.target = str(record.metadata.get("target"))
         self.session = session
@@ -120,7 +122,7 @@ class Aborting:
                 named = [
                     call for call, number in turn.open.items() if abort.target in (book.id, f"{turn.id}:c{number}")
                 ]
-                turn.aborted.update(dict.fromkeys(named, abort_id))
+                turn.aborted.update({call: (*turn.aborted.get(call, ()), abort_id) for call in named})
 
     def _cross(self, record: LifecycleEvent, book: Book) -> None:
         told, abort = record.metadata, self._aborts.get(str(record.abort_id))
@@ -165,10 +167,13 @@ class Aborting:
         if record.abort_id is not None and record.abort_id not in self._aborts:
             self._unknown(record, book)
         assert isinstance(book, TurnBook)
-        named = book.aborted.pop(str(record.metadata.get("call_id")), None)
-        abort = self._aborts.get(named) if named is not None else None
-        if abort is not None and record.metadata.get("outcome") in _ABANDONED:
-            abort.hits += 1
+        for abort_id in book.aborted.pop(str(record.metadata.get("call_id")), ()):
+            abort = self._aborts[abort_id]
+            after_s = record.monotonic_s - abort.at
+            if record.metadata.get("outcome") in _ABANDONED:
+                abort.hits += 1
+            elif after_s > RETURN_S:
+                self._say("one_answer", book.id, f"a call of it returns {after_s:g} s after its abort {abort_id}")
 
     def _reached(self, record: LifecycleEvent, book: Book, session: Book) -> None:
         abort = self._aborts.get(str(record.abort_id))

@@ -118,8 +118,8 @@ class TurnBook(Book):
         self.numbers: set[int] = set()
         self.begun: dict[int, int] = {}
         """The numbers of its calls by the records that began them."""
-        self.aborted: dict[str, str] = {}
-        """Open calls that an abort names: by which one."""
+        self.aborted: dict[str, tuple[str, ...]] = {}
+        """Open calls that aborts name: by which ones."""
         self.verified = 0
         """The record of the agent's word that the work is done."""
         self.completed = False

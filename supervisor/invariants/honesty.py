@@ -108,7 +108,8 @@ class Honesty:
         """What becomes of a session that works is the word of its turn."""
         if record.from_status != "Running":
             return
-        turn = self._books.get(self._whose[record.cause_id]) if record.cause_id else None
+        cause = record.cause_id if record.cause_id is not None and 0 < record.cause_id < record.seq else 0
+        turn = self._books.get(self._whose[cause])
         if not (isinstance(turn, TurnBook) and turn.parent is book):
             self._say("honest_ends", book.id, "stops to work without a word of its turn")
         elif record.to_status == "SessionComplete" and turn.verified != record.cause_id:

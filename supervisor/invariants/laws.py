@@ -1,6 +1,6 @@
 """The laws by name, one sentence each, and what a breach of one looks like.
 
-The first twenty are the runtime's own, then the order of time, then the fourteen of the specification of jobs,
+The first twenty are the runtime's own, then two of time, the kernel's, then the fourteen of the specification of jobs,
 workstreams and workers. ``WORLD`` names those that records alone cannot show.
 """
 
@@ -60,6 +60,9 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         " (checked by the simulator's oracle).",
         "released": "What the dead held is free within the lease and a bound (nothing holds a lease yet).",
         "monotonic": "The monotonic time of an entity's records never goes back.",
+        "punctual": "A timer rings at its instant, and an end takes what its rungs take (checked by the simulator's"
+        " oracle, where time is virtual).",
+        "kernel": "The actor kernel keeps what docs/kernel.md says of it (checked by the simulator's drills).",
         "single_active_state": "A job is in exactly one state at any time.",
         "monotonic_progress": "A job, workstream or worker does not leave a terminal state.",
         "worker_assignment": "Only running jobs have a worker.",
@@ -85,6 +88,8 @@ WORLD: Final = frozenset(
         "durable",
         "bounded",
         "released",
+        "punctual",
+        "kernel",
         "archive_preservation",
         "health_monitoring",
     }

@@ -20,7 +20,7 @@ WIRED: Final = ("session", "turn", "agent", "task")
 """The machines that the runtime runs; nothing runs the others yet."""
 
 _NOBODY: Final = "nothing plans, splits, blocks, approves, retries or recovers tasks yet: a plan runs each of them once"
-_NO_CALL: Final = "no call is open there: a session is there before its turn's agent is ready, or after its turn"
+_KEPT: Final = "who waits for a boundary keeps its message until its incarnation is over; what comes later is stale"
 
 UNREACHABLE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -52,7 +52,8 @@ UNREACHABLE: Final[Mapping[str, str]] = {
         _NOBODY,
     ),
     "turn: VERIFYING compact_needed RUNNING": "the links begin no compaction after the end of a turn",
-    "abort: tool in Initializing": _NO_CALL,
+    "turn: COMPACTING verify_requested RUNNING": "a link tells the end of a compaction before that of its turn",
+    "session: Running BoundaryReached Running": _KEPT,
     "session: Initializing TurnReaped Initializing": "nothing fails a turn before its session has a worktree",
 }
 """What no run can reach today, and why."""
@@ -62,13 +63,20 @@ class Coverage:
     """Counts of what was reached, by name."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+        """In the parts of a name: a text is made of them once, and not for each record."""
         self._states: dict[str, str] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By name, in the order in which they were reached first."""
+        return {" ".join(parts): count for parts, count in self._counts.items()}
 
     def record(self, record: LifecycleEvent) -> None:
         """Take in a durable record."""
         if record.outcome == "transition":
-            self._count(f"{record.entity_type}: {record.from_status} {record.event} {record.to_status}")
+            parts = (f"{record.entity_type}:", record.from_status, record.event, record.to_status)
+            self._counts[parts] = self._counts.get(parts, 0) + 1
             if record.entity_type == "session":
                 self._states[record.entity_id] = record.to_status
         elif record.outcome == "born" and record.entity_type == "session":
@@ -81,15 +89,14 @@ class Coverage:
         session_id = record.entity_id.partition(":")[0]
         state = self._states.get(session_id)
         if state is not None:
-            self._count(f"abort: {record.metadata.get('scope')} in {state}")
-
-    def _count(self, name: str) -> None:
-        self.counts[name] = self.counts.get(name, 0) + 1
+            parts = ("abort:", str(record.metadata.get("scope")), "in", state)
+            self._counts[parts] = self._counts.get(parts, 0) + 1
 
 
 def to_reach() -> list[str]:
-    """Everything that a soak must reach, by name, in a fixed order."""
-    return [one for one in _everything() if one not in UNREACHABLE]
+    """Everything that a soak must reach, by name, in a fixed order. Rules that differ only in their guards have one
+    name: records do not tell them apart."""
+    return [one for one in dict.fromkeys(_everything()) if one not in UNREACHABLE]
 
 
 def _everything() -> Iterable[str]:

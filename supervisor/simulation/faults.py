@@ -87,6 +87,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("host.flood", 0.05, "messages come faster than they can be taken"),
     FaultKind("host.closes", 0.10, "a session is closed while it works"),
     FaultKind("host.drains", 0.05, "the supervisor is told to drain, and perhaps to stop, in the middle of the work"),
+    FaultKind("host.lies_in_wait", 0.60, "an operator waits for somebody to come into a state, and strikes right then"),
     # Points in the runtime itself that take the rarer way: ``actors.fault.point``.
     FaultKind(
         "point", 0.20, "a point in the runtime takes its rarer way: a batch of one, a full mailbox, no fast lane"
@@ -131,11 +132,15 @@ class FaultPlan:
 
     def may_strike(self, kind: str) -> bool:
         """Whether it may strike at all, from here on."""
-        return not self.healed and kind in self._possible
+        return kind in self._possible
+
+    def may_strike_any(self, kinds: frozenset[str]) -> bool:
+        """Whether one of them may."""
+        return not kinds.isdisjoint(self._possible)
 
     def strikes(self, kind: str, place: object) -> bool:
         """Whether this opportunity is taken. Ask once for each *place*; it names who, and which time."""
-        if self.healed or kind not in self._possible:
+        if kind not in self._possible:
             return False
         if self._only is None and not self._chance.happens(self.rates[kind], kind, place):
             return False
@@ -152,6 +157,7 @@ class FaultPlan:
     def heal(self) -> None:
         """No fault strikes any more: from here on, everything must come to its end."""
         self.healed = True
+        self._possible = frozenset()
 
     def counts(self) -> dict[str, int]:
         """How often each kind struck."""

@@ -7,7 +7,7 @@ supervisor or by that one's death.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
@@ -46,10 +46,14 @@ class Hearing:
         self._parents: dict[str, str | None] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._ended: set[str] = set()
+        self._adapters: dict[str, str] = {}
+        """How each session has its agents."""
         self._open_calls: dict[str, str] = {}
         """Open calls by id, to the agent's name for them."""
-        self._answers: dict[tuple[str, str], int] = {}
-        """Answers on record that nobody was told yet, by session and outcome."""
+        self._answers: dict[tuple[str, str, str], int] = {}
+        """Answers on record that nobody was told yet, by session, outcome and error."""
+        self._last: dict[str, tuple[str, float]] = {}
+        """The rung and the seconds that each session's end took, by its last record."""
 
     # ------------------------------------------------------------------ the disk
     def wrote(self, one: Append) -> None:
@@ -57,6 +61,8 @@ class Hearing:
         record = one.record
         if record.entity_type == "session":
             self._session(one)
+        elif record.entity_type == "agent" and record.outcome == "born":
+            self._adapters[record.metadata["session_id"]] = record.metadata["adapter"]
         elif record.event == "tool_started" and record.outcome == "transition":
             call = f"{record.entity_id}:c{record.metadata.get('number')}"
             self._open_calls[call] = str(record.metadata.get("call_id"))
@@ -76,12 +82,15 @@ class Hearing:
         self._parents[session_id] = one.parent_id
         if one.ended:
             self._ended.add(session_id)
+            told = one.record.metadata
+            self._last[session_id] = (str(told.get("rung")), float(told.get("took_s", 0.0)))
             self._children.get(one.parent_id or "", {}).pop(session_id, None)
         elif one.parent_id is not None:
             self._children.setdefault(one.parent_id, {})[session_id] = None
         for _, effect in one.owed:
             if b'"Answer"' in effect:
-                key = (session_id, str(msgspec.json.decode(effect)["outcome"]))
+                answer = msgspec.json.decode(effect)
+                key = (session_id, str(answer["outcome"]), str(answer["error"]))
                 self._answers[key] = self._answers.get(key, 0) + 1
 
     def _close_call(self, turn_id: str, name: str) -> None:
@@ -93,12 +102,12 @@ class Hearing:
     # ------------------------------------------------------------------ prompts and ends
     def prompt_answered(self, session_id: str, outcome: str, error: str) -> None:
         """The host was told how a prompt ended: that answer is on record, and nobody else was given it."""
-        key = (session_id, outcome)
+        key = (session_id, outcome, error)
         if error.startswith(JOURNAL_FAILED):
             return
         self._answers[key] = self._answers.get(key, 0) - 1
         if self._answers[key] < 0:
-            self._say("durable", session_id, f"a prompt was answered {outcome!r}, and no record says so")
+            self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
 
     def close_answered(self, session_id: str) -> None:
         """The host was told that a session is closed: it has its last record."""
@@ -125,9 +134,9 @@ class Hearing:
             return ()
         return tuple(one for one in self._children.get(parent, ()) if one != session_id)
 
-    def abort_answered(self, wanted: Wanted, receipt: Receipt) -> None:
+    def abort_answered(self, wanted: Wanted, receipt: Receipt, waited: Collection[str] = ()) -> None:
         """An abort was answered: what it was to end has been told so, on record; a disk that had not answered by the
-        deadline is said so in the receipt."""
+        deadline is said so in the receipt. *waited*: those whose last record it waits for."""
         if receipt.recorded_at is None and not receipt.already_ended:
             return
         if receipt.already_ended and wanted.sessions != (wanted.target,):
@@ -141,6 +150,17 @@ class Hearing:
         for session_id in wanted.sessions:
             if self._stopped_by.get(session_id) == receipt.abort_id and session_id not in named:
                 self._say("one_answer", session_id, f"was ended by {receipt.abort_id}, whose receipt does not name it")
-        for call in wanted.calls:  # one that has returned already may be on its way to the disk
-            if call in self._open_calls and not receipt.already_ended:
+        for node in receipt.nodes:
+            whole = node.kind == "tool" and node.how != "scope"
+            if whole and self._adapters.get(node.id.partition(":")[0]) == "inprocess":
+                self._say("tool_stays_tool", node.id, f"ran within our process, and its end was {node.how!r}")
+            last = self._last.get(node.id)
+            if node.rung and last is not None and last != (node.rung, node.took_s):
+                self._say(
+                    "one_answer", node.id, f"{receipt.abort_id} says {node.rung}, {node.took_s} s; on record {last}"
+                )
+            elif node.kind == "session" and node.outcome == "ended" and node.id in waited and last is None:
+                self._say("recorded", node.id, f"the receipt of {receipt.abort_id} is recorded; its end is not")
+        for call in wanted.calls:  # of those of a session, some may have returned already; their results are on the way
+            if call in self._open_calls and not receipt.already_ended and (call in named or call == wanted.target):
                 self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")

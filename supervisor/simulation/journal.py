@@ -19,6 +19,8 @@ __all__ = ["DiskFailed", "SimulatedDisk", "SimulatedJournal"]
 
 BUSY_S = 5.0
 """How long a locked database is waited for: the busy time-out of the real journal."""
+STRIKING = frozenset({"disk.slow", "disk.busy", "disk.error", "disk.full", "machine.crash"})
+"""What may strike a commit."""
 RECORDS_KEPT = 50_000
 """Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
 
@@ -45,8 +47,11 @@ class SimulatedDisk(MemoryStore):
 
     def write(self, batch: Sequence[Append]) -> None:
         super().write(batch)
-        self._ended.extend((one.record.seq, one.record.entity_id) for one in batch if one.ended)
-        self._named.extend((one.record.seq, name) for one in batch for name, _ in one.owed)
+        for one in batch:
+            if one.ended:
+                self._ended.append((one.record.seq, one.record.entity_id))
+            for name, _ in one.owed:
+                self._named.append((one.record.seq, name))
         self._wrote(batch, self.log.records[-len(batch) :] if batch else ())
         if len(self.log.seqs) >= 2 * RECORDS_KEPT:
             self._forget()
@@ -61,33 +66,49 @@ class SimulatedDisk(MemoryStore):
 
 
 class SimulatedJournal(MemoryJournal):
-    """One supervisor's journal on that disk."""
+    """One supervisor's journal on that disk. A commit takes *commit_s* where nothing strikes it; one that takes no time
+    is over at once, with no step between."""
 
-    def __init__(self, disk: SimulatedDisk, faults: FaultPlan, crash: Callable[[str], bool]) -> None:
+    def __init__(self, disk: SimulatedDisk, faults: FaultPlan, crash: Callable[[str], bool], commit_s: float) -> None:
         super().__init__(disk)
         self._disk = disk
         self._faults = faults
         self._crash = crash
+        self._commit_s = commit_s
         self.dead = False
 
     async def append(self, batch: Sequence[Append]) -> None:
         """Commit: durable when this returns, unknown when it raises. A cancellation waits for the end of it."""
-        self._check_alive()
-        disk, faults = self._disk, self._faults
-        disk.commits += 1
-        place = str(disk.commits)
-        with anyio.CancelScope(shield=True):
-            await anyio.sleep(self._takes_s(place))
+        if self.dead:
             self._check_alive()
-            if self._crash(f"{place}.before"):
-                await self._die()
-            error = self._error(place)
-            if error is None or faults.draws(error, place).happens(0.5, "written"):
-                disk.write(batch)
-            if error is not None:
-                raise DiskFailed(f"simulated {error}: whether the commit is there is not known")
-            if self._crash(f"{place}.after"):
-                await self._die()
+        disk = self._disk
+        disk.commits += 1
+        if self._faults.may_strike_any(STRIKING):
+            await self._commit(batch, str(disk.commits))
+        else:
+            if self._commit_s:
+                await self._pass(self._commit_s)
+            disk.write(batch)
+
+    async def _commit(self, batch: Sequence[Append], place: str) -> None:
+        """One that something may strike."""
+        await self._pass(self._takes_s(place))
+        if self._crash(f"{place}.before"):
+            await self._die()
+        error = self._error(place)
+        if error is None or self._faults.draws(error, place).happens(0.5, "written"):
+            self._disk.write(batch)
+        if error is not None:
+            raise DiskFailed(f"simulated {error}: whether the commit is there is not known")
+        if self._crash(f"{place}.after"):
+            await self._die()
+
+    async def _pass(self, seconds: float) -> None:
+        """The time that a commit takes, which no cancellation shortens."""
+        if seconds > 0:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(seconds)
+            self._check_alive()
 
     async def settle(self, effect_ids: Sequence[str]) -> None:
         self._check_alive()
@@ -104,11 +125,11 @@ class SimulatedJournal(MemoryJournal):
             return self._faults.draws("disk.slow", place).between(0.5, 8.0)
         if self._faults.strikes("disk.busy", place):
             return BUSY_S
-        return 0.0005
+        return self._commit_s
 
     async def _die(self) -> None:
         """The supervisor was killed during this commit: it never learns what came of it."""
-        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.cancel_shielded_checkpoint()
         self._check_alive()
 
     def _check_alive(self) -> None:

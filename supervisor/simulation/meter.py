@@ -56,7 +56,8 @@ class Meter:
         """Take in a durable record."""
         if record.entity_type == "turn" and record.outcome == "transition":
             self._turn(record)
-        self._trace(record)
+        if record.cause_id in self._origins or record.event == "AbortRecord" or record.to_status == "Stopped":
+            self._trace(record)
 
     def cost(self) -> Cost:
         """The bill."""

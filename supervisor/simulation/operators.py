@@ -5,20 +5,34 @@ Which wish comes when is a fault like any other: it has a name, and a shrunk run
 
 from __future__ import annotations
 
-import anyio
+from typing import Any
 
-from supervisor.abort import Receipt
+import anyio
+import msgspec
+
+from supervisor.abort import AbortPlan, Receipt
+from supervisor.lifecycles.session import Session as SessionState
 from supervisor.runtime import Session, Supervisor
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
+from supervisor.simulation.foreseen import check_plan, check_receipt
+from supervisor.simulation.lookout import INTERRUPTED, Moment, session_of, wait_for
+from supervisor.simulation.misuse import misuse
+from supervisor.simulation.recount import recount
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.world import World
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder
 
 __all__ = ["Operators"]
 
+PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
+"""Within how many seconds an operator wants something to be over; mostly the ladder says so."""
 PAUSE_S = 12.0
 """The longest pause between two wishes of one operator; short ones are likelier."""
+LURK_S = 20.0
+"""How long an operator lies in wait at most."""
+RARE = (SessionState.INTERRUPTING, SessionState.INTERRUPTING, SessionState.COOLING_DOWN, SessionState.COOLING_DOWN)
+"""States that few sessions come into, and that are waited for more often."""
 
 
 class Operators:
@@ -45,7 +59,13 @@ class Operators:
             wishes += 1
             with anyio.move_on_after(PAUSE_S * chance.unit("wait", wishes) ** 2):
                 await self._going.wait()
+            self._look(wishes)
             await self._wish(chance.below(wishes), f"{self._world.lives}.{number}.{wishes}")
+
+    def _look(self, number: int) -> None:
+        """Whoever wants something looks first; what is seen is what is on record."""
+        running = self._oracle.promises.running
+        recount(self._oracle.violated, self._sup, self._world.disk.entities, running, number)
 
     async def _wish(self, chance: Chance, place: str) -> None:
         for kind, act in (
@@ -60,6 +80,7 @@ class Operators:
             ("host.late", self._speak_to_the_dead),
             ("host.flood", self._flood),
             ("host.drains", self._drain),
+            ("host.lies_in_wait", self._lie_in_wait),
         ):
             if self._faults.strikes(kind, place):
                 await act(chance, place)
@@ -86,7 +107,11 @@ class Operators:
         return entity.state_name if entity is not None else ""
 
     async def _abort_tool(self, chance: Chance, place: str) -> None:
-        await self._abort(self._pick(chance, "tool"), AbortScope.TOOL, chance, place)
+        """One call, or all that a session has open."""
+        target = self._pick(chance, "tool")
+        if target is not None and chance.happens(0.1, "all"):
+            target = session_of(target)
+        await self._abort(target, AbortScope.TOOL, chance, place)
 
     async def _abort_sibling(self, chance: Chance, place: str) -> None:
         await self._abort(self._pick(chance, "session", child=True), AbortScope.SIBLING, chance, place)
@@ -98,7 +123,8 @@ class Operators:
         if target is None:
             return
         async with anyio.create_task_group() as group:
-            group.start_soon(self.abort, target, scope, chance.happens(0.15, "at once"))
+            within_s = chance.choice(PATIENCE_S, "within")
+            group.start_soon(self.abort, target, scope, chance.happens(0.15, "at once"), within_s)
             if self._faults.strikes("host.abort_again", place):
                 await anyio.sleep(chance.unit("again") * chance.choice((0.0, 0.1, 1.0, 20.0), "how soon"))
                 again, of = self._again(chance, target, scope)
@@ -112,16 +138,31 @@ class Operators:
             return chance.choice(sorted(calls), "call"), other
         return target, scope if other is AbortScope.TOOL else other
 
-    async def abort(self, target: str, scope: AbortScope, now: bool = False) -> None:
+    async def abort(self, target: str, scope: AbortScope, now: bool = False, within_s: float | None = None) -> None:
         """Abort it, and hold the receipt to what it says."""
         at_s, wanted = self._world.now(), self._oracle.hearing.want_abort(target, scope)
         with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
-            receipt = await self._sup.abort(target, scope, reason="an operator", actor="operator", now=now)
+            delegating = {one.started_by for one in self._sup.tree.nodes().values()}
+            plan = self._planned(target, scope, now)
+            how: dict[str, Any] = {"reason": "an operator", "actor": "operator", "now": now, "within_s": within_s}
+            receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
             said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
-            self._hold_to(receipt, at_s)
-            self._oracle.hearing.abort_answered(wanted, receipt)
+            self._hold_to(receipt, at_s, within_s)
+            waited = [one.id for one in plan.nodes if one.mode is CancelMode.WAIT_COMPLETED] if plan is not None else ()
+            self._oracle.hearing.abort_answered(wanted, receipt, waited)
+            if plan is not None:
+                check_receipt(self._oracle.violated, plan, receipt, delegating)
 
-    def _hold_to(self, receipt: Receipt, at_s: float) -> None:
+    def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
+        """A dry run, held to the rules, whose plan is then carried out or nothing; ``None`` of what is not there."""
+        nodes = self._sup.tree.nodes(hurry=now)
+        if target not in nodes:
+            return None
+        plan = self._sup.plan_abort(target, scope, now=now)
+        check_plan(self._oracle.violated, nodes, plan)
+        return plan
+
+    def _hold_to(self, receipt: Receipt, at_s: float, within_s: float | None) -> None:
         """What a receipt says is a promise."""
         sessions = [one for one in receipt.nodes if one.kind == "session"]
         self._tally.reached.append(len(sessions))
@@ -131,7 +172,7 @@ class Operators:
             if one.outcome == "ended":
                 self._oracle.gone(one.id, receipt.abort_id)
         if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
-            self._oracle.told_to_end(receipt.target, at_s)
+            self._oracle.told_to_end(receipt.target, at_s, within_s)
 
     async def _interrupt(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")
@@ -177,7 +218,8 @@ class Operators:
     def _other_policy(self, chance: Chance) -> AbortPolicy:
         """A policy of its own, so that it matters whose is asked."""
         sibling, session = chance.happens(0.5, "tool_to_sibling"), chance.happens(0.5, "sibling_to_session")
-        ladder = self._world.drawn.settings.policy.ladder.value()
+        ladder, brisk = self._world.drawn.settings.policy.ladder.value(), chance.choice((1.0, 0.5, 0.25), "brisk")
+        ladder = Ladder(**{name: brisk * value for name, value in msgspec.structs.asdict(ladder).items()})
         return AbortPolicy(tool_to_sibling=sibling, sibling_to_session=session, ladder=ladder)
 
     async def _close(self, chance: Chance, place: str) -> None:
@@ -193,6 +235,7 @@ class Operators:
         target = f"c{chance.integer(0, self._customers, 'who')}"
         await self.abort(target, AbortScope.SESSION, False)
         await self._send(target, urgent=chance.happens(0.5, "urgent"))
+        await misuse(self._oracle.violated, self._sup, self._pick(chance, "session"))
 
     async def _flood(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")
@@ -203,6 +246,27 @@ class Operators:
 
     async def _say(self, target: str) -> None:
         await self._send(target, urgent=False)
+
+    async def _lie_in_wait(self, chance: Chance, place: str) -> None:
+        """Strike right when somebody comes into a state, most of which are over soon."""
+        patience_s = chance.between(1.0, LURK_S, "patience")
+        if chance.happens(0.4, "urgent"):
+            moment, at = chance.choice(INTERRUPTED, "moment")
+            target = await wait_for(self._sup, moment, patience_s)
+            if target is not None and not self._faults.healed:
+                await self._send(target, urgent=True, at=at)
+            return
+        scope, state = chance.choice(tuple(AbortScope), "scope"), chance.choice((*SessionState, *RARE), "state")
+        interrupts = state is SessionState.INTERRUPTING and chance.happens(0.7, "interrupts")
+        first = SessionState.RUNNING if interrupts else state
+        moment = Moment("session", first.value, child=scope is AbortScope.SIBLING)
+        target = await wait_for(self._sup, moment, patience_s)
+        if target is not None and interrupts and not self._faults.healed:
+            await self._send(target, urgent=True)
+        if target is not None and not self._faults.healed:
+            calls = [one for one in self.targets(AbortScope.TOOL) if session_of(one) == target]
+            aimed = chance.choice(calls, "call") if calls and scope is AbortScope.TOOL else target
+            await self.abort(aimed, scope, chance.happens(0.5, "at once"))
 
     async def _drain(self, chance: Chance, place: str) -> None:
         with self._desk.asking("stop") as said:

@@ -9,14 +9,18 @@ the journals of real runs; here is what only the world knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+from actors.machine import Step
 from supervisor.invariants import INVARIANTS, RecordChecker, Violation
 from supervisor.ports import Append, EntityRow
 from supervisor.simulation.coverage import Coverage
 from supervisor.simulation.hearing import Hearing
 from supervisor.simulation.machine.processes import ProcessEvent
+from supervisor.simulation.promised import Promised
+from supervisor.simulation.specified import Specified
 from supervisor.simulation.trace import Trace
-from supervisor.vocabulary import AbortPolicy, LifecycleEvent, Rung
+from supervisor.vocabulary import AbortPolicy, Ladder, LifecycleEvent, Rung
 
 __all__ = ["HOME", "Oracle"]
 
@@ -27,6 +31,9 @@ HOME = "/sim"
 """Above every session's directory, which is called after it."""
 AT_REST = {("task", "FAILED")}
 """States that the tables let a log go on from, and that nothing has to leave: a task that is not tried again."""
+_TELLING = frozenset(
+    {"UrgentMessage", "MessageReceived", "PromptReady", "tool_started", "task_assigned", "AbortRecord"}
+)
 RECORD_S = 45.0
 """And for the last record on top of that: five commits of the slowest disk (8 s each), one after the other, for what
 follows from another record, and the clean-up of a turn (5 s)."""
@@ -40,17 +47,20 @@ class Oracle:
     Args:
         now: the run's clock, in seconds.
         trace: hears of all it sees.
-        ladder_s: the longest ladder that the scenario allows an abort, in seconds.
+        ladder: the ladder of the run's sessions.
+        grain_s: to multiples of which the run rounds its timers up.
     """
 
-    def __init__(self, now: Callable[[], float], trace: Trace, ladder_s: float) -> None:
+    def __init__(self, now: Callable[[], float], trace: Trace, ladder: Ladder, grain_s: float = 0.0) -> None:
         self.violations: list[Violation] = []
         self.omitted = 0
         self.coverage = Coverage()
         self.records = 0
         self._now, self._trace = now, trace
-        self._bound_s = ladder_s + SLACK_S
-        self._checker = RecordChecker()
+        self._bound_s = ladder.total_s + SLACK_S
+        self._specified = Specified(self.violated)
+        self.promises = Promised(self.violated, now, self._slept_since, ladder, grain_s)
+        self._checker = RecordChecker(on_step=self._stepped)
         self._offset_s = 0.0
         self._live: dict[str, dict[int, str]] = {}
         """Processes that are there, by the session that they work for: pid to name."""
@@ -60,6 +70,8 @@ class Oracle:
         """When a session that was stopped must have its last record; not for those of a supervisor that was killed."""
         self._lost: set[int] = set()
         """Processes whose warden was lost: their fate is not known, and the report on them says so."""
+        self._statuses: dict[int, str] = {}
+        """The exit statuses of processes, in words."""
         self._slept: list[tuple[float, float]] = []
         self.hearing = Hearing(self.violated)
         self._ends_promised: dict[str, str] = {}
@@ -94,6 +106,7 @@ class Oracle:
     def started(self, wall_s: float) -> None:
         """A supervisor starts at that Unix time; its clock is the run's from here on, and never before its journal."""
         self._offset_s = max(wall_s, self._last_s) - self._now()
+        self.promises.forget()
 
     def killed(self) -> None:
         """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""
@@ -107,6 +120,10 @@ class Oracle:
             self._due[session_id] += seconds
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
+
+    def _slept_since(self, at_s: float) -> float:
+        """How long the machine has slept since then, in seconds; the sleep that it was in the middle of, too."""
+        return sum(seconds for when, seconds in self._slept if when + seconds > at_s)
 
     # ------------------------------------------------------------------ the host
     def asked(self, name: str, words: str) -> None:
@@ -128,10 +145,11 @@ class Oracle:
         """The host gave that session, and all that will be below it, this policy."""
         self._ruled[session_id] = policy
 
-    def told_to_end(self, session_id: str, at_s: float) -> None:
-        """That session was told to end: its processes are gone within the ladder, whatever the disk does."""
-        slept_s = sum(seconds for when, seconds in self._slept if when >= at_s)
-        due = at_s + self._bound_s + slept_s
+    def told_to_end(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
+        """That session was told to end: its processes are gone within the ladder, or *within_s* seconds where that is
+        sooner, whatever the disk does."""
+        bound_s = self._bound_s if within_s is None else min(self._bound_s, within_s + SLACK_S)
+        due = at_s + bound_s + self._slept_since(at_s)
         self._due[session_id] = min(due, self._due.get(session_id, due))
         self._check_due(session_id)
 
@@ -152,8 +170,8 @@ class Oracle:
     # ------------------------------------------------------------------ the disk
     def wrote(self, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
         """These records are durable from now on."""
-        for one, line in zip(batch, encoded, strict=True):
-            self._trace.record(line)
+        self._trace.records(encoded)
+        for one in batch:
             self._record(one.record)
             self.hearing.wrote(one)
             if one.record.entity_type == "session":
@@ -165,19 +183,48 @@ class Oracle:
             self.violated("durable", record.entity_id, f"record {record.seq} follows {self._last_seq}", record.seq)
         self._last_seq, self._last_s = record.seq, record.monotonic_s
         self._durable.add(record.entity_id)
-        if record.event in ("UrgentMessage", "MessageReceived"):
-            self._durable.add(str(record.metadata.get("message_id")))
-        if record.outcome == "transition" and record.event in ("PromptReady", "tool_started"):
-            key = (record.entity_id.partition(":")[0], record.event)
-            self._intents[key] = self._intents.get(key, 0) + 1
-        if record.outcome == "transition" and record.event == "task_assigned":  # an idle agent takes it: no launch
-            key = (record.entity_id.partition(":")[0], "PromptReady")
-            self._intents[key] = self._intents.get(key, 0) - 1
-        if record.event == "AbortRecord" and record.metadata.get("policy_edge") is not None:
-            self._crossed.append(record)
+        if record.event in _TELLING:
+            self._told(record)
         self.coverage.record(record)
+        at_s = record.monotonic_s - self._offset_s
+        self.promises.heard(record, at_s)
+        if record.entity_type == "session" or record.outcome == "fact":
+            self.promises.ending(record, at_s)
+        if record.outcome == "born":
+            self._specified.born(record)
+        elif record.outcome in ("stale", "refused"):
+            self._specified.denied(record)
         for violation in self._checker.take(record):
             self._keep(violation)
+
+    def _told(self, record: LifecycleEvent) -> None:
+        """What is remembered of it."""
+        match record.event:
+            case "UrgentMessage" | "MessageReceived":
+                self._durable.add(str(record.metadata.get("message_id")))
+            case "PromptReady" | "tool_started" if record.outcome == "transition":
+                self._intend(record.entity_id, record.event, 1)
+            case "task_assigned" if record.outcome == "transition":  # an idle agent takes it: no launch
+                self._intend(record.entity_id, "PromptReady", -1)
+            case "AbortRecord" if record.metadata.get("policy_edge") is not None:
+                self._crossed.append(record)
+
+    def _intend(self, entity_id: str, intent: str, launches: int) -> None:
+        key = (entity_id.partition(":")[0], intent)
+        self._intents[key] = self._intents.get(key, 0) + launches
+
+    def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
+        """A transition, and what its table makes of it again."""
+        if record.event == "agent_exited":
+            self._check_status(record, step.data.pid)
+        self._specified.stepped(record, step)
+        self.promises.stepped(record, step)
+
+    def _check_status(self, record: LifecycleEvent, pid: int | None) -> None:
+        """How an agent ended, by its record, is how its process did."""
+        said, was = record.metadata["status"], self._statuses.get(pid or 0)
+        if pid is not None and was is not None and said is not None and str(said) != was:
+            self.violated("honest_ends", record.entity_id, f"is said to have exited with {said}, and did with {was}")
 
     def _session(self, record: LifecycleEvent, ended: bool) -> None:
         if record.to_status == "Stopped" and record.from_status != "Stopped" and record.outcome == "transition":
@@ -210,6 +257,8 @@ class Oracle:
                 self._spawned(session_id, event)
             case "killed" if event.detail == "with its warden":
                 self._lost.update(self._live.get(session_id, ()))
+            case "exited":
+                self._statuses[event.pid] = event.detail
             case "reaped":
                 self._check_due(session_id)
                 live = self._live.get(session_id, {})
@@ -218,6 +267,7 @@ class Oracle:
                     self._live.pop(session_id, None)
 
     def _spawned(self, session_id: str, event: ProcessEvent) -> None:
+        self._statuses.pop(event.pid, None)
         self._live.setdefault(session_id, {})[event.pid] = event.detail
         if session_id in self._ended:
             self.violated("no_survivor", session_id, f"{event.detail} was started after its session's last record")

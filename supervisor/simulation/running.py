@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
@@ -22,7 +22,9 @@ from supervisor.adapters.inprocess import AgentTurn
 from supervisor.ports import JournalError
 from supervisor.runtime import Supervisor, supervise
 from supervisor.simulation.chance import Chance
+from supervisor.simulation.drills import drill
 from supervisor.simulation.engine import Ran, run
+from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.guest import Guest
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed
@@ -42,6 +44,8 @@ Intrude = Callable[[int, World, Host], None]
 
 RESTART_S = 0.5
 """How long it takes until a supervisor that was lost is started again."""
+USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
+"""What every turn, and every start, of a simulated agent that nothing strikes fits into: the limits' defaults."""
 LIVES_MAX = 30
 """Supervisors in one run; a disk that fails at every commit would need more for ever."""
 
@@ -113,22 +117,40 @@ class _Run:
         self.trace: Trace
         self.ready = False
         """There are a world and a host."""
+        self.intruded = False
+        """Somebody from outside the world may strike."""
+        self.points = ExitStack()
+        """Who decides at the points of the runtime. One that is stuck never leaves its blocks: it is closed for it."""
 
     async def main(self) -> None:
         """Everything, in the run's own event loop."""
         now = _clock()
         self.trace = Trace(now, self.tell)
-        self.oracle = Oracle(now, self.trace, self.drawn.settings.policy.ladder.value().total_s)
+        self.oracle = Oracle(now, self.trace, self.drawn.settings.policy.ladder.value(), self.drawn.grain_s)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
             self.host = self.guest or Host(self.world, Chance(self.drawn.seed).below("host"))
             self.ready = True
             outside.start_soon(self.world.disturb_clocks)
             outside.start_soon(self._heal)
-            with deciding(self.world.decide) if self.world.faults.may_strike("point") else nullcontext():
+            with self.points:
+                if self.world.faults.may_strike("point"):
+                    self.points.enter_context(deciding(self.world.decide))
                 await self._all_lives(outside)
+            self._check_work()
             self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
             outside.cancel_scope.cancel()
+
+    def _check_work(self) -> None:
+        """Where nothing has struck there is no excuse: every prompt of every customer was completed. But where less
+        time is given than usual turns take, they run out of it."""
+        tally, limits = self.host.tally, self.drawn.settings.limits
+        if limits.turn_timeout_s < USUAL_TURN_S or limits.spawn_deadline_s < USUAL_START_S:
+            return
+        lost = tally.failed + tally.aborted + tally.lost + tally.unanswered
+        if lost and not (self.intruded or self.world.faults.struck) and self.guest is None:
+            words = f"nothing struck, and of its prompts {tally.failed} failed, {tally.aborted} were aborted,"
+            self.oracle.violated("nothing_lost", "run", f"{words} {tally.lost} lost, {tally.unanswered} not completed")
 
     async def _all_lives(self, outside: anyio.abc.TaskGroup) -> None:
         """One supervisor after the other until the work is done, and a last one that finds nothing to do."""
@@ -159,6 +181,12 @@ class _Run:
             self.oracle.violated("quiescence", session.id, words)
         await session.close()
 
+    async def _drill(self) -> None:
+        """What the kernel promises and a supervisor seldom uses, where the scenario wants that tried."""
+        chance = self.world.chance.below("drill")
+        if chance.happens(self.drawn.drills, "at all"):
+            await drill(self.oracle.violated, chance, self.world.now, self.drawn.grain_s)
+
     async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
         """One supervisor, from its start to its end, or to its death."""
         over = anyio.Event()
@@ -180,6 +208,7 @@ class _Run:
                         await self.host.play(sup)
                     elif not killed.is_set():
                         await self._probe(sup)
+                        await self._drill()
                 self._look_behind(sup)
         except* JournalError as failure:
             self.gave_up = failure.exceptions[0]
@@ -195,7 +224,7 @@ class _Run:
 
     def _look_behind(self, sup: Supervisor) -> None:
         """A supervisor that has closed holds nothing any more."""
-        if sup.ledger.error is None and sup.ledger._clean.is_set():
+        if sup.ledger.error is None and sup.ledger.clean:
             self.oracle.closed(self.world.disk.entities.values())
         if sup.tree.works or sup.tree.entities:
             left = sorted({*sup.tree.works, *sup.tree.entities})
@@ -221,6 +250,7 @@ def simulate(
     tell: Callable[[str], None] | None = None,
     before_step: Callable[[int], None] | None = None,
     intrude: Intrude | None = None,
+    livelock_steps: int = LIVELOCK_STEPS,
 ) -> Report:
     """Run it; what it was.
 
@@ -228,9 +258,11 @@ def simulate(
         tell: hears every line of the trace as it comes.
         before_step: called before each step, with its number from 1; what it raises ends the run.
         intrude: the same, once there are a world and a host.
+        livelock_steps: steps at one moment of virtual time that are a violation.
     """
     one = _Run(drawn, tell)
-    return _report(one, _ran(one, before_step if intrude is None else _intruding(one, intrude)))
+    one.intruded = intrude is not None
+    return _report(one, _ran(one, before_step if intrude is None else _intruding(one, intrude), livelock_steps))
 
 
 def _intruding(one: _Run, intrude: Intrude) -> Callable[[int], None]:
@@ -263,16 +295,18 @@ def simulate_main(
     return Played(value=guest.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
 
 
-def _ran(one: _Run, before_step: Callable[[int], None] | None) -> Ran[None]:
+def _ran(one: _Run, before_step: Callable[[int], None] | None, livelock_steps: int = LIVELOCK_STEPS) -> Ran[None]:
     drawn = one.drawn
     ran = run(
         one.main,
         seed=drawn.seed,
         schedule=drawn.schedule,
-        horizon_s=drawn.horizon_s,
+        horizon_s=drawn.over_s,
         grain_s=drawn.grain_s,
+        livelock_steps=livelock_steps,
         before_step=before_step,
     )
+    one.points.close()
     one.trace.now = lambda: ran.simulated_s  # the run's own clock went with its event loop
     if ran.error is not None:
         one.oracle.violated("quiescence", "run", f"{type(ran.error).__name__}: {ran.error}")

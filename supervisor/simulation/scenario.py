@@ -23,7 +23,7 @@ from supervisor.simulation.engine import Schedule
 from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.machine.launching import PIECES
 
-__all__ = ["HOUR_S", "BadScenario", "Drawn", "Scenario", "library", "load", "named"]
+__all__ = ["HOUR_S", "BadScenario", "Drawn", "Scenario", "library", "load", "named", "parsed"]
 
 
 class BadScenario(Exception):
@@ -152,7 +152,9 @@ class Faults(Model):
 class World(Model):
     """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
     after the load's hours; ``horizon_s`` later everything must have ended. ``crashes_max`` bounds how often the
-    supervisor is killed. ``pieces`` is the share of the streams that come cut anywhere, not as they were written."""
+    supervisor is killed. ``pieces`` is the share of the streams that come cut anywhere, not as they were written. A
+    commit that nothing strikes takes ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults
+    have stopped."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -162,6 +164,8 @@ class World(Model):
     crashes_max: Count = 2
     operators: Count = [0, 6]
     pieces: Share = PIECES
+    commit_s: Seconds = 0.0005
+    drills: Share = 0.0
     seed: int | None = None
 
 
@@ -186,7 +190,6 @@ class Scenario(Model):
         shape = self._checked("agents.shape", AgentShape, {"adapter": "acp", **_shape(self.agents.shape, chance)})
         settings = self._settings(drawn(self.settings, chance, "settings"))
         world = drawn(self.world.model_dump(exclude={"schedules", "seed"}), chance, "world")
-        world["horizon_s"] += HOUR_S * self.load.hours
         return Drawn(
             name=self.name,
             seed=seed,
@@ -240,6 +243,13 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     crashes_max: int
     operators: int
     pieces: float
+    commit_s: float
+    drills: float = 0.0
+
+    @property
+    def over_s(self) -> float:
+        """The virtual time at which everything must have ended: the horizon begins behind the load's hours."""
+        return self.horizon_s + HOUR_S * self.load.hours
 
 
 # -------------------------------------------------------------------------------------------------------- loading
@@ -249,7 +259,12 @@ def _problems(where: str, error: ValidationError) -> Iterator[str]:
         yield f"{where}: {field}: {one['msg'].removeprefix('Value error, ')}"
 
 
-def _parsed(where: str, text: str) -> Scenario:
+def parsed(where: str, text: str) -> Scenario:
+    """The scenario in the text of a file; *where* is what an error calls it.
+
+    Raises:
+        BadScenario: it is none.
+    """
     try:
         scenario = Scenario.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -273,7 +288,7 @@ def load(path: Path) -> Scenario:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadScenario(f"{path}: cannot be read: {error}") from None
-    return _parsed(str(path), text)
+    return parsed(str(path), text)
 
 
 def library() -> dict[str, str]:
@@ -294,4 +309,4 @@ def named(name: str) -> Scenario:
     texts = library()
     if name not in texts:
         raise BadScenario(f"no scenario is named {name!r}; there are {', '.join(texts)}, or give a FILE.toml")
-    return _parsed(f"scenario {name}", texts[name])
+    return parsed(f"scenario {name}", texts[name])

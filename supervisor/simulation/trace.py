@@ -6,7 +6,7 @@ no reprs, no real time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 __all__ = ["Trace"]
@@ -23,12 +23,14 @@ class Trace:
         self._digest = blake2b(digest_size=16)
         self._tell = tell
 
-    def record(self, encoded: bytes) -> None:
-        """A durable record, as it was encoded for the journal."""
-        self.lines += 1
-        self._digest.update(b"%.6f %b" % (self.now(), encoded))
-        if self._tell is not None:
-            self._tell(f"{self.now():12.6f} record {encoded.decode()}")
+    def records(self, encoded: Sequence[bytes]) -> None:
+        """Durable records, as they were encoded for the journal."""
+        self.lines += len(encoded)
+        now_s = self.now()
+        for one in encoded:
+            self._digest.update(b"%.6f %b" % (now_s, one))
+            if self._tell is not None:
+                self._tell(f"{now_s:12.6f} record {one.decode()}")
 
     def note(self, line: str) -> None:
         """Anything else: what the world did, what the host asked, what it heard."""

@@ -121,7 +121,7 @@ class World:
         """The doors of the next supervisor."""
         self.lives += 1
         self.killed = anyio.Event()
-        self._journal = SimulatedJournal(self.disk, self.faults, self._crashes)
+        self._journal = SimulatedJournal(self.disk, self.faults, self._crashes, self.drawn.commit_s)
         self._processes = SimulatedProcesses(
             self._group,
             self._program_for,

@@ -7,29 +7,52 @@ digest, for that only says that something is different. The first runs are cheap
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import CodeType, FrameType
 
-__all__ = ["RUNS", "SIMULATED", "judged", "reached"]
+__all__ = ["RUNS", "SIMULATED", "judged"]
 
 RUNS = (
+    ("brief-turns", 1),
+    ("killed", 1),
     ("quiet", 1),
-    *(("swarm", seed) for seed in range(1, 11)),
-    ("restart-storm", 1),
+    ("calm", 1),
+    ("kernel", 1),
+    ("kernel", 2),
+    ("swarm", 3),
+    ("urgent", 1),
+    ("deep-delegation", 1),
+    ("drains", 1),
+    ("swarm", 2),
+    ("stubborn-functions", 1),
+    ("liars", 1),
     ("plans", 1),
+    ("restart-storm", 1),
+    ("policies", 1),
+    ("calm", 2),
+    ("calm", 3),
+    ("quiet", 2),
+    ("quiet", 3),
+    ("given-up-starts", 1),
+    ("lost-wardens", 1),
+    ("orphan-storm", 1),
+    ("stubborn-commands", 1),
+    ("broken-protocol", 1),
     ("failing-disk", 1),
     ("slow-disk", 1),
     ("slow-starts", 1),
-    ("drains", 1),
     ("hung-provider", 1),
-    ("broken-protocol", 1),
-    ("deep-delegation", 1),
-    ("policies", 1),
-    ("abort-cascade", 1),
+    ("poison-prompt", 1),
+    ("clocks", 1),
+    ("thundering-herd", 1),
+    *(("swarm", seed) for seed in (1, *range(4, 13))),
+    ("brief-turns", 2),
+    ("brief-turns", 3),
+    ("urgent", 2),
+    ("drains", 2),
+    ("killed", 2),
+    ("policies", 2),
 )
-"""(scenario, seed), in order."""
+"""(scenario, seed), in order: those that find most for their time come first."""
 
 SIMULATED = (
     "actors.cell",
@@ -79,34 +102,14 @@ SIMULATED = (
     "supervisor.tree",
     "supervisor.work",
 )
-"""The modules of the product whose functions the soak enters (``mutants.py --by simulation`` says when it does not
-any more)."""
+"""What mutants are made of: the pure modules that a supervisor is made of (tables, policies, planning, codecs), and
+the runtime (the kernel's actors, supervision, hands, ledger, entities, links). Not the judge itself, nor the doors to
+the operating system, the command line, or the checks of logs: none of that is inside a simulated run."""
 
 
-def judged() -> Iterator[tuple[str, int, tuple[str, ...]]]:
+def judged() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each run, and what the oracle says of it."""
     running = importlib.import_module("supervisor.simulation.running")
     scenario = importlib.import_module("supervisor.simulation.scenario")
     for name, seed in RUNS:
-        yield name, seed, running.simulate(scenario.named(name).draw(seed)).problems
-
-
-def reached(root: Path) -> dict[str, set[int]]:
-    """The functions of the product that the soak enters: the first line of each, by file relative to *root*."""
-    entered: set[CodeType] = set()
-
-    def look(frame: FrameType, event: str, arg: object) -> None:
-        if event == "call":
-            entered.add(frame.f_code)
-
-    sys.setprofile(look)
-    try:
-        for _ in judged():
-            pass
-    finally:
-        sys.setprofile(None)
-    lines: dict[str, set[int]] = {}
-    for code in entered:
-        if code.co_filename.startswith((f"{root}/actors/", f"{root}/supervisor/")):
-            lines.setdefault(code.co_filename.removeprefix(f"{root}/"), set()).add(code.co_firstlineno)
-    return lines
+        yield f"{name} {seed}", running.simulate(scenario.named(name).draw(seed)).problems

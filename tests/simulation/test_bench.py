@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from supervisor.simulation import bench as benching
 from supervisor.simulation.bench import METRICS, Bench, bench
 from supervisor.simulation.bench.percentiles import nearest_rank, summary_of
 from supervisor.simulation.bench.plots import COLOURS, Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, digests_of, load_suite, parse_policy, with_policies
+from supervisor.simulation.bench.suite import BadSuite, Under, digests_of, load_suite, parse_policy, with_policies
 from supervisor.simulation.commands.bench_cli import command
 from supervisor.simulation.meter import Meter
 from supervisor.simulation.scenario import Drawn, named
@@ -265,6 +267,33 @@ def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Pat
     path.write_text(text)
     with pytest.raises(BadSuite, match=words):
         load_suite(str(path))
+
+
+def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
+    """What it says of customers and operators stands for what the scenario says; the rest is the scenario's."""
+    under = Under(policies=("default",), load={"customers": 7}, operators=3)
+    suite = msgspec.structs.replace(load_suite(str(suite_file))[0], scenarios={"quiet": under})
+    (ask,) = benching._asks(suite, [1])
+    run = benching._drawn(ask)
+    assert (run.load.customers, run.load.turns, run.load.crossing, run.operators) == (7, 3, 0.0, 3)
+    assert Bench(suite=suite, first_seed=1, seeds=1).value()["under"] == {
+        "quiet": {"intensity": 1.0, "load": {"customers": 7}, "operators": 3}
+    }
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        ({"customers": 0}, "scenarios.quiet: load.customers: 0 must be a number from 1"),
+        ({"clients": 1}, "scenarios.quiet: load.clients: Extra inputs are not permitted"),
+    ],
+)
+def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any], words: str) -> None:
+    """It is named with its field before anything runs."""
+    under = Under(policies=("default",), load=load)
+    suite = msgspec.structs.replace(load_suite(str(suite_file))[0], scenarios={"quiet": under})
+    with pytest.raises(BadSuite, match=words):
+        bench(suite, seeds=1)
 
 
 def test_digests_that_make_no_sense_are_bad_input(suite_file: Path) -> None:

@@ -278,11 +278,11 @@ def test_the_same_seeds_give_the_same_report_in_other_processes() -> None:
     """Two workers, a fresh interpreter and another hash seed change not one byte of it."""
     program = (
         "import msgspec\nfrom supervisor.simulation.power.powerloss import power_loss\n"
-        "if __name__ == '__main__':\n    print(msgspec.json.encode(power_loss(140, first_seed=7)).decode())"
+        "if __name__ == '__main__':\n    print(msgspec.json.encode(power_loss(300, first_seed=7)).decode())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True)
-    assert told.stdout.strip() == msgspec.json.encode(power_loss(140, first_seed=7, jobs=2)).decode()
+    assert told.stdout.strip() == msgspec.json.encode(power_loss(300, first_seed=7, jobs=2)).decode()
 
 
 def test_an_interrupt_ends_the_work_with_what_was_reached() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.abort import NodeReceipt, Receipt
@@ -115,6 +116,16 @@ def test_a_call_that_goes_on(hearing: Hearing, said: Said, closed: bool) -> None
     assert laws(said) == ([] if closed else [("one_answer", "s:t1:c1")])
 
 
+@pytest.mark.parametrize("named", ["s:t1:c1", ""])
+def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(hearing: Hearing, said: Said, named: str) -> None:
+    """Those that the receipt says it has ended are closed on record; the others had returned, and are on their way."""
+    hearing.wrote(call("s:t1", 1))
+    wanted = hearing.want_abort("s", AbortScope.TOOL)
+    assert wanted.calls == ("s:t1:c1",)
+    hearing.abort_answered(wanted, receipt("s", AbortScope.TOOL, named=named))
+    assert laws(said) == ([("one_answer", "s:t1:c1")] if named else [])
+
+
 def test_a_close_that_did_nothing(hearing: Hearing, said: Said) -> None:
     """Whoever was told that a session is closed finds its last record."""
     hearing.wrote(session("s", "SessionComplete"))
@@ -134,3 +145,43 @@ def test_an_answer_that_nobody_gave(hearing: Hearing, said: Said) -> None:
     hearing.prompt_answered("s", "failed", "")
     hearing.prompt_answered("s", "failed", "the journal cannot be written: full")
     assert laws(said) == [("durable", "s"), ("durable", "s")]
+
+
+def _told(node: NodeReceipt) -> Receipt:
+    return Receipt(
+        abort_id="a1",
+        target=node.id,
+        scope=AbortScope.TOOL,
+        reason="",
+        already_ended=False,
+        nodes=(node,),
+        recorded_at=1.0,
+    )
+
+
+@pytest.mark.parametrize(("adapter", "broken"), [("inprocess", [("tool_stays_tool", "s:t1:c1")]), ("acp", [])])
+def test_a_call_within_our_process_ends_alone(
+    hearing: Hearing, said: Said, adapter: str, broken: list[tuple[str, str]]
+) -> None:
+    """Only a call that an agent of its own process runs may take its turn with it."""
+    agent = call("s:a1", 1).record
+    born = msgspec.structs.replace(
+        agent, entity_type="agent", outcome="born", metadata={"session_id": "s", "adapter": adapter}
+    )
+    hearing.wrote(Append(record=born, parent_id="s", state="starting", data=b"{}"))
+    node = NodeReceipt(id="s:t1:c1", kind="tool", outcome="ended", rung="request", how="the turn was interrupted")
+    hearing.abort_answered(hearing.want_abort(node.id, AbortScope.TOOL), _told(node))
+    assert laws(said) == broken
+
+
+@pytest.mark.parametrize(("took_s", "broken"), [(2.0, []), (3.0, [("one_answer", "s")])])
+def test_a_receipt_has_the_seconds_on_record(
+    hearing: Hearing, said: Said, took_s: float, broken: list[tuple[str, str]]
+) -> None:
+    """The rung and the seconds of a receipt are those of the session's last record."""
+    last = session("s", "Stopped", ended=True, event="Ended", abort_id="a1")
+    told = msgspec.structs.replace(last.record, metadata={"rung": "kill", "took_s": 2.0})
+    hearing.wrote(msgspec.structs.replace(last, record=told))
+    node = NodeReceipt(id="s", kind="session", outcome="ended", rung="kill", took_s=took_s)
+    hearing.abort_answered(hearing.want_abort("s", AbortScope.SESSION), _told(node))
+    assert laws(said) == broken

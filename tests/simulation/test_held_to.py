@@ -11,9 +11,10 @@ from supervisor.ports import Append, EntityRow
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME, RECORD_S, SLACK_S, Oracle
 from supervisor.simulation.trace import Trace
-from supervisor.vocabulary import AbortPolicy, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, Ladder, LifecycleEvent
 
 LADDER_S = 1.0
+LADDER = Ladder(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)
 
 
 class _World:
@@ -22,7 +23,7 @@ class _World:
     def __init__(self) -> None:
         self.now = 0.0
         self.seq = 0
-        self.oracle = Oracle(lambda: self.now, Trace(lambda: self.now), LADDER_S)
+        self.oracle = Oracle(lambda: self.now, Trace(lambda: self.now), LADDER)
 
     def spawned(self, pid: int, agent: str, what: str = "spawned") -> None:
         owner = f"{HOME}/s$ {agent}"
@@ -70,7 +71,8 @@ def test_the_last_record_comes_within_its_bound(world: _World, late_s: float, la
     """Its bound is the ladder's, and what a slow disk may add."""
     world.record(from_status="Running", to_status="Stopped")
     world.now = LADDER_S + SLACK_S + RECORD_S + late_s
-    world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True)
+    told = {"rung": "kill", "took_s": LADDER_S}
+    world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True, metadata=told)
     assert world.laws() == laws
 
 
@@ -78,7 +80,7 @@ def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
     """The ladder was climbed in vain, and the record says so."""
     world.record(from_status="Running", to_status="Stopped")
     world.now = 10 * (LADDER_S + SLACK_S + RECORD_S)
-    given_up = {"rung": "abandon"}
+    given_up = {"rung": "abandon", "took_s": 10 * LADDER_S}
     world.record(event="Ended", from_status="Stopped", to_status="Stopped", ended=True, metadata=given_up)
     assert world.laws() == set()
 
@@ -87,7 +89,7 @@ def test_what_was_given_up_may_be_recorded_late(world: _World) -> None:
 def test_a_crossing_is_held_to_the_policy(world: _World, edge: str, closed: bool) -> None:
     """The edge is open in the policy that the host gave to the root of the session that rules."""
     world.oracle.rules("s", AbortPolicy(tool_to_sibling=True))
-    crossing = {"policy_edge": edge, "ruled_by": "s/child"}
+    crossing = {"policy_edge": edge, "ruled_by": "s/child", "deadline_s": 18.0}
     world.record(event="AbortRecord", outcome="fact", metadata=crossing)
     world.oracle.quiet((), ())
     said = [one.message for one in world.oracle.violations if "which its policy does not let" in one.message]

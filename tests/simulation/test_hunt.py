@@ -16,11 +16,22 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from supervisor.simulation.commands import hunt_cli
 from supervisor.simulation.commands.hunt_cli import command
 from supervisor.simulation.scenario import library
 from supervisor.simulation.search import hunt as hunting
 from supervisor.simulation.search import planting
-from supervisor.simulation.search.hunt import BadCatalogue, Bug, Found, Hunted, catalogue, chosen, control, hunt
+from supervisor.simulation.search.hunt import (
+    BadCatalogue,
+    Bug,
+    Found,
+    Hunted,
+    Reduced,
+    catalogue,
+    chosen,
+    control,
+    hunt,
+)
 from supervisor.simulation.search.planting import NotPlanted, changed, changing, plant, source_path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -143,6 +154,41 @@ def test_a_bug_is_found_and_the_control_is_clean() -> None:
     assert (found.result.found, found.result.law, found.result.scenario) == (True, "legal", "quiet")
     clean = control([found], budget_s=30.0)
     assert (clean.found, clean.problems, clean.runs) == (False, (), 1)
+
+
+def test_a_run_that_found_a_bug_shrinks_to_a_test_of_it() -> None:
+    """With --shrink, what is left is told with its file, which fails by itself, and is small."""
+    bug = msgspec.structs.replace(chosen(["from-after-the-step"])[0], scenarios=("urgent",))
+    (hunted,) = hunt([bug], seeds=1, budget_s=30.0, jobs=1, tell=lambda hunted: None, shrink=True)
+    assert hunted.shrunk is not None
+    assert (hunted.good, hunted.shrunk.invariant, hunted.shrunk.faults) == (True, "legal", ())
+    assert "customers = 1\n" in hunted.shrunk.scenario
+
+
+@pytest.mark.parametrize(
+    ("changed", "small"),
+    [
+        ({}, True),
+        ({"faults": ("a",) * 6}, False),
+        ({"cpu_s": 60.1}, False),
+        ({"fails_again": False}, False),
+    ],
+)
+def test_what_is_small(changed: dict[str, Any], small: bool) -> None:
+    """Five faults, sixty CPU seconds, and a file that fails by itself; a hunt is good only with that."""
+    shrunk = msgspec.structs.replace(Reduced(faults=("a",) * 5, cpu_s=60.0, fails_again=True), **changed)
+    found = Found(found=True, runs=1, cpu_s=1.0)
+    assert shrunk.small is small
+    assert Hunted(bug="it", invariant=1, result=found, shrunk=shrunk).good is small
+
+
+def test_each_line_of_a_hunt_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A problem that is told over several lines, as that of a run that is stuck, takes one."""
+    found = Found(found=True, runs=1, cpu_s=1.0, problems=("quiescence: run: stuck:\n  one\n  two",))
+    hunt_cli._lines(Hunted(bug="it", invariant=1, result=found, shrunk=Reduced(broken="it broke")))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("quiescence: run: stuck: one two")
+    assert second.endswith("it broke")
 
 
 def test_what_changes_nothing_is_not_found() -> None:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
+from actors import fault
 from supervisor.ports import Append
+from supervisor.runtime import Supervisor
 from supervisor.simulation import journal
 from supervisor.simulation.chance import Chance
-from supervisor.simulation.engine import Schedule, loop, run
+from supervisor.simulation.engine import Livelock, Schedule, loop, run
 from supervisor.simulation.faults import FAULTS, FaultPlan
 from supervisor.simulation.journal import SimulatedDisk
+from supervisor.simulation.running import simulate_main
+from supervisor.simulation.scenario import Faults, World, named
 from supervisor.vocabulary import LifecycleEvent
 
 
@@ -32,6 +38,21 @@ def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) ->
     )
     owed = ((f"{seq}.0", b"{}"),)
     return Append(record=record, parent_id=None, state="RUNNING", data=b"{}", owed=owed, ended=ended)
+
+
+def test_a_run_that_is_stuck_decides_nothing_in_later_ones() -> None:
+    """Who spins and swallows every cancellation is left behind for ever; who decided at its points is not."""
+
+    async def stuck(_: Supervisor) -> None:
+        while True:
+            with suppress(anyio.get_cancelled_exc_class()):
+                await checkpoint()
+
+    world, faults = World(schedules=(Schedule.FIFO,)), Faults(only=("point@nobody#0",))
+    scenario = named("quiet").model_copy(update={"world": world, "faults": faults})
+    played = simulate_main(stuck, scenario.draw(1))
+    assert isinstance(played.error, Livelock)
+    assert not fault._deciders
 
 
 def test_old_records_of_who_has_ended_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:

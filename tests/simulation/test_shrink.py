@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 
 from supervisor.simulation import oracle
 from supervisor.simulation.commands.written import written
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import library, load, named
-from supervisor.simulation.search.shrink import NothingViolated, ddmin, invariant_of, pinned, shrink
+from supervisor.simulation.running import Report, simulate
+from supervisor.simulation.scenario import Drawn, library, load, named
+from supervisor.simulation.search import shrink as shrinking
+from supervisor.simulation.search.ddmin import ddmin
+from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, invariant_of, shrink
+from supervisor.simulation.search.smaller import REDUCIBLE, elsewhere, less, pinned
 
 
 @given(st.sets(st.integers(0, 40), max_size=6), st.integers(1, 41))
@@ -41,7 +45,7 @@ def test_what_a_smaller_run_did_not_use_is_left_out_at_once() -> None:
     assert asked == [0, 50, 50]
 
 
-@pytest.mark.parametrize("name", [name for name in library() if name != "day"])
+@pytest.mark.parametrize("name", list(library()))
 def test_a_pinned_scenario_is_drawn_as_the_seed_was(name: str, tmp_path: Path) -> None:
     """A file that was written of a scenario and its draws is loaded as that, and its own seed draws the same."""
     scenario = named(name)
@@ -53,7 +57,7 @@ def test_a_pinned_scenario_is_drawn_as_the_seed_was(name: str, tmp_path: Path) -
     assert again.world.seed == 5
     redrawn = again.draw(5)
     assert redrawn.only == ("disk.slow@1",)
-    for field in ("schedule", "settings", "shape", "weights", "load", "grain_s", "heal_after_s", "operators"):
+    for field in ("schedule", "settings", "shape", "weights", "load", "grain_s", "heal_after_s", "over_s", "operators"):
         assert getattr(redrawn, field) == getattr(drawn, field), field
 
 
@@ -66,9 +70,9 @@ def test_a_run_of_what_struck_is_the_run() -> None:
     assert simulate(pinned(scenario, drawn, report.struck).draw(2)).digest == report.digest
 
 
-def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
-    """With an oracle that forbids interruptions, one urgent message to one customer is left of a run full of them."""
-    scenario = named("urgent")
+@pytest.fixture
+def forbidden() -> Iterator[None]:
+    """An oracle that forbids interruptions."""
     record = oracle.Oracle._record
 
     def forbid(self: oracle.Oracle, one: object) -> None:
@@ -77,12 +81,114 @@ def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
             self.violated("bounded", one.entity_id, "was interrupted")  # type: ignore[attr-defined]
 
     with patch.object(oracle.Oracle, "_record", forbid):
-        shrunk = shrink(scenario, 2, lambda: True, lambda runs: None)
+        yield
+
+
+def shrunk_of(patience: Callable[[], bool] = lambda: True) -> Shrunk:
+    """What becomes of a run full of urgent messages."""
+    return shrink(named("urgent"), 2, patience, lambda runs: None)
+
+
+@pytest.mark.usefixtures("forbidden")
+def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
+    """One urgent message to one customer is left, and the file of it fails by itself."""
+    shrunk = shrunk_of()
     assert shrunk.minimal
     assert shrunk.invariant == "bounded"
     assert shrunk.faults_before > len(shrunk.faults)
     assert [one.partition("@")[0] for one in shrunk.faults] == ["host.urgent"]
-    assert shrunk.scenario.load.turns == 1
+    assert (shrunk.scenario.load.turns, shrunk.scenario.world.schedules) == (1, ("fifo",))
+    assert fails_again(shrunk)
+
+
+def test_what_fails_no_more_is_said_to() -> None:
+    """The same file where nothing is forbidden does not fail."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shrinking, "simulate", lambda drawn: Went(problems=("legal: c1: no", "bounded: c1: no")))
+        scenario = named("quiet")
+        shrunk = Shrunk(
+            scenario=scenario,
+            seed=1,
+            invariant="bounded",
+            problem="",
+            faults_before=0,
+            faults=(),
+            runs=0,
+            minimal=True,
+        )
+        assert fails_again(shrunk)
+        shrunk.invariant = "recorded"
+        assert not fails_again(shrunk)
+
+
+class Went(NamedTuple):
+    """What is looked at of a run."""
+
+    problems: tuple[str, ...]
+
+
+@pytest.mark.usefixtures("forbidden")
+def test_where_patience_ends_in_a_run_nothing_of_that_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is cut off violates nothing, whatever its end looks like: the smallest so far is the answer."""
+    monkeypatch.setattr(shrinking, "LOOK", 64)
+    asked = iter([True, True])
+    shrunk = shrunk_of(lambda: next(asked, False))
+    assert (shrunk.minimal, shrunk.runs, len(shrunk.faults)) == (False, 2, shrunk.faults_before)
+
+
+@pytest.mark.usefixtures("forbidden")
+def test_other_seeds_are_tried_where_too_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a race that no smaller run has, the answer is another seed of a smaller scenario, and fails by itself."""
+    for name, value in (("FEW", 0), ("ELSEWHERE", 8), ("ROUNDS", 1)):
+        monkeypatch.setattr(shrinking, name, value)
+    for way in ("work", "kinds"):
+        monkeypatch.setattr(shrinking._Search, way, lambda search: None)
+    shrunk = shrunk_of()
+    assert shrunk.seed != 2
+    assert shrunk.scenario.world.seed == shrunk.seed
+    assert len(shrunk.faults) == 1
+    assert fails_again(shrunk)
+
+
+def test_a_smaller_run_that_takes_too_long_is_given_up() -> None:
+    """One is heard to its last step, and not beyond: what is cut off there violates nothing."""
+    drawn = named("quiet").draw(1)
+    steps = simulate(drawn).steps
+    whole = shrinking._run_until(drawn, "bounded", lambda: True, steps)
+    assert whole is not None
+    assert whole.steps == steps
+    assert shrinking._run_until(drawn, "bounded", lambda: True, steps - 1) is None
+
+
+@pytest.mark.usefixtures("forbidden")
+def test_what_was_in_vain_is_not_tried_again() -> None:
+    """No scenario is run twice under one seed, unless it was a step forward."""
+    runs: list[str] = []
+    failed = shrinking._Search._failed
+
+    def counted(search: shrinking._Search, drawn: Drawn, steps_max: float) -> Report | None:
+        report = failed(search, drawn, steps_max)
+        if report is None:
+            runs.append(repr(drawn))
+        return report
+
+    with patch.object(shrinking._Search, "_failed", counted):
+        shrunk_of()
+    assert len(runs) == len(set(runs)) > 0
+
+
+@pytest.mark.parametrize("name", list(library()))
+def test_no_step_makes_more_of_anything(name: str) -> None:
+    """Each smaller scenario differs in the one number, and can be run; one elsewhere has a handful of work."""
+    scenario = named(name)
+    fixed = pinned(scenario, scenario.draw(3), ())
+    for path in REDUCIBLE:
+        for one in less(fixed, path):
+            assert one != fixed
+            assert list(less(one, path)) != list(less(fixed, path))
+            one.draw(3)
+    other = elsewhere(fixed, ["host.urgent"], 4)
+    assert (max(other.load.customers) <= 3, other.draw(4).kinds, other.faults.only) == (True, ("host.urgent",), None)
 
 
 def test_a_run_that_violates_nothing_is_not_shrunk() -> None:

@@ -34,7 +34,7 @@ from supervisor.simulation.machine.inside import Inside, Program
 __all__ = ["acp_agent"]
 
 CONTEXT_TOKENS: Final = 200_000
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_encode: Final = msgspec.json.Encoder().encode
 _STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
 _OPTIONS: Final = [{"optionId": one, "name": one, "kind": one} for one in ("allow_once", "reject_once")]
 _FLOOD_CHARS: Final = 8 * 1024
@@ -133,7 +133,7 @@ class _Agent:
         self._out.put(data)
 
     def line(self, message: dict[str, Any]) -> bytes:
-        return _ENCODER.encode({"jsonrpc": "2.0", **message}).encode() + b"\n"
+        return _encode({"jsonrpc": "2.0", **message}) + b"\n"
 
     def update(self, what: str, **fields: Any) -> dict[str, Any]:
         """The message that tells of something in our session."""

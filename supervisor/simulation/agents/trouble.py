@@ -110,6 +110,8 @@ OUTBURSTS: Final[Mapping[str, Outburst]] = {
 }
 """What a program writes by mistake, given an ordinary line of its; the parts share their memory."""
 
+_FATES, _OUTBURSTS = frozenset(FATES), frozenset(OUTBURSTS)
+
 
 # --------------------------------------------------------------------------------------------------------- programs
 async def _daemon(inside: Inside, *, deaf: bool) -> int:
@@ -167,11 +169,15 @@ class Trouble:
 
     def fate(self, place: str) -> Callable[[], Awaitable[int]] | None:
         """What ends its work at *place*; ``None`` if it goes on."""
+        if not self._faults.may_strike_any(_FATES):
+            return None
         kind = next((one for one in FATES if self.strikes(one, place)), None)
         return partial(FATES[kind], self._inside, self._how(kind, place)) if kind is not None else None
 
     def outbursts(self, place: str, line: bytes) -> Iterator[bytes]:
         """What it writes by mistake at *place*; *line* is something that it might well say."""
+        if not self._faults.may_strike_any(_OUTBURSTS):
+            return
         for kind, outburst in OUTBURSTS.items():
             if self.strikes(kind, place):
                 yield from outburst(line, self._how(kind, place))

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from pydantic import ValidationError
 
 from supervisor.simulation.bench.percentiles import Summary, summary_of
 from supervisor.simulation.bench.plots import Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite
+from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite, Under
 from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import BadScenario, Drawn, Scenario, named
+from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
 from supervisor.simulation.search.many import Failed, each
 
 __all__ = ["METRICS", "Bench", "Metric", "bench"]
@@ -72,7 +73,7 @@ class _Ask(NamedTuple):
     scenario: str
     policy: str
     overrides: Overrides
-    intensity: float
+    under: Under
     heal_after_s: float
     seed: int
 
@@ -132,7 +133,7 @@ class Bench(msgspec.Struct, kw_only=True):
             "usd_per_million_tokens": self.suite.usd_per_million_tokens,
             "heal_after_s": self.suite.heal_after_s,
             "policies": self.suite.policies,
-            "intensity": {_stem(scenario): under.intensity for scenario, under in self.suite.scenarios.items()},
+            "under": {_stem(scenario): _conditions(under) for scenario, under in self.suite.scenarios.items()},
             "metrics": {one.key: f"{one.meaning} ({one.unit})" for one in METRICS},
             "problems": self.problems,
             "scenarios": {
@@ -160,6 +161,11 @@ class Bench(msgspec.Struct, kw_only=True):
         cells = {policy: self.samples.get((scenario, policy), {}) for policy in self.suite.scenarios[scenario].policies}
         samples = {policy: cell.get(metric.key, ()) for policy, cell in cells.items()}
         return Panel(metric.title, metric.unit, samples, metric.scale, metric.of)
+
+
+def _conditions(under: Under) -> dict[str, Any]:
+    """What a suite changes about a scenario."""
+    return {"intensity": under.intensity, "load": under.load, "operators": under.operators}
 
 
 def _stem(scenario: str) -> str:
@@ -198,7 +204,7 @@ def _asks(suite: Suite, seeds: Iterable[int]) -> Iterator[_Ask]:
     for scenario, under in suite.scenarios.items():
         for policy in under.policies:
             for seed in seeds:
-                yield _Ask(scenario, policy, suite.policies[policy], under.intensity, suite.heal_after_s, seed)
+                yield _Ask(scenario, policy, suite.policies[policy], under, suite.heal_after_s, seed)
 
 
 _scenario = cache(named)
@@ -208,13 +214,24 @@ def _drawn(ask: _Ask) -> Drawn:
     """The run that is asked for: customers have no policies of their own."""
     scenario: Scenario = _scenario(ask.scenario)
     settings = _laid_over(scenario.settings, ask.overrides)
-    load = scenario.load.model_copy(update={"crossing": 0.0})
-    world = scenario.world.model_copy(update={"heal_after_s": ask.heal_after_s})
+    load = _load(ask, scenario)
+    operators = scenario.world.operators if ask.under.operators is None else ask.under.operators
+    world = scenario.world.model_copy(update={"heal_after_s": ask.heal_after_s, "operators": operators})
     try:
         drawn = scenario.model_copy(update={"settings": settings, "load": load, "world": world}).draw(ask.seed)
     except BadScenario as error:
         raise BadSuite(f"policy {ask.policy}: {error}") from None
-    return msgspec.structs.replace(drawn, intensity=drawn.intensity * ask.intensity)
+    return msgspec.structs.replace(drawn, intensity=drawn.intensity * ask.under.intensity)
+
+
+def _load(ask: _Ask, scenario: Scenario) -> Load:
+    try:
+        return Load.model_validate({**scenario.load.model_dump(), **ask.under.load, "crossing": 0.0})
+    except ValidationError as error:
+        [one, *_] = error.errors()
+        field = ".".join(map(str, one["loc"]))
+        words = one["msg"].removeprefix("Value error, ")
+        raise BadSuite(f"scenarios.{ask.scenario}: load.{field}: {words}") from None
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,10 +36,16 @@ class BadSuite(Exception):
 
 
 class Under(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a scenario compares: policies by name. ``intensity`` scales how often its faults strike, over 1 too."""
+    """What a scenario compares: policies by name. ``intensity`` scales how often its faults strike, over 1 too.
+
+    ``load`` is laid over the scenario's, and ``operators`` stands for its: a policy shows on a few customers, and more
+    seeds say more than more customers do.
+    """
 
     policies: tuple[str, ...]
     intensity: Annotated[float, msgspec.Meta(ge=0, le=100)] = 1.0
+    load: dict[str, Any] = {}
+    operators: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

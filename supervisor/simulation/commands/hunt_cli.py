@@ -8,7 +8,17 @@ from math import isnan
 import click
 import msgspec
 
-from supervisor.simulation.search.hunt import BUDGET_S, RUNS_MAX, BadCatalogue, Found, Hunted, chosen, control, hunt
+from supervisor.simulation.search.hunt import (
+    BUDGET_S,
+    RUNS_MAX,
+    BadCatalogue,
+    Found,
+    Hunted,
+    Reduced,
+    chosen,
+    control,
+    hunt,
+)
 
 __all__ = ["command"]
 
@@ -27,17 +37,22 @@ BUDGET_MOST_S = 86_400.0
     help="CPU seconds each.",
 )
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="Hunts at a time.")
+@click.option("--shrink", is_flag=True, help="Shrink the run that found it: 5 faults at most, in 60 CPU seconds.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each bug, and one for the control.")
-def command(names: tuple[str, ...], third: int | None, seeds: int, budget_s: float, jobs: int, as_json: bool) -> None:
+def command(
+    names: tuple[str, ...], third: int | None, seeds: int, budget_s: float, jobs: int, shrink: bool, as_json: bool
+) -> None:
     """Plant one bug after the other in interpreters of their own, and count the runs until each is noticed.
 
-    The exit status is 1 where one was not found, or where the control (the same runs without a bug) found something.
+    The exit status is 1 where one was not found, or where the control (the same runs without a bug) found something;
+    with --shrink, also where a run does not shrink, or what is left of it does not fail by itself.
     """
     if isnan(budget_s):  # in no range, and click lets it pass
         raise click.UsageError(f"--budget-s: nan is no time; give CPU seconds, 1 to {BUDGET_MOST_S:g}")
     try:
         bugs = chosen(names, third)
-        hunted = hunt(bugs, seeds=seeds, budget_s=budget_s, jobs=jobs, tell=_json if as_json else _line)
+        tell = _json if as_json else _lines
+        hunted = hunt(bugs, seeds=seeds, budget_s=budget_s, jobs=jobs, tell=tell, shrink=shrink)
     except BadCatalogue as error:
         raise click.UsageError(str(error)) from None
     clean = control(hunted, budget_s=budget_s * max(1, len(bugs)))
@@ -46,28 +61,41 @@ def command(names: tuple[str, ...], third: int | None, seeds: int, budget_s: flo
         click.echo(msgspec.json.encode({"control": clean, "missed": missed}).decode())
     else:
         _summary(hunted, missed, clean)
-    raise SystemExit(1 if missed or not clean.clean else 0)
+    raise SystemExit(0 if clean.clean and all(one.good for one in hunted) else 1)
 
 
 def _json(hunted: Hunted) -> None:
     click.echo(msgspec.json.encode(hunted).decode())
 
 
-def _line(hunted: Hunted) -> None:
+def _lines(hunted: Hunted) -> None:
+    """A line for the hunt, and one for what the run was shrunk to. Messages of a run that is stuck have several."""
     result = hunted.result
-    what = result.problems[0] if result.problems else "nothing was violated"
+    what = " ".join(result.problems[0].split()) if result.problems else "nothing was violated"
     if result.broken:
-        what += f"; {len(result.broken)} runs broke: {result.broken[0]}"
+        what += f"; {len(result.broken)} runs broke: {' '.join(result.broken[0].split())}"
     how = "found " if result.found else "MISSED"
     cost = f"{result.runs:4d} runs {result.cpu_s:6.1f} s"
     click.echo(f"{hunted.invariant:2d} {hunted.bug:32s} {how} {cost}  {what[:240]}")
+    if hunted.shrunk is not None:
+        _shrunk_line(hunted.result, hunted.shrunk)
+
+
+def _shrunk_line(found: Found, shrunk: Reduced) -> None:
+    how = "shrunk " if shrunk.small else "TOO BIG" if shrunk.fails_again else "NO TEST"
+    what = f"{found.scenario}, seed {found.seed}: {shrunk.faults_before} faults -> {len(shrunk.faults)}"
+    told = shrunk.broken or f"{what}: {', '.join(shrunk.faults) or 'none'}"
+    click.echo(f"{'':35s} {how} {shrunk.runs:3d} runs {shrunk.cpu_s:6.1f} s  {told[:240]}")
 
 
 def _summary(hunted: list[Hunted], missed: list[str], clean: Found) -> None:
     found = len(hunted) - len(missed)
     spent_s = sum(one.result.cpu_s for one in hunted)
     click.echo(f"{found} of {len(hunted)} bugs found, in {spent_s:.0f} CPU s; not found: {', '.join(missed) or 'none'}")
+    if any(one.shrunk for one in hunted):
+        big = [one.bug for one in hunted if one.shrunk is not None and not one.shrunk.small]
+        click.echo(f"{found - len(big)} of {found} failing runs shrunk; not shrunk: {', '.join(big) or 'none'}")
     broke = sum(len(one.result.broken) for one in hunted)
     click.echo(f"runs that broke or had no end, and so said nothing: {broke}")
-    words = next(iter(clean.problems + clean.broken), "nothing")
+    words = " ".join(next(iter(clean.problems + clean.broken), "nothing").split())
     click.echo(f"control: {clean.runs} runs without a bug: {words}")

@@ -11,7 +11,8 @@ import click
 from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.commands.written import written
-from supervisor.simulation.search.shrink import NothingViolated, Shrunk, shrink
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink
 from supervisor.surfaces.failure import BadInput
 
 __all__ = ["command"]
@@ -36,31 +37,33 @@ def command(
     within_s: float,
     as_json: bool,
 ) -> int:
-    """Make a failing run small: fewer faults, then less work, as long as the same invariant is violated.
+    """Make a failing run small: less work and fewer faults, as long as the same invariant is violated.
 
     A saved scenario holds the seed and exactly the faults that are needed: `supervisor simulate --scenario FILE.toml`.
+    Exit status 1 if what is left does not fail by itself.
     """
     if save is not None and save.suffix != ".toml":
         raise BadInput(f"--save: {str(save)!r} is no scenario's name; let it end in .toml")
     wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
-    shrunk, took_s = _shrunk(wanted, within_s)
+    seed = wanted.draw().seed
+    shrunk, took_s = _shrunk(wanted, seed, within_s)
     if save is not None:
-        _save(save, shrunk, wanted.with_seed(shrunk.seed))
-    answer = {**_told(shrunk, save), "measured": {"took_s": round(took_s, 3)}}
-    return finish(answer, _text(shrunk, save, took_s), as_json=as_json, good=True)
+        _save(save, shrunk, wanted.with_seed(seed))
+    again = fails_again(shrunk)
+    answer = {**_told(shrunk, save), "fails_again": again, "measured": {"took_s": round(took_s, 3)}}
+    return finish(answer, _text(shrunk, save, took_s, again), as_json=as_json, good=again)
 
 
-def _shrunk(wanted: Wanted, within_s: float) -> tuple[Shrunk, float]:
-    drawn = wanted.draw()
+def _shrunk(wanted: Wanted, seed: int, within_s: float) -> tuple[Shrunk, float]:
     scenario = wanted.read()
     if wanted.schedule is not None:
-        world = scenario.world.model_copy(update={"schedules": (drawn.schedule,)})
+        world = scenario.world.model_copy(update={"schedules": (Schedule(wanted.schedule),)})
         scenario = scenario.model_copy(update={"world": world})
     progress = Progress()
     try:
         shrunk = shrink(
             scenario,
-            drawn.seed,
+            seed,
             lambda: progress.took_s < within_s,
             lambda runs: progress.show(lambda: f"{runs} runs"),
         )
@@ -98,7 +101,7 @@ def _told(shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
     }
 
 
-def _text(shrunk: Shrunk, save: Path | None, took_s: float) -> str:
+def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool) -> str:
     load, operators = shrunk.scenario.load, shrunk.scenario.world.operators
     lines = [
         f"{shrunk.problem}",
@@ -106,6 +109,7 @@ def _text(shrunk: Shrunk, save: Path | None, took_s: float) -> str:
         *(f"    {one}" for one in shrunk.faults),
         f"  load       {load.customers} customers, {load.turns} turns each, {operators} operators",
         f"  measured   {shrunk.runs} runs, {took_s:.1f} s",
+        *([] if again else ["it does not fail by itself: the run is not determined by its seed"]),
         f"again: {_line(save)}" if save is not None else "keep it with --save FILE.toml",
     ]
     return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import msgspec
 
 from supervisor.simulation.commands.options import Progress, as_json, finish, first_seed, jobs, scenario, seeds
 from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.search.soak import Soak, soak
 
 __all__ = ["command"]
@@ -51,21 +53,38 @@ def _told(total: Soak, took_s: float) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(total)
     told["reached"] = dict(sorted(total.reached.items()))
     lists = {"not_reached": total.not_reached, "surprises": total.surprises}
-    return {**told, **lists, "measured": {"took_s": round(took_s, 3)}}
+    measured = {"took_s": round(took_s, 3), "runs_per_minute": round(_per_minute(total, took_s), 1)}
+    return {**told, **lists, "measured": measured}
+
+
+def _per_minute(total: Soak, took_s: float) -> float:
+    return total.scenarios / took_s * 60
 
 
 def _text(total: Soak, took_s: float) -> str:
-    hours, reached = total.simulated_s / 3600, len(total.reached)
+    hours, known = total.simulated_s / 3600, len(to_reach())
     lines = [
         f"{total.scenarios} runs: {total.violations or 'no'} violations",
         f"  {total.sessions} sessions, {hours:.1f} simulated hours, {total.steps} steps, {total.faults} faults",
-        f"  reached {reached} of what is counted; not reached: {len(total.not_reached) or 'nothing'}",
+        f"  reached {known - len(total.not_reached)} of {known}, the rarest first:",
+        *(f"    {line}" for line in _reached(total)),
+        f"  not reached: {len(total.not_reached) or 'nothing'}",
         *(f"    {name}" for name in total.not_reached),
         *(f"  reached although it is listed as unreachable: {name}" for name in total.surprises),
-        f"  measured: {took_s:.1f} s, {total.scenarios / took_s * 60:.0f} runs per minute",
+        f"  measured: {took_s:.1f} s, {_per_minute(total, took_s):.0f} runs per minute",
     ]
     for one in total.failing[:SHOWN]:
         lines += [f"  {one.problem}", f"    again: {one.reproduce}"]
     if len(total.failing) > SHOWN:
         lines.append(f"  and {len(total.failing) - SHOWN} failing seeds more")
     return "\n".join(lines)
+
+
+def _reached(total: Soak) -> Iterator[str]:
+    """What was reached and how often: a line for the faults, one for each table, and one for the aborts."""
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name, count in total.reached.items():
+        group, _, what = name.partition(": ")
+        groups.setdefault(group, []).append((count, what))
+    for group, found in sorted(groups.items()):
+        yield f"{group}: {', '.join(f'{what} {count}' for count, what in sorted(found))}"

@@ -22,6 +22,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -230,7 +231,7 @@ class SimulatedLoop(SealedLoop):
         if self._ranked:
             batch.append(heappop(self._ranked)[3])
         elif len(batch) > 1 and not self._one_at_a_time:
-            batch = self._ordered(batch)
+            batch = _oldest_first(batch) if self._keeps_slots else self._ordered(batch)
         left = iter(batch)
         try:
             for handle in left:
@@ -254,8 +255,6 @@ class SimulatedLoop(SealedLoop):
             raise
 
     def _ordered(self, batch: list[Any]) -> list[Any]:
-        if self._keeps_slots:
-            return _oldest_first(batch)
         rank, now = self._rank, self.steps
         steps = [(rank(one.task.birth, one.step, now), one.task.birth, one) for one in batch if one.task is not None]
         if len(steps) < len(batch):
@@ -462,13 +461,15 @@ class _Budget:
             raise Livelock(self._loop.time(), ())
 
 
-def _birth(step: _Handle) -> int:
-    return step.task.birth if step.task is not None else 0
+_birth = attrgetter("task.birth")
 
 
 def _oldest_first(batch: list[Any]) -> list[Any]:
     """Steps by the age of their tasks, in the places of steps; plain callbacks stay where they are."""
     steps = [one for one in batch if one.task is not None]
+    if len(steps) == len(batch):
+        batch.sort(key=_birth)
+        return batch
     if len(steps) < 2:
         return batch
     steps.sort(key=_birth)

@@ -9,6 +9,7 @@ nothing outside itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import compress
 from random import Random
 from typing import Any, Final
 
@@ -29,7 +30,8 @@ Pending = tuple[int, bytes | None]
 class Survivors(msgspec.Struct, gc=False):
     """What is found after a power cut: the files by name, and how many unsynced sectors are not as written.
 
-    Two cuts of one platter that have the same ``key`` left the same behind; ``None`` is like nothing else.
+    Two cuts of one platter that have the same ``key`` left the same behind: since the same sync, the same sectors
+    arrived of the same writes. ``None``, where a sector is torn, is like nothing else.
     """
 
     files: dict[str, bytearray]
@@ -47,7 +49,7 @@ class Platter:
 
     def __init__(self, files: Mapping[str, bytes | bytearray]) -> None:
         self._durable = [bytearray(content) for content in files.values()]
-        self._cached: list[list[Pending]] = [[] for _ in files]
+        self._cached: list[list[Pending]] = [[] for _ in files]  # sector by sector
         self._names = {name: number for number, name in enumerate(files)}
         self._renamed: list[tuple[str | None, str | None, int]] = []  # (name that goes, name that comes, its file)
         self._version = 0
@@ -66,7 +68,7 @@ class Platter:
         self._renamed.append((old, new, number))
 
     def write(self, number: int, offset: int, data: bytes) -> None:
-        self._cached[number].append((offset, data))
+        self._cached[number] += _sectors(offset, data)
 
     def truncate(self, number: int, size: int) -> None:
         self._cached[number].append((size, None))
@@ -85,7 +87,7 @@ class Platter:
         """As Linux does it: some sectors are written, the others will never be, and no later sync tries again."""
         self._version += 1
         draws = Random(seed)
-        put(self._durable[number], [one for one in _sectors(self._cached[number]) if draws.random() < 0.5])
+        put(self._durable[number], [one for one in self._cached[number] if draws.random() < 0.5])
         self._cached[number].clear()
 
     def make(self, steps: Iterable[Step]) -> None:
@@ -108,7 +110,7 @@ class Platter:
         for name, number in names.items():
             content = bytearray(self._durable[number])
             if self._cached[number]:
-                _survive(content, _sectors(self._cached[number]), draws, found)
+                _survive(content, self._cached[number], draws, found)
             found.files[name] = content
         return found
 
@@ -136,18 +138,13 @@ def _name(names: dict[str, int], changes: list[tuple[str | None, str | None, int
             names[come] = number
 
 
-def _sectors(writes: list[Pending]) -> list[Pending]:
-    """The same writes, sector by sector."""
-    pieces: list[Pending] = []
-    for offset, data in writes:
-        if data is None:
-            pieces.append((offset, None))
-            continue
-        start, first = 0, SECTOR_BYTES - offset % SECTOR_BYTES
-        for end in (*range(first, len(data), SECTOR_BYTES), len(data)):
-            pieces.append((offset + start, data[start:end]))
-            start = end
-    return pieces
+def _sectors(offset: int, data: bytes) -> list[Pending]:
+    """A write, sector by sector."""
+    first = SECTOR_BYTES - offset % SECTOR_BYTES
+    if len(data) <= first:
+        return [(offset, data)]
+    starts = (0, *range(first, len(data), SECTOR_BYTES))
+    return [(offset + start, data[start:end]) for start, end in zip(starts, (*starts[1:], len(data)), strict=True)]
 
 
 def _survive(content: bytearray, pieces: list[Pending], draws: Random, found: Survivors) -> None:
@@ -155,14 +152,15 @@ def _survive(content: bytearray, pieces: list[Pending], draws: Random, found: Su
     style = draws.random()
     if style >= 0.7:
         share = draws.random()
-        kept = [one for one in pieces if draws.random() < share]
-        found.key = None
+        taken = [draws.random() < share for _ in pieces]
+        kept = list(compress(pieces, taken))
+        which = int("".join(["01"[one] for one in reversed(taken)]), 2)
     else:
         end = 0 if style < 0.2 else len(pieces) if style < 0.3 else _below(draws, len(pieces) + 1)
-        kept = pieces[:end]
-        found.key = None if found.key is None else (*found.key, end)
+        kept, which = pieces[:end], (1 << end) - 1
         if kept and style >= 0.5:
             kept[-1] = _torn(kept[-1], draws, found)
+    found.key = None if found.key is None else (*found.key, which)
     found.lost += len(pieces) - len(kept)
     put(content, kept)
 

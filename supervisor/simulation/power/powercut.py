@@ -25,9 +25,10 @@ __all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "Run", "Setup", "Tally"]
 
 _LIVES: Final = 2
 """How often a writer begins in a run: the second begins on what the first one's last power cut left."""
-_CUTS_PER_LIFE: Final = 64
+_CUTS_PER_LIFE: Final = 128
+"""Many share what they left: work that is cut often is cheap to cut again, and new work meets new states."""
 CUTS_PER_RUN: Final = _LIVES * _CUTS_PER_LIFE
-_BATCHES_PER_LIFE: Final = 10
+_BATCHES_PER_LIFE: Final = 6
 
 
 # ----------------------------------------------------------------------------------------------------- configurations
@@ -150,11 +151,12 @@ class Run:
         self._known.clear()
         acknowledged = self._written(chance)
         steps, done, goes_on = self._disk.steps, 0, chance.integer(0, cuts - 1, "goes on")
+        draws = chance.stream("cuts")
         there: int | Verdict = 0
         for number, point in enumerate(_points(chance, cuts, acknowledged[1][0], len(steps))):
             platter.make(steps[done:point])
             done = point
-            survivors, opened = self._cut(platter, chance.stream("cut", number), point, _promised(acknowledged, point))
+            survivors, opened = self._cut(platter, draws, point, _promised(acknowledged, point))
             if number == goes_on:
                 self._left, there = survivors.files, opened
             if self._caught:

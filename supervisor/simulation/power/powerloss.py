@@ -22,7 +22,7 @@ from supervisor.simulation.search.many import Failed, each
 
 __all__ = ["Control", "DiskReport", "Lying", "power_loss"]
 
-_CHUNK: Final = 4
+_CHUNK: Final = 2
 """Runs that one process is given at a time."""
 _LYING_EVERY: Final = 25
 _CONTROL_EVERY: Final = 100
@@ -102,7 +102,7 @@ def power_loss(
 ) -> DiskReport:
     """Cut the power *cuts* times under the production journal, and see what is left of it.
 
-    A run is one seed and 128 cuts; the lying disks and the controls come first and are not counted in *cuts*.
+    A run is one seed and 256 cuts; the lying disks and the controls come first and are not counted in *cuts*.
     ``KeyboardInterrupt`` ends the work early: the report is of what was reached.
 
     Args:

@@ -7,26 +7,27 @@ is violated there as well was never found. A bug that is not found is a hole in 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from typing import Any
 
 import msgspec
 
+from supervisor.simulation.search.interpreter import NoVerdict, carried_out
 from supervisor.simulation.search.planting import NotPlanted, changing
 
-__all__ = ["BadCatalogue", "Bug", "Found", "Hunted", "catalogue", "chosen", "control", "hunt"]
+__all__ = ["BadCatalogue", "Bug", "Found", "Hunted", "Reduced", "catalogue", "chosen", "control", "hunt"]
 
 RUNS_MAX = 500
 BUDGET_S = 60.0
 THIRDS = 3
-WALL_S = 120.0
-"""Seconds on the clock that one CPU second may take on a busy machine, before a hunt is given up."""
+FAULTS_MAX = 5
+SHRINK_S = 60.0
+"""What a failing run must shrink to, and in how many CPU seconds, its interpreter's start included."""
+SEARCH_S = 50.0
+"""Of these, for the search: the rest is for the last run, which shows that what was found fails by itself."""
 
 
 class BadCatalogue(Exception):
@@ -76,12 +77,40 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return self.problems[0].partition(":")[0] if self.problems else ""
 
 
+class Reduced(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the run that found a bug when it was shrunk, in a number of runs and CPU seconds.
+
+    ``scenario`` is a file, and ``fails_again`` whether it violates the same ``invariant`` by itself.
+    """
+
+    invariant: str = ""
+    faults_before: int = 0
+    faults: tuple[str, ...] = ()
+    runs: int = 0
+    cpu_s: float = 0.0
+    minimal: bool = False
+    fails_again: bool = False
+    scenario: str = ""
+    broken: str = ""
+
+    @property
+    def small(self) -> bool:
+        """It is small enough, came soon enough, and can be kept as a test."""
+        return self.fails_again and len(self.faults) <= FAULTS_MAX and self.cpu_s <= SHRINK_S
+
+
 class Hunted(msgspec.Struct, frozen=True, kw_only=True):
-    """A bug, and what became of the hunt for it."""
+    """A bug, and what became of the hunt for it; ``shrunk`` where that was wanted, and it was found."""
 
     bug: str
     invariant: int
     result: Found
+    shrunk: Reduced | None = None
+
+    @property
+    def good(self) -> bool:
+        """It was found, and shrinks."""
+        return self.result.found and (self.shrunk is None or self.shrunk.small)
 
 
 def catalogue() -> list[Bug]:
@@ -120,9 +149,9 @@ def chosen(names: Sequence[str] = (), third: int | None = None) -> list[Bug]:
 
 # ---------------------------------------------------------------------------------------------------------- hunting
 def hunt(
-    bugs: Sequence[Bug], *, seeds: int, budget_s: float, jobs: int, tell: Callable[[Hunted], None]
+    bugs: Sequence[Bug], *, seeds: int, budget_s: float, jobs: int, tell: Callable[[Hunted], None], shrink: bool = False
 ) -> list[Hunted]:
-    """Hunt each of *bugs*, *jobs* at a time; *tell* hears of each as it is done.
+    """Hunt each of *bugs*, *jobs* at a time; *tell* hears of each as it is done. With *shrink*, shrink what is found.
 
     A run that is violated without the bug, too, finds nothing: the hunt goes on behind it.
 
@@ -133,7 +162,9 @@ def hunt(
     clean = _Clean(budget_s)
 
     def one_of_them(bug: Bug, order: dict[str, Any]) -> Hunted:
-        hunted = Hunted(bug=bug.name, invariant=bug.invariant, result=_told_apart(order, clean))
+        found = _told_apart(order, clean)
+        shrunk = _shrunk(order, found) if shrink and found.found else None
+        hunted = Hunted(bug=bug.name, invariant=bug.invariant, result=found, shrunk=shrunk)
         tell(hunted)
         return hunted
 
@@ -171,7 +202,7 @@ def _told_apart(order: dict[str, Any], clean: _Clean) -> Found:
 
 
 def _exactly(runs: Sequence[tuple[str, int]], budget_s: float) -> dict[str, Any]:
-    where = {"scenarios": (), "exactly": runs, "skip": (), "done": 0}
+    where = {"scenarios": (), "exactly": runs, "skip": (), "done": 0, "shrink": False}
     return {"module": "", "source": "", "seeds": 0, "budget_s": budget_s, **where}
 
 
@@ -180,7 +211,7 @@ def _order(bug: Bug, seeds: int, budget_s: float) -> dict[str, Any]:
         source = changing(bug.module, bug.find, bug.replace)
     except NotPlanted as error:
         raise BadCatalogue(f"bug {bug.name}: {error}") from None
-    where = {"scenarios": bug.scenarios, "exactly": (), "skip": (), "done": 0}
+    where = {"scenarios": bug.scenarios, "exactly": (), "skip": (), "done": 0, "shrink": False}
     return {"module": bug.module, "source": source, "seeds": seeds, "budget_s": budget_s, **where}
 
 
@@ -198,29 +229,17 @@ def _run(order: dict[str, Any]) -> Found:
 
 def _begin(order: dict[str, Any]) -> Found:
     """Work on an order in a fresh interpreter. One that breaks has found nothing: the oracle had no say."""
-    command = [sys.executable, "-P", "-m", "supervisor.simulation.search.planting"]
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(order) + "\n",
-            capture_output=True,
-            text=True,
-            timeout=max(order["budget_s"], 1.0) * WALL_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return _no_verdict(order, "no verdict: it waits for ever, or the machine is too busy")
-    answers = list(_answers(done.stdout))
-    if done.returncode or not answers:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return _no_verdict(order, f"its interpreter broke: {last}")
-    return answers[-1]
+        return msgspec.json.decode(carried_out(order), type=Found)
+    except NoVerdict as error:
+        return Found(found=False, runs=order["done"], cpu_s=0.0, broken=(str(error),))
 
 
-def _no_verdict(order: dict[str, Any], why: str) -> Found:
-    return Found(found=False, runs=order["done"], cpu_s=0.0, broken=(why,))
-
-
-def _answers(output: str) -> Iterator[Found]:
-    for line in output.splitlines():
-        yield msgspec.json.decode(line, type=Found)
+# -------------------------------------------------------------------------------------------------------- shrinking
+def _shrunk(order: dict[str, Any], found: Found) -> Reduced:
+    """The run that found it, shrunk with the bug in place."""
+    where = {"exactly": [(found.scenario, found.seed)], "skip": (), "shrink": True}
+    try:
+        return msgspec.json.decode(carried_out({**order, **where, "budget_s": SEARCH_S}), type=Reduced)
+    except NoVerdict as error:
+        return Reduced(broken=str(error))

@@ -15,10 +15,11 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from time import process_time  # by name: `time` refuses it while a run goes on
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -115,7 +116,7 @@ def changing(module: str, find: str, replace: str) -> str:
 # ------------------------------------------------------------------------------------------------- the child process
 def _say(**answer: Any) -> None:
     """One line for the hunt. The runtime's own logs go to ``sys.stdout``, which is not that."""
-    os.write(_ANSWERS, (json.dumps({**answer, "cpu_s": time.process_time()}) + "\n").encode())
+    os.write(_ANSWERS, (json.dumps({**answer, "cpu_s": process_time()}) + "\n").encode())
 
 
 _ANSWERS = 1
@@ -132,7 +133,8 @@ def _runs(order: dict[str, Any]) -> Iterator[tuple[str, int]]:
 def _hunt(order: dict[str, Any]) -> None:
     """Run until something is violated, or the seeds or the CPU time are used up; one line of answer.
 
-    A run of which the simulator itself breaks says nothing: it is told as such, and the hunt goes on.
+    A run of which the simulator itself breaks says nothing: it is told as such, and the hunt goes on. One without an
+    end takes this interpreter along; whoever wants the others starts another one behind it.
     """
     running = importlib.import_module("supervisor.simulation.running")
     scenario = importlib.import_module("supervisor.simulation.scenario")
@@ -141,28 +143,47 @@ def _hunt(order: dict[str, Any]) -> None:
     broken: list[str] = []
     problems: Sequence[str] = ()
     for number, (name, seed) in enumerate(list(_runs(order))[done:], done + 1):
-        _watch(number, name, seed, broken)
+        endless = [*broken, f"{name}, seed {seed}: it computes for more than {ENDLESS_S:g} s"]
+        _watch(ENDLESS_S, partial(_say, found=False, runs=number, broken=endless, endless=True))
         try:
             problems = running.simulate(scenarios[name].draw(seed)).problems
         except Exception as error:
             broken.append(f"{name}, seed {seed}: {type(error).__name__}: {error}")
         if problems:
             return _say(found=True, runs=number, scenario=name, seed=seed, problems=problems, broken=broken)
-        if time.process_time() > order["budget_s"]:
+        if process_time() > order["budget_s"]:
             break
     return _say(found=False, runs=number, broken=broken)
 
 
-def _watch(number: int, scenario: str, seed: int, broken: list[str]) -> None:
-    """A run that never ends takes its interpreter with it; whoever wants the others starts another one behind it."""
+def _watch(limit_s: float, tell: Callable[[], None]) -> None:
+    """What never ends takes its interpreter with it, after so many CPU seconds from now; *tell* says it first."""
 
     def endless(_: int, frame: FrameType | None) -> None:
-        words = f"{scenario}, seed {seed}: it computes for more than {ENDLESS_S:g} s"
-        _say(found=False, runs=number, broken=[*broken, words], endless=True)
+        tell()
         os._exit(0)
 
     signal.signal(signal.SIGPROF, endless)
-    signal.setitimer(signal.ITIMER_PROF, ENDLESS_S)
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+
+
+def _shrink(order: dict[str, Any]) -> None:
+    """Shrink a failing run until nothing gets smaller or the CPU time is used up; one line of answer."""
+    shrinking = importlib.import_module("supervisor.simulation.search.shrink")
+    scenario = importlib.import_module("supervisor.simulation.scenario")
+    written = importlib.import_module("supervisor.simulation.commands.written")
+    [(name, seed)] = _runs(order)
+    _watch(order["budget_s"] + ENDLESS_S, lambda: print("a run computes without an end", file=sys.stderr, flush=True))
+    shrunk = shrinking.shrink(scenario.named(name), seed, lambda: process_time() < order["budget_s"], lambda runs: None)
+    _say(
+        invariant=shrunk.invariant,
+        faults_before=shrunk.faults_before,
+        faults=shrunk.faults,
+        runs=shrunk.runs,
+        minimal=shrunk.minimal,
+        fails_again=shrinking.fails_again(shrunk),
+        scenario=written.written(shrunk.scenario, shrunk.problem),
+    )
 
 
 def _main() -> None:
@@ -170,7 +191,7 @@ def _main() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115  until the process ends
     if order["module"]:
         plant(order["module"], order["source"])
-    _hunt(order)
+    (_shrink if order["shrink"] else _hunt)(order)
 
 
 if __name__ == "__main__":

@@ -1,33 +1,54 @@
 """Shrinking: from a run that violates something to the smallest that still violates it.
 
-First the load, then the faults that struck, by delta debugging (Zeller and Hildebrandt, 2002), and so on in turns
-until nothing gets smaller. A smaller run counts only if it violates the same invariant; it is over as soon as it does,
-so what struck later is not even looked at. Draws have names: what is taken away changes nothing about what is left.
+Where many faults struck, small runs of other seeds of the same scenario are tried first: one that fails, too, has less
+to lose. Then less work, since small runs are fast; then kinds of faults, then single strikes by delta debugging, then
+whatever makes a run hard to follow; and so on in turns until nothing gets smaller. A smaller run counts only if it
+violates the same invariant; it is over as soon as it does, so what struck later is not even looked at. Draws have
+names: what is taken away changes nothing about what is left. Only the order of steps changes: for a race that does not
+survive that, other seeds are tried in every round.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import math
+import warnings
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.commands.written import written
 from supervisor.simulation.running import Report, simulate
-from supervisor.simulation.scenario import Agents, Drawn, Faults, Scenario, World
-
-__all__ = ["NothingViolated", "Shrunk", "ddmin", "invariant_of", "pinned", "shrink"]
-
-T = TypeVar("T")
-
-COUNTS = (
-    *(("load", name) for name in ("customers", "turns", "tasks", "sessions_max")),
-    *(("world", name) for name in ("operators", "crashes_max")),
+from supervisor.simulation.scenario import Drawn, Scenario, parsed
+from supervisor.simulation.search.ddmin import ddmin
+from supervisor.simulation.search.smaller import (
+    PLAINER,
+    REDUCIBLE,
+    elsewhere,
+    less,
+    pinned,
+    plainer,
+    with_strikes,
 )
-"""What can be made less of, and from where."""
-LEAST = {"customers": 1, "turns": 1, "tasks": 1, "sessions_max": 1}
-"""0 for all others."""
+
+__all__ = ["NothingViolated", "Shrunk", "fails_again", "invariant_of", "shrink"]
+
+LOOK = 1024
+"""Steps between two looks at the patience."""
+FEW = 5
+"""Faults that a person can follow: with so few, the seed stays the one that failed."""
+ELSEWHERE = 100
+"""Other seeds that are tried in one round."""
+STEPS = 500
+"""Steps that every run may take."""
+LIVELOCK_STEPS = 20_000
+"""Steps at one moment that are a livelock here, a tenth of what is one elsewhere: a busy system of 1,000 actors takes
+some 10,000. Whether what is left fails by itself is seen with the real number."""
+LATE = "quiescence"
+"""The invariant that is violated only at the end of a run, however small that is."""
+LONGER = 2
+"""How many times as long as the run that it is to stand for a smaller one may be, before it is given up."""
+ROUNDS = 10
+"""Rounds, each with seeds of its own, that may come to nothing while too many faults are left."""
 
 
 class NothingViolated(Exception):
@@ -52,80 +73,43 @@ def invariant_of(problem: str) -> str:
     return problem.partition(":")[0]
 
 
-class _Seen(Exception):
-    """The violation has come; the rest of the run is of no interest."""
+def fails_again(shrunk: Shrunk) -> bool:
+    """Whether it fails by itself: its file, read again and run to its end, violates the same invariant."""
+    again = parsed("shrunk", written(shrunk.scenario, shrunk.problem)).draw(shrunk.seed)
+    return any(invariant_of(one) == shrunk.invariant for one in simulate(again).problems)
 
 
-def _run_until(drawn: Drawn, invariant: str) -> Report:
-    """Run it until that is violated, or to its end. With ``""``, whatever is violated first."""
-    seen = False
-
-    def tell(line: str) -> None:
-        nonlocal seen
-        seen = seen or f" VIOLATION {invariant}" in line
-
-    def before_step(_: int) -> None:
-        if seen:
-            raise _Seen
-
-    return simulate(drawn, tell=tell, before_step=before_step)
+class _Enough(Exception):
+    """The rest of the run is of no interest."""
 
 
-# -------------------------------------------------------------------------------------------------- delta debugging
-def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None]) -> Sequence[T]:
-    """A part of *items* that still fails, and of which nothing can be left out.
+class _Listener:
+    """Ends a run when it has violated *invariant* (``""``: any), or when patience or its steps have ended."""
 
-    Args:
-        fails: None if these do not fail; else the items that were needed at all, perhaps fewer.
-    """
-    if items and (needed := fails(())) is not None:
-        return needed
-    parts = 2
-    while len(items) > 1:
-        smaller = next((found for rest in _without_one(items, parts) if (found := fails(rest)) is not None), None)
-        if smaller is not None:
-            items, parts = smaller, max(parts - 1, 2)
-        elif parts >= len(items):
-            break
-        else:
-            parts = min(len(items), 2 * parts)
-    return items
+    def __init__(self, invariant: str, patience: Callable[[], bool], steps_max: float) -> None:
+        self._words = f" VIOLATION {invariant}"
+        self._patience, self._steps_max = patience, steps_max
+        self.heard = self.cut_off = False
+
+    def tell(self, line: str) -> None:
+        self.heard = self.heard or self._words in line
+
+    def before_step(self, number: int) -> None:
+        over = number > self._steps_max or (number % LOOK == 0 and not self._patience())
+        self.cut_off = self.cut_off or (over and not self.heard)
+        if self.heard or self.cut_off:
+            raise _Enough
 
 
-def _without_one(items: Sequence[T], parts: int) -> Iterator[Sequence[T]]:
-    """*items* without each of their *parts*."""
-    size = -(-len(items) // parts)
-    for start in range(0, len(items), size):
-        yield [*items[:start], *items[start + size :]]
-
-
-# ------------------------------------------------------------------------------------------------------- scenarios
-def pinned(scenario: Scenario, drawn: Drawn, only: Sequence[str]) -> Scenario:
-    """A scenario of which every draw of that seed is written down, and which faults strike; the load stays open."""
-    return Scenario(
-        name=scenario.name,
-        about=scenario.about,
-        load=drawn.load,
-        agents=Agents(**dict(zip(("acp", "command", "inprocess"), drawn.weights, strict=True)), shape=_shape(drawn)),
-        faults=Faults(only=tuple(only)),
-        world=World(
-            schedules=(drawn.schedule,),
-            seed=drawn.seed,
-            **{name: getattr(drawn, name) for name in World.model_fields if name not in ("schedules", "seed")},
-        ),
-        settings=drawn.settings.model_dump(mode="json", exclude_unset=True),
-    )
-
-
-def _shape(drawn: Drawn) -> dict[str, Any]:
-    """What differs from the usual shape."""
-    shape, usual = (json.loads(msgspec.json.encode(one)) for one in (drawn.shape, AgentShape()))
-    return {name: value for name, value in shape.items() if value != usual[name]}
-
-
-def _with(scenario: Scenario, where: str, changes: Mapping[str, Any]) -> Scenario:
-    part = getattr(scenario, where)
-    return scenario.model_copy(update={where: part.model_copy(update=dict(changes))})
+def _run_until(
+    drawn: Drawn, invariant: str, patience: Callable[[], bool], steps_max: float = math.inf
+) -> Report | None:
+    """Run it until that is violated, or to its end; ``None`` if patience or its steps ended first."""
+    listener = _Listener(invariant, patience, steps_max)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of what had not begun yet when the run was cut off
+        report = simulate(drawn, tell=listener.tell, before_step=listener.before_step, livelock_steps=LIVELOCK_STEPS)
+    return None if listener.cut_off else report
 
 
 # ------------------------------------------------------------------------------------------------------- shrinking
@@ -136,61 +120,119 @@ class _Search:
         self, scenario: Scenario, seed: int, patience: Callable[[], bool], heard: Callable[[int], None]
     ) -> None:
         drawn = scenario.draw(seed)
-        report = _run_until(drawn, "")
-        if not report.problems:
+        report = _run_until(drawn, "", lambda: True)
+        if report is None or not report.problems:
             raise NothingViolated(f"seed {seed} of {scenario.name} violates nothing, so there is nothing to shrink")
         self.seed = seed
         self.runs = 1
+        self._others = 0
+        self._in_vain: set[str] = set()
         self.invariant = invariant_of(report.problems[0])
         self.first = self.best = report
         self.scenario = pinned(scenario, drawn, report.struck)
-        self._patience, self._heard = patience, heard
+        self._open = scenario
+        self.patience, self._heard = patience, heard
 
     @property
-    def patient(self) -> bool:
-        return self._patience()
+    def too_many(self) -> bool:
+        """More faults than a person can follow are left."""
+        return len(self.best.struck) > FEW
 
     def takes(self, scenario: Scenario) -> bool:
-        """Run it; it is the smallest so far if it violates the same."""
-        if not self.patient:
+        """Run it; it is the smallest so far if it violates the same. What was in vain once is so for ever."""
+        if not self.patience() or (key := f"{self.seed} {scenario.model_dump_json()}") in self._in_vain:
             return False
-        report = _run_until(scenario.draw(self.seed), self.invariant)
-        self.runs += 1
-        self._heard(self.runs)
-        if all(invariant_of(one) != self.invariant for one in report.problems):
+        report = self._failed(scenario.draw(self.seed), LONGER * self.best.steps + STEPS)
+        if report is None:
+            self._in_vain.add(key)
             return False
         self.best = report
-        self.scenario = _with(scenario, "faults", {"only": report.struck})
+        self.scenario = with_strikes(scenario, report.struck)
         return True
 
+    def _failed(self, drawn: Drawn, steps_max: float) -> Report | None:
+        """The run, if it violates the same, within so many steps."""
+        report = _run_until(drawn, self.invariant, self.patience, steps_max)
+        self.runs += 1
+        self._heard(self.runs)
+        failed = report is not None and any(invariant_of(one) == self.invariant for one in report.problems)
+        return report if failed else None
+
+    def smaller(self) -> None:
+        """Everything there is, once."""
+        self.elsewhere()
+        self.work()
+        self.kinds()
+        self.faults()
+        self.puzzles()
+
+    def elsewhere(self) -> None:
+        """Other seeds: where a race needs many faults to be met, another one may have it with few."""
+        for _ in range(ELSEWHERE):
+            if not (self.too_many and self.patience()):
+                return
+            self._others += 1
+            other = elsewhere(self._open, _kinds(self.first.struck), self._others)
+            drawn = other.draw(self._others)
+            report = self._failed(drawn, self._short_steps())
+            if report is not None:
+                self._instead(pinned(other, drawn, report.struck), self._others, report)
+
+    def _short_steps(self) -> int:
+        """Steps that are worth it elsewhere: a run of half as many has fewer faults, and shrinks faster."""
+        steps = self.best.steps
+        return steps + STEPS if self.invariant == LATE else max(steps // 2, STEPS)
+
+    def _instead(self, scenario: Scenario, seed: int, report: Report) -> None:
+        """Go on with that run instead, if it comes to fewer faults."""
+        before = self.scenario, self.seed, self.best
+        self.scenario, self.seed, self.best = scenario, seed, report
+        self.kinds()
+        self.faults()
+        if len(self.best.struck) >= len(before[-1].struck):
+            self.scenario, self.seed, self.best = before
+
+    def kinds(self) -> None:
+        """Fewer kinds of faults."""
+        ddmin(_kinds(self.best.struck), self._of_kinds)
+
+    def _of_kinds(self, kinds: Sequence[str]) -> Sequence[str] | None:
+        struck = self._strikes([one for one in self.best.struck if _kind(one) in kinds])
+        return None if struck is None else _kinds(struck)
+
     def faults(self) -> None:
-        """Fewer faults."""
+        """Fewer strikes."""
         ddmin(self.best.struck, self._strikes)
 
     def _strikes(self, only: Sequence[str]) -> Sequence[str] | None:
-        taken = self.takes(_with(self.scenario, "faults", {"only": tuple(only)}))
-        return self.best.struck if taken else None
+        return self.best.struck if self.takes(with_strikes(self.scenario, only)) else None
 
-    def load(self) -> None:
-        """Less work, and fewer who disturb it."""
-        for where, name in COUNTS:
-            while self._less(where, name):
+    def work(self) -> None:
+        """Less work, fewer who disturb it, and less patience with errors."""
+        for path in REDUCIBLE:
+            while any(self.takes(one) for one in less(self.scenario, path)):
                 pass
 
-    def _less(self, where: str, name: str) -> bool:
-        value, least = getattr(getattr(self.scenario, where), name), LEAST.get(name, 0)
-        most = max(value) if isinstance(value, list) else value
-        if not isinstance(most, int) or isinstance(value, dict):
-            return False
-        options = dict.fromkeys(one for one in (least, most // 2, most - 1) if least <= one < most)
-        return any(self.takes(_with(self.scenario, where, {name: one})) for one in options)
+    def puzzles(self) -> None:
+        """Plainer, in whatever can be."""
+        for path in PLAINER:
+            if (one := plainer(self.scenario, path)) is not None:
+                self.takes(one)
+
+
+def _kind(strike: str) -> str:
+    return strike.partition("@")[0]
+
+
+def _kinds(strikes: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(map(_kind, strikes)))
 
 
 def shrink(scenario: Scenario, seed: int, patience: Callable[[], bool], heard: Callable[[int], None]) -> Shrunk:
     """The smallest run that violates what this seed violates first.
 
     Args:
-        patience: asked before each run; false ends the search with what it has.
+        patience: asked before each run and within; false ends the search with what it has.
         heard: told after each run how many there have been.
 
     Raises:
@@ -199,18 +241,18 @@ def shrink(scenario: Scenario, seed: int, patience: Callable[[], bool], heard: C
     search = _Search(scenario, seed, patience, heard)
     try:
         _search(search)
-        minimal = search.patient
+        minimal = patience()
     except KeyboardInterrupt:
         minimal = False
     return _shrunk(search, minimal)
 
 
 def _search(search: _Search) -> None:
-    before: Scenario | None = None
-    while before != search.scenario and search.patient:
+    in_vain = 0
+    while search.patience() and in_vain < (ROUNDS if search.too_many else 1):
         before = search.scenario
-        search.load()
-        search.faults()
+        search.smaller()
+        in_vain = in_vain + 1 if before == search.scenario else 0
 
 
 def _shrunk(search: _Search, minimal: bool) -> Shrunk:

@@ -1,0 +1,43 @@
+"""Drills: what the actor kernel promises (docs/kernel.md) and a supervisor uses seldom, tried once in every run.
+
+They run when the faults have stopped, in the run's own time and order of steps, each in an actor system of its own.
+Every instant, order and count is known beforehand, so every difference is a breach. Numbers are drawn from the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from actors import open_system
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.drills.asking import ASKING
+from supervisor.simulation.drills.bounds import BOUNDS
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.ending import ENDING
+from supervisor.simulation.drills.looking import LOOKING
+from supervisor.simulation.drills.options import OPTIONS
+
+__all__ = ["drill"]
+
+DRILLS = (*BOUNDS, *ASKING, *ENDING, *LOOKING, *OPTIONS)
+LONG_S = 600.0
+"""No drill takes that long, unless something in it is never over."""
+
+
+async def drill(say: Callable[[str, str, str], None], chance: Chance, now: Callable[[], float], grain_s: float) -> None:
+    """Run all of them, one after the other.
+
+    Args:
+        say: reports a law that was broken: its name, whose, and the words.
+        now: the run's clock, in seconds.
+        grain_s: to multiples of which the run rounds its timers up.
+    """
+    for one in DRILLS:
+        name = one.__name__
+        with anyio.move_on_after(LONG_S) as limit:
+            async with open_system(seed=chance.integer(0, 2**32, name)) as system:
+                await one(Desk(say, name, system, chance.below(name), now, grain_s))
+        if limit.cancelled_caught:
+            say("kernel", name, f"is not over after {LONG_S:g} s")

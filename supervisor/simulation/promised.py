@@ -1,0 +1,169 @@
+"""Promises with a time: in virtual time a timer rings at its very instant, an end takes what its rungs take.
+
+A timer is set when the record that wants it is durable, and dies with the state that wanted it. Its event names that
+record as its cause, so each is held to its own instant: not before, and no later than the grain of the run's timers,
+but for what the machine has slept meanwhile. A timer that nobody has heard of when later records are there was lost.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from math import inf
+from typing import Any, NamedTuple
+
+from actors.machine import Step
+from supervisor.effects import StartTimer
+from supervisor.invariants.books import RECOVERY
+from supervisor.vocabulary import Ladder, LifecycleEvent, Rung
+
+__all__ = ["Promised"]
+
+Say = Callable[[str, str, str], None]
+ROUNDING_S = 1e-5
+"""Times are sums of floats, some of them of Unix times."""
+GIVEN_UP_S = 5.0
+"""On top of its rungs, what a loaded machine may add before a scope is given up (``supervisor.ladder``)."""
+
+
+class _Timer(NamedTuple):
+    """One that runs: whose it is, what it raises, and when (the run's seconds)."""
+
+    due_s: float
+    seq: int
+    entity_id: str
+    event: str
+    lasting: bool
+
+
+class _End(NamedTuple):
+    """A session's end under way: since when (the run's seconds), and whether it was hurried, or may have less time."""
+
+    began_s: float
+    pressed: bool
+
+
+class Promised:
+    """The timers of entities, and the ends of sessions.
+
+    Args:
+        say: reports a law that was broken: its name, whose, and the words.
+        now: the run's clock, in seconds.
+        slept_since: how long the machine has slept since that moment, in seconds.
+        ladder: the rungs of the sessions.
+        grain_s: to multiples of which the run rounds its timers up.
+    """
+
+    def __init__(
+        self, say: Say, now: Callable[[], float], slept_since: Callable[[float], float], ladder: Ladder, grain_s: float
+    ) -> None:
+        self._say, self._now, self._slept_since = say, now, slept_since
+        self._ladder, self._grain_s = ladder, grain_s
+        self._timers: dict[str, dict[int, _Timer]] = {}
+        self._due: list[_Timer] = []
+        self._ends: dict[str, _End] = {}
+        self._within_s: dict[str, float] = {}
+        """What each abort was given, in seconds."""
+
+    def forget(self) -> None:
+        """Another supervisor: the timers of the last one ring no more."""
+        self._timers.clear()
+        self._due.clear()
+        self._ends.clear()
+
+    # ------------------------------------------------------------------ timers
+    def running(self, entity_id: str) -> int:
+        """How many timers of that entity run."""
+        return len(self._timers.get(entity_id, ()))
+
+    def stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
+        """A transition has become durable: what it leaves ends its timers, what it wants sets others."""
+        if record.from_status != record.to_status:
+            self._leave(record.entity_id)
+        for effect in step.effects:
+            if type(effect) is StartTimer:
+                due_s = self._now() + effect.delay_s
+                name = type(effect.event).name()
+                timer = _Timer(due_s, record.seq, record.entity_id, name, effect.lasting)
+                self._timers.setdefault(record.entity_id, {})[record.seq] = timer
+                heapq.heappush(self._due, timer)
+        if record.to_status in ("FAILED", "COMPLETING"):  # a turn's deadline means nothing any more
+            self._timers.pop(record.entity_id, None)
+
+    def _leave(self, entity_id: str) -> None:
+        timers = self._timers.get(entity_id)
+        if timers:
+            self._timers[entity_id] = {seq: one for seq, one in timers.items() if one.lasting}
+
+    def heard(self, record: LifecycleEvent, at_s: float) -> None:
+        """A record, before it moves anything: is it a timer's, and what should have rung before it? *at_s*: when it was
+        made, by the run's clock."""
+        timers = self._timers.get(record.entity_id)
+        if timers and record.actor == record.entity_id and record.cause_id in timers:
+            timer = timers[record.cause_id]
+            if timer.event == record.event:
+                del timers[record.cause_id]
+                self._check_instant(timer, at_s)
+        self._check_overdue(at_s)
+
+    def _check_instant(self, timer: _Timer, at_s: float) -> None:
+        late_s = at_s - timer.due_s
+        if late_s < -ROUNDING_S:
+            self._say("punctual", timer.entity_id, f"{timer.event} comes {-late_s:.6f} s before its time")
+        elif late_s > self._spare_s(timer.due_s):
+            self._say("punctual", timer.entity_id, f"{timer.event} comes {late_s:.6f} s after its time")
+
+    def _spare_s(self, due_s: float) -> float:
+        """How much later than that something may come: what is rounded up, and what was slept around then."""
+        return self._grain_s + ROUNDING_S + self._slept_since(due_s - self._grain_s - ROUNDING_S)
+
+    def _check_overdue(self, at_s: float) -> None:
+        """All that happened before that moment is on record by now."""
+        while self._due and self._due[0].due_s < at_s - self._grain_s - ROUNDING_S:
+            timer = heapq.heappop(self._due)
+            pending = self._timers.get(timer.entity_id, {}).get(timer.seq)
+            if pending is not None and timer.due_s + self._spare_s(timer.due_s) < at_s:
+                del self._timers[timer.entity_id][timer.seq]
+                self._say("punctual", timer.entity_id, f"{timer.event} was due {at_s - timer.due_s:.6f} s ago")
+
+    # ------------------------------------------------------------------ ends
+    def ending(self, record: LifecycleEvent, at_s: float) -> None:
+        """What a session's record says of its end, or the record of an abort of how long it may take."""
+        if record.event == "AbortRecord":
+            self._within_s[str(record.abort_id)] = float(record.metadata["deadline_s"])
+            return
+        end = self._ends.get(record.entity_id)
+        if record.outcome == "transition" and record.to_status == "Stopped" and record.from_status != "Stopped":
+            child, hurried = "/" in record.entity_id, bool(record.metadata.get("now"))
+            brief = self._within_s.get(str(record.abort_id), inf) < self._ladder.total_s
+            self._ends[record.entity_id] = _End(at_s, child or hurried or brief)
+        elif end is None:
+            return
+        elif record.event in ("OperatorStop", "AbortJoined"):
+            self._ends[record.entity_id] = end._replace(pressed=True)
+        elif record.event == "Ended" and record.outcome == "transition" and record.actor != RECOVERY:
+            del self._ends[record.entity_id]
+            self._check_rung(record, end, at_s)
+
+    def _check_rung(self, record: LifecycleEvent, end: _End, at_s: float) -> None:
+        """The rung that it says it took, and for how long."""
+        ladder, rung, took_s = self._ladder, str(record.metadata["rung"]), float(record.metadata["took_s"])
+        if took_s < -ROUNDING_S or took_s > at_s - end.began_s + ROUNDING_S:
+            whole_s = at_s - end.began_s
+            self._say("punctual", record.entity_id, f"its end took {took_s:.6f} s of the {whole_s:.6f} s there were")
+        request_s = ladder.request_s
+        most_s = {
+            Rung.REQUEST: request_s,
+            Rung.CANCEL: ladder.total_s + GIVEN_UP_S,
+            Rung.TERMINATE: ladder.total_s + GIVEN_UP_S,
+        }.get(Rung(rung), ladder.total_s + ladder.kill_s + 2 * GIVEN_UP_S)
+        least_s = {
+            Rung.CANCEL: request_s,
+            Rung.TERMINATE: request_s,
+            Rung.ABANDON: ladder.total_s + GIVEN_UP_S + ladder.kill_s + GIVEN_UP_S,
+        }.get(Rung(rung), 0.0)
+        spare_s = 3 * self._grain_s + ROUNDING_S + self._slept_since(end.began_s)
+        if took_s > most_s + spare_s:
+            self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at most {most_s:g} s")
+        if not end.pressed and took_s < least_s - ROUNDING_S:
+            self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at least {least_s:g} s")

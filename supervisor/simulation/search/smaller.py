@@ -1,0 +1,143 @@
+"""Smaller scenarios: a seed's draws written down, every step that makes a scenario less, and small ones like it.
+
+Each step takes something away, or makes it plainer; none adds anything, so that steps can be tried in any order.
+Nothing here runs a scenario.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.scenario import Agents, Drawn, Faults, Scenario, World
+
+__all__ = ["PLAINER", "REDUCIBLE", "elsewhere", "less", "pinned", "plainer", "with_strikes"]
+
+Path = tuple[str, ...]
+
+SIZES: Final = (
+    {"customers": 1, "turns": 2, "tasks": 3, "operators": 3},
+    {"customers": 2, "turns": 3, "tasks": 3, "operators": 4},
+    {"customers": 1, "turns": 2, "tasks": 3, "operators": 3},
+    {"customers": 5, "turns": 3, "tasks": 3, "operators": 4},
+)
+"""The most of each in a run with another seed, in turns: it takes hundredths of a second, or a tenth. One customer with
+several operators meets most races with the fewest faults."""
+
+ASYNCIO: Final = tuple(one for one in Schedule if one is not Schedule.TRIO)
+"""The schedules of a run with another seed: those of trio do not become plainer."""
+
+REDUCIBLE: Final[Mapping[Path, int]] = {
+    ("world", "operators"): 0,
+    ("load", "customers"): 1,
+    ("load", "turns"): 1,
+    ("load", "tasks"): 1,
+    ("load", "sessions_max"): 1,
+    ("world", "crashes_max"): 0,
+    ("load", "hours"): 0,
+    ("settings", "limits", "max_consecutive_errors"): 1,
+    ("settings", "limits", "max_total_errors"): 1,
+    ("settings", "limits", "restarts_max"): 1,
+}
+"""What there can be less of, where a scenario has it, and the least of it that makes sense."""
+
+PLAINER: Final[Mapping[Path, Any]] = {
+    ("world", "schedules"): (Schedule.FIFO,),
+    ("world", "grain_s"): 0.0,
+    ("world", "pieces"): 0.0,
+    ("load", "plans"): 0.0,
+    ("load", "crossing"): 0.0,
+}
+"""What is easier to follow than anything else that may stand there."""
+
+
+# ------------------------------------------------------------------------------------------------------- as it was
+def pinned(scenario: Scenario, drawn: Drawn, only: Sequence[str]) -> Scenario:
+    """A scenario of which every draw of that seed is written down, and which faults strike; the load stays open."""
+    return Scenario(
+        name=scenario.name,
+        about=scenario.about,
+        load=drawn.load,
+        agents=Agents(**dict(zip(("acp", "command", "inprocess"), drawn.weights, strict=True)), shape=_shape(drawn)),
+        faults=Faults(only=tuple(only)),
+        world=World(
+            schedules=(drawn.schedule,),
+            seed=drawn.seed,
+            **{name: getattr(drawn, name) for name in World.model_fields if name not in ("schedules", "seed")},
+        ),
+        settings=drawn.settings.model_dump(mode="json", exclude_unset=True),
+    )
+
+
+def _shape(drawn: Drawn) -> dict[str, Any]:
+    """What differs from the usual shape."""
+    shape, usual = (json.loads(msgspec.json.encode(one)) for one in (drawn.shape, AgentShape()))
+    return {name: value for name, value in shape.items() if value != usual[name]}
+
+
+def elsewhere(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
+    """Another seed of it, with a handful of work, where faults of these kinds strike by chance."""
+    load, world, size = scenario.load, scenario.world, SIZES[seed % len(SIZES)]
+    few = {name: [1, min(size[name], _most(getattr(load, name)))] for name in ("customers", "turns", "tasks")}
+    most = min(size["operators"], _most(world.operators))
+    operators = [min(1, most), most]
+    return scenario.model_copy(
+        update={
+            "load": load.model_copy(update=few),
+            "faults": scenario.faults.model_copy(update={"kinds": tuple(kinds), "only": None}),
+            "world": world.model_copy(update={"seed": seed, "operators": operators, "schedules": ASYNCIO}),
+        }
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- steps
+def with_strikes(scenario: Scenario, only: Sequence[str]) -> Scenario:
+    """The same, with exactly these strikes."""
+    return _changed(scenario, ("faults", "only"), tuple(only))
+
+
+def less(scenario: Scenario, path: Path) -> Iterator[Scenario]:
+    """The scenario with less of what is at *path*, the least first; nothing, where there is none, or no less of it."""
+    value, least = _value(scenario, path), REDUCIBLE[path]
+    if value is not None:
+        most = _most(value)
+        options = dict.fromkeys(one for one in (least, int(most) // 2, int(most) - 1) if least <= one < most)
+        yield from (_changed(scenario, path, one) for one in options)
+
+
+def plainer(scenario: Scenario, path: Path) -> Scenario | None:
+    """The scenario with what is plainest at *path*, if it is not there already."""
+    plain = PLAINER[path]
+    return None if _value(scenario, path) == plain else _changed(scenario, path, plain)
+
+
+def _most(value: Any) -> Any:
+    """The most that a number can be: of a range its end, of a choice its greatest."""
+    if isinstance(value, dict):
+        return max(map(_most, value["any"]))
+    return max(value) if isinstance(value, list) else value
+
+
+def _value(scenario: Scenario, path: Path) -> Any:
+    """What is there, or ``None``: settings have what was set."""
+    value: Any = getattr(scenario, path[0])
+    for name in path[1:]:
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return value
+
+
+def _changed(scenario: Scenario, path: Path, value: Any) -> Scenario:
+    part = getattr(scenario, path[0])
+    if isinstance(part, Mapping):
+        return scenario.model_copy(update={path[0]: _within(part, path[1:], value)})
+    return scenario.model_copy(update={path[0]: part.model_copy(update={path[1]: value})})
+
+
+def _within(table: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    name, *rest = path
+    return {**table, name: _within(table[name], tuple(rest), value) if rest else value}

@@ -1,0 +1,57 @@
+"""A copy of one entity, and how effects are compared: by what they do, never by their words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+
+__all__ = ["Copy", "Effects", "Meta", "shown"]
+
+Meta = Mapping[str, Any]
+Effects = list[tuple[Any, ...]]
+
+WORDS = frozenset({"error", "reason", "message", "info", "note", "at", "title", "sender", "text"})
+"""Fields that people read, and the time."""
+
+
+def shown(value: Any) -> tuple[Any, ...]:
+    """An effect, or an event in it, as its name and the fields that are no words."""
+    fields = [_plain(getattr(value, name)) for name in value.__struct_fields__ if name not in WORDS]
+    return (type(value).__name__, *fields)
+
+
+def _plain(value: Any) -> Any:
+    return shown(value) if isinstance(value, msgspec.Struct) else getattr(value, "value", value)
+
+
+class Copy:
+    """One entity: its state as records spell it, and the fields of its data that are compared.
+
+    ``cells`` says in which states an event means something; ``take`` moves the copy, and returns the effects.
+    """
+
+    cells: ClassVar[Mapping[str, frozenset[str]]]
+
+    def __init__(self, state: str, data: Meta) -> None:
+        self.state = state
+        self.over = False
+        """It has written its last record."""
+
+    def stale(self, event: str, meta: Meta) -> bool:
+        """Whether that comes too late."""
+        return False
+
+    def knows(self, event: str, meta: Meta) -> bool:
+        """Whether that means something now."""
+        return self.state in self.cells.get(event, ())
+
+    def take(self, event: str, meta: Meta) -> Effects:
+        """One event that means something here."""
+        effects: Effects = getattr(self, f"on_{event.lower()}")(meta)
+        return effects
+
+    def differs(self, data: Any) -> str:
+        """What of *data* is not as it is here, in words."""
+        raise NotImplementedError

@@ -1,0 +1,323 @@
+"""A session: eight states, two counters, its prompts and its messages (seed 003, and what docs/design.md adds)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from supervisor.simulation.specified.copy import Copy, Effects, Meta
+
+__all__ = ["SessionCopy"]
+
+LIVE = frozenset(
+    {"Initializing", "BuildingPrompt", "Spawning", "Running", "Interrupting", "SessionComplete", "CoolingDown"}
+)
+ALL = LIVE | {"Stopped"}
+POINTS = ("now", "tool_boundary", "turn_end")
+"""Soonest first."""
+
+
+class Waiting(NamedTuple):
+    """A message that waits."""
+
+    id: str
+    urgent: bool
+    point: str
+
+    @property
+    def interrupts(self) -> bool:
+        return self.urgent and self.point != "turn_end"
+
+
+class SessionCopy(Copy):
+    """One session."""
+
+    cells: ClassVar[Mapping[str, frozenset[str]]] = {
+        "TurnRequested": LIVE,
+        "WorktreeReady": frozenset({"Initializing", "SessionComplete"}),
+        "PromptReady": frozenset({"BuildingPrompt"}),
+        "AgentLaunched": frozenset({"Spawning"}),
+        "SessionStarted": frozenset({"Spawning"}),
+        "SessionStable": frozenset({"Running"}),
+        "SessionExited": frozenset({"Spawning", "Running", "Interrupting", "Stopped"}),
+        "UrgentMessage": LIVE,
+        "MessageReceived": LIVE,
+        "BoundaryReached": frozenset({"Running", "Interrupting", "Stopped"}),
+        "GraceExceeded": frozenset({"Interrupting"}),
+        "BackoffElapsed": frozenset({"CoolingDown"}),
+        "OperatorStop": ALL,
+        "FatalError": ALL,
+        "TurnReaped": ALL,
+        "Ended": frozenset({"Stopped"}),
+    }
+
+    def __init__(self, state: str, data: Meta) -> None:
+        super().__init__(state, data)
+        self.id: str = data["id"]
+        self.limits: Meta = data["limits"]
+        self.incarnation = self.concluded = self.turns = self.offered = 0
+        self.session_seq = 1
+        self.consecutive = self.total = 0
+        self.current: tuple[str, str] | None = None
+        self.queue: list[tuple[str, str]] = []
+        self.inbox: list[Waiting] = []
+        self.latched = False
+        self.prompt, self.outcome = "", ""
+        self.abort_id: str | None = None
+
+    @property
+    def turn_id(self) -> str:
+        return f"{self.id}:t{self.turns}" if self.turns else ""
+
+    def stale(self, event: str, meta: Meta) -> bool:
+        if event in ("OperatorStop", "FatalError"):
+            return self.over
+        number = meta.get("incarnation")
+        return number is not None and (number < self.incarnation or number <= self.concluded)
+
+    def knows(self, event: str, meta: Meta) -> bool:
+        if event == "BoundaryReached" and self.state == "Running":
+            return any(one.interrupts for one in self.inbox)
+        return super().knows(event, meta)
+
+    # ------------------------------------------------------------------ prompts
+    def on_turnrequested(self, meta: Meta) -> Effects:
+        request = (meta["request_id"], meta["prompt"])
+        if self.current is not None or self.state not in ("Initializing", "SessionComplete"):
+            self.queue.append(request)
+            return []
+        self.current = request
+        return [*self._open_turn(), ("PrepareWorktree",)]
+
+    def _open_turn(self) -> Effects:
+        if self.current is None:
+            return []
+        self.turns += 1
+        return [("OpenTurn", self.turn_id, self.current[0])]
+
+    def on_worktreeready(self, meta: Meta) -> Effects:
+        self.session_seq += self.state == "SessionComplete"
+        self.state = "BuildingPrompt"
+        return [("BuildPrompt",)]
+
+    def on_promptready(self, meta: Meta) -> Effects:
+        number = meta["messages"]
+        self.offered = len(self.inbox) if number is None else min(number, len(self.inbox))
+        self.latched = any(one.interrupts for one in self.inbox[self.offered :])
+        self.state, self.prompt = "Spawning", meta["prompt"]
+        self.incarnation += 1
+        late = ("SessionExited", self.incarnation, ("Verdict", "Timeout", None, "timeout", None))
+        return [
+            ("StorePrompt", self.prompt),
+            ("LaunchAgent", self.incarnation, self.prompt),
+            ("StartTimer", "spawn", self.limits["spawn_deadline_s"], late, False),
+        ]
+
+    # ------------------------------------------------------------------ its agent
+    def on_agentlaunched(self, meta: Meta) -> Effects:
+        return [("Tell", self.turn_id, ("AgentSpawned", meta["incarnation"], "launched"))]
+
+    def on_sessionstarted(self, meta: Meta) -> Effects:
+        self.state = "Running"
+        effects: Effects = []
+        if self.limits["stable_after_s"] > 0:
+            stable = ("SessionStable", self.incarnation)
+            effects.append(("StartTimer", "stable", self.limits["stable_after_s"], stable, False))
+        else:
+            self.consecutive = 0
+        effects.append(("Tell", self.turn_id, ("AgentSpawned", meta["incarnation"], "ready")))
+        if not self.latched:
+            return [*effects, ("SendPrompt", self.incarnation, self.turn_id, self.prompt)]
+        self.latched = False
+        last = [one for one in self.inbox if one.interrupts][-1]
+        return [*effects, ("Tell", self.id, ("UrgentMessage", last.id, "now"))]
+
+    def on_sessionstable(self, meta: Meta) -> Effects:
+        self.consecutive = 0
+        return []
+
+    def on_sessionexited(self, meta: Meta) -> Effects:
+        verdict, before = meta["verdict"], self.state
+        self.concluded, self.latched = self.incarnation, False
+        if before == "Stopped":
+            return []
+        success = verdict["exit"] == "Success"
+        if before == "Interrupting":
+            if success:
+                self._deliver_offered()
+                self.current = (self.current[0], "") if self.current is not None else None
+            self.state = "BuildingPrompt"
+            return [*self._open_turn(), ("BuildPrompt",)]
+        if success and before == "Running":
+            self.consecutive, self.state = 0, "SessionComplete"
+            self._deliver_offered()
+            return []
+        return self._fail(verdict, tell=before == "Spawning")
+
+    def _deliver_offered(self) -> None:
+        del self.inbox[: self.offered]
+        self.offered = 0
+
+    def _fail(self, verdict: Meta, *, tell: bool) -> Effects:
+        self.consecutive += 1
+        self.total += 1
+        limits = self.limits
+        spent = self.consecutive >= limits["max_consecutive_errors"] or self.total >= limits["max_total_errors"]
+        told: Effects = []
+        if tell:
+            how = "Error" if verdict["exit"] == "Success" else verdict["exit"]
+            words = ("Verdict", how, verdict["transition_reason"], verdict["abort_reason"], verdict["status"])
+            told = [("Tell", self.turn_id, ("TaskFailed", words, None, ())), ("CancelStep",)]
+        if spent:
+            self.state, self.outcome = "Stopped", "failed"
+            return [("LogFatal",), *told, ("EndScope", self.abort_id, False)]
+        self.state = "CoolingDown"
+        wait_ms = limits["backoff_base_ms"]
+        for _ in range(min(self.consecutive - 1, 32)):
+            wait_ms *= 2
+        wait_s = min(wait_ms, limits["backoff_cap_ms"]) / 1000
+        return [("StartTimer", "backoff", wait_s, ("BackoffElapsed",), False), *told]
+
+    def on_backoffelapsed(self, meta: Meta) -> Effects:
+        self.state = "BuildingPrompt"
+        return [*self._open_turn(), ("BuildPrompt",)]
+
+    # ------------------------------------------------------------------ messages
+    def on_messagereceived(self, meta: Meta) -> Effects:
+        if all(one.id != meta["message_id"] for one in self.inbox):
+            self.inbox.append(Waiting(meta["message_id"], False, "now"))
+        return []
+
+    def on_urgentmessage(self, meta: Meta) -> Effects:
+        self._keep_urgent(meta["message_id"], meta["point"])
+        match self.state, meta["point"]:
+            case "Running", "turn_end":
+                return []
+            case "Running", "tool_boundary":
+                return [("Tell", self.turn_id, ("BoundaryAwaited",))]
+            case "Running", _:
+                return self._interrupt()
+            case "Spawning", point:
+                self.latched = self.latched or point != "turn_end"
+            case "SessionComplete", "turn_end" if self.current is None:
+                return self._deliver()
+        return []
+
+    def _keep_urgent(self, message_id: str, point: str) -> None:
+        for number, one in enumerate(self.inbox):
+            if one.id == message_id:
+                sooner = min(one.point, point, key=POINTS.index) if one.urgent else point
+                self.inbox[number] = Waiting(one.id, True, sooner)
+                return
+        self.inbox.append(Waiting(message_id, True, point))
+
+    def _interrupt(self) -> Effects:
+        self.state = "Interrupting"
+        late = ("GraceExceeded", self.incarnation)
+        return [
+            ("CancelSession", None, "user_interrupt"),
+            ("StartTimer", "grace", self.limits["grace_s"], late, False),
+        ]
+
+    def on_boundaryreached(self, meta: Meta) -> Effects:
+        return self._interrupt() if self.state == "Running" else []
+
+    def on_graceexceeded(self, meta: Meta) -> Effects:
+        self.concluded, self.latched, self.state = self.incarnation, False, "BuildingPrompt"
+        return [("ForceStopSession",), *self._open_turn(), ("BuildPrompt",)]
+
+    def _deliver(self) -> Effects:
+        """A message that waited for the end of a turn, and for which nobody waits, gets a turn of its own."""
+        owed = next((one for one in self.inbox if one.urgent and one.point == "turn_end"), None)
+        if owed is None:
+            return []
+        self.current = (owed.id, "")
+        return [*self._open_turn(), ("PrepareWorktree",)]
+
+    # ------------------------------------------------------------------ answers
+    def on_turnreaped(self, meta: Meta) -> Effects:
+        mine = self.current is not None and meta["turn_id"] == self.turn_id
+        if not mine or self.current is None or self.state not in ("SessionComplete", "Stopped"):
+            return []
+        if self.state == "Stopped":
+            if not meta["completed"]:
+                return []
+            answer, self.current = ("Answer", self.current[0], "completed"), None
+            return [answer]
+        if meta["completed"] and any(one.urgent and one.point == "turn_end" for one in self.inbox):
+            self.current = (self.current[0], "")
+            return [*self._open_turn(), ("PrepareWorktree",)]
+        answer = ("Answer", self.current[0], "completed" if meta["completed"] else "failed")
+        if not self.queue:
+            self.current = None
+            return [answer, *self._deliver()]
+        self.current = self.queue.pop(0)
+        return [answer, *self._open_turn(), ("PrepareWorktree",)]
+
+    # ------------------------------------------------------------------ ends
+    def on_operatorstop(self, meta: Meta) -> Effects:
+        if self.state == "Stopped":
+            return [("EndScope", self.abort_id, True)]
+        before, self.state = self.state, "Stopped"
+        self.outcome, self.abort_id = meta["outcome"], meta["abort_id"]
+        end = ("EndScope", self.abort_id, meta["now"])
+        if before in ("Running", "Interrupting"):
+            return [("CancelSession", meta["abort_id"], meta["abort_reason"]), end]
+        if self.current is None or not self.turns:
+            return [("CancelStep",), end]
+        words = ("Verdict", "Error", "aborted", meta["abort_reason"] or None, None)
+        return [("CancelStep",), ("Tell", self.turn_id, ("TaskFailed", words, meta["abort_id"], ())), end]
+
+    def on_fatalerror(self, meta: Meta) -> Effects:
+        if self.state == "Stopped":
+            return []
+        self.state, self.outcome = "Stopped", "failed"
+        effects: Effects = [("LogFatal",), ("CancelStep",)]
+        if self.current is not None and self.turns:
+            failed = ("TaskFailed", ("Verdict", "Error", None, None, None), None, ())
+            effects.append(("Tell", self.turn_id, failed))
+        return [*effects, ("EndScope", self.abort_id, False)]
+
+    def on_ended(self, meta: Meta) -> Effects:
+        waiting = [*([self.current] if self.current is not None else []), *self.queue]
+        self.current, self.queue, self.over = None, [], True
+        outcome = "failed" if self.outcome == "failed" else "aborted"
+        return [*(("Answer", request_id, outcome) for request_id, _ in waiting), ("Bury",)]
+
+    # ------------------------------------------------------------------ its data
+    def differs(self, data: Any) -> str:
+        here = self._known()
+        current = (data.current.id, data.current.prompt) if data.current is not None else None
+        there = {
+            "incarnation": data.incarnation,
+            "concluded": data.concluded,
+            "session_seq": data.session_seq,
+            "turn_id": data.turn_id,
+            "errors": (data.consecutive_errors, data.total_errors),
+            "current": current,
+            "queue": [(one.id, one.prompt) for one in data.queue],
+            "inbox": [(one.id, one.urgent, one.point) for one in data.inbox],
+            "offered": data.offered,
+            "latched": data.urgent_latched,
+            "outcome": data.outcome,
+            "abort_id": data.abort_id,
+            "ended": data.ended,
+        }
+        return ", ".join(f"{name} {there[name]!r} of {here[name]!r}" for name in here if there[name] != here[name])
+
+    def _known(self) -> dict[str, Any]:
+        return {
+            "incarnation": self.incarnation,
+            "concluded": self.concluded,
+            "session_seq": self.session_seq,
+            "turn_id": self.turn_id,
+            "errors": (self.consecutive, self.total),
+            "current": self.current,
+            "queue": self.queue,
+            "inbox": self.inbox,
+            "offered": self.offered,
+            "latched": self.latched,
+            "outcome": self.outcome,
+            "abort_id": self.abort_id,
+            "ended": self.over,
+        }

@@ -1,0 +1,158 @@
+"""A turn: ten states from the claim to the clean-up (seed 000), and one result for each call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from supervisor.simulation.specified.copy import Copy, Effects, Meta
+
+__all__ = ["TurnCopy"]
+
+RUNS = ("RUNNING", "TOOL_USE", "COMPACTING", "VERIFYING")
+
+
+class TurnCopy(Copy):
+    """One turn."""
+
+    cells: ClassVar[Mapping[str, frozenset[str]]] = {
+        "task_claimed": frozenset({"IDLE"}),
+        "agent_spawned": frozenset({"CLAIMING", "SPAWNING"}),
+        "task_failed": frozenset({"CLAIMING", "SPAWNING", *RUNS}),
+        "tool_started": frozenset({"RUNNING", "TOOL_USE"}),
+        "tool_completed": frozenset({"TOOL_USE", "FAILED"}),
+        "compact_needed": frozenset({"RUNNING", "VERIFYING"}),
+        "compaction_completed": frozenset({"COMPACTING"}),
+        "verify_requested": frozenset({"RUNNING", "COMPACTING"}),
+        "task_completed": frozenset({"VERIFYING"}),
+        "agent_reaped": frozenset({"COMPLETING", "FAILED"}),
+        "BoundaryAwaited": frozenset(RUNS),
+    }
+
+    def __init__(self, state: str, data: Meta) -> None:
+        super().__init__(state, data)
+        self.id, self.session_id, self.timeout_s = data["id"], data["session_id"], data["timeout_s"]
+        self.request_id = ""
+        self.incarnation = self.calls = 0
+        self.phase = ""
+        self.open: dict[str, int] = {}
+        self.awaited = False
+        self.verdict: Meta | None = None
+        self.abort_id: str | None = None
+        self.settled = False
+
+    def stale(self, event: str, meta: Meta) -> bool:
+        if event == "tool_completed":
+            return meta["call_id"] not in self.open
+        if event == "agent_spawned":
+            again = self.phase == meta["phase"] or self.settled
+            return bool(meta["incarnation"] == self.incarnation and (again or meta["phase"] == "launched"))
+        return event in ("task_failed", "verify_requested", "BoundaryAwaited") and self.settled
+
+    def knows(self, event: str, meta: Meta) -> bool:
+        if event == "agent_spawned" and meta["phase"] != ("launched" if self.state == "CLAIMING" else "ready"):
+            return False
+        return super().knows(event, meta)
+
+    # ------------------------------------------------------------------ its way
+    def on_task_claimed(self, meta: Meta) -> Effects:
+        self.state, self.request_id = "CLAIMING", meta["request_id"]
+        return []
+
+    def on_agent_spawned(self, meta: Meta) -> Effects:
+        first = self.state == "CLAIMING"
+        self.state = "SPAWNING" if first else "RUNNING"
+        self.incarnation, self.phase = meta["incarnation"], meta["phase"]
+        if first:
+            return []
+        late = ("TaskFailed", ("Verdict", "Timeout", None, "timeout", None), None, ())
+        return [("StartTimer", "turn", self.timeout_s, late, True)]
+
+    # ------------------------------------------------------------------ calls
+    def on_tool_started(self, meta: Meta) -> Effects:
+        self.state = "TOOL_USE"
+        self.calls += 1
+        self.open[meta["call_id"]] = meta["number"]
+        return []
+
+    def on_tool_completed(self, meta: Meta) -> Effects:
+        call_id = meta["call_id"]
+        number, effects = self.open.pop(call_id), []
+        if meta["outcome"] == "aborted" and not meta["over"]:
+            effects.append(("CancelTool", number, call_id, meta["abort_id"]))
+        if self.state == "TOOL_USE" and not self.open:
+            self.state = "RUNNING"
+            effects += self._reach() if self.awaited else []
+        return effects
+
+    def on_boundaryawaited(self, meta: Meta) -> Effects:
+        if self.state == "TOOL_USE":
+            self.awaited = True
+        return self._reach() if self.state in ("RUNNING", "COMPACTING") else []
+
+    def _reach(self) -> Effects:
+        self.awaited = False
+        return [("TellNow", self.session_id, ("BoundaryReached", self.incarnation))]
+
+    # ------------------------------------------------------------------ compaction
+    def on_compact_needed(self, meta: Meta) -> Effects:
+        if self.state == "VERIFYING":
+            self.state = "RUNNING"
+            return [("Tell", self.id, ("CompactNeeded",))]
+        self.state = "COMPACTING"
+        return []
+
+    def on_compaction_completed(self, meta: Meta) -> Effects:
+        self.state = "RUNNING"
+        if self.verdict is None:
+            return []
+        return [("Tell", self.id, ("VerifyRequested", _verdict(self.verdict)))]
+
+    # ------------------------------------------------------------------ the end
+    def on_verify_requested(self, meta: Meta) -> Effects:
+        if self.state == "COMPACTING":
+            return self.on_compaction_completed(meta)
+        self.state, self.verdict, self.abort_id = "VERIFYING", meta["verdict"], None
+        return [self._exit(), ("Verify",)]
+
+    def on_task_completed(self, meta: Meta) -> Effects:
+        self.state, self.settled = "COMPLETING", True
+        return [("CleanUp",)]
+
+    def on_task_failed(self, meta: Meta) -> Effects:
+        before, self.state, self.settled = self.state, "FAILED", True
+        self.verdict, self.abort_id = meta["verdict"], meta["abort_id"]
+        effects: Effects = []
+        for call_id, number in self.open.items() if before == "TOOL_USE" else ():
+            outcome = "aborted" if call_id in meta["stopped"] else "unknown"
+            effects.append(("CancelTool", number, call_id, self.abort_id))
+            effects.append(("Tell", self.id, ("ToolCompleted", call_id, outcome, self.abort_id, True)))
+        if before in ("RUNNING", "TOOL_USE", "COMPACTING"):
+            effects.append(self._exit())
+        return [*effects, ("CleanUp",)]
+
+    def _exit(self) -> tuple[Any, ...]:
+        return ("Tell", self.session_id, ("SessionExited", self.incarnation, _verdict(self.verdict or {})))
+
+    def on_agent_reaped(self, meta: Meta) -> Effects:
+        self.state, self.over = "REAPED", True
+        completed = (self.verdict or {}).get("exit") == "Success"
+        return [("Tell", self.session_id, ("TurnReaped", self.id, completed)), ("Bury",)]
+
+    # ------------------------------------------------------------------ its data
+    def differs(self, data: Any) -> str:
+        here = (self.request_id, self.incarnation, self.calls, list(self.open.items()), self.awaited, self.abort_id)
+        there = (
+            data.request_id,
+            data.incarnation,
+            data.calls,
+            [(one.call_id, one.number) for one in data.open],
+            data.boundary_awaited,
+            data.abort_id,
+        )
+        phase = "settled" if self.settled else self.phase
+        return f"{there}, {data.phase} of {here}, {phase}" if here != there or data.phase != phase else ""
+
+
+def _verdict(told: Meta) -> tuple[Any, ...]:
+    return ("Verdict", told["exit"], told["transition_reason"], told["abort_reason"], told["status"])

@@ -1,0 +1,72 @@
+"""The drills of the kernel, and what a host may not ask for: all is well, and a runtime that is not so is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors import mailbox, timers
+from supervisor import supervision
+from supervisor.adapters.framing import Lines
+from supervisor.ports import Malformed
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.misuse import misuse
+from supervisor.simulation.running import simulate, simulate_main
+from supervisor.simulation.scenario import Drawn, named
+from supervisor.supervision import Supervisor
+from supervisor.vocabulary import DeliveryPoint
+
+
+def _drawn(schedule: Schedule) -> Drawn:
+    """A run of the drills under that order of steps."""
+    return next(one for one in map(named("kernel").draw, range(100)) if one.schedule is schedule)
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_the_kernel_keeps_its_word(schedule: Schedule) -> None:
+    """Nothing is found, in whatever order steps are taken."""
+    assert simulate(_drawn(schedule)).problems == ()
+
+
+def test_another_order_of_lanes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One URGENT message less before a NORMAL one is a breach of the kernel's law."""
+    monkeypatch.setattr(mailbox, "URGENT_RUN_MAX", 31)
+    problems = simulate(_drawn(Schedule.FIFO)).problems
+    assert {one.partition(": what")[0] for one in problems} == {"kernel: lanes"}
+
+
+def test_a_timer_that_cannot_be_cancelled_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was cancelled rings all the same: the drill of timers says so."""
+    monkeypatch.setattr(timers.TimerService, "cancel", lambda service, timer: None)
+    assert any(one.startswith("kernel: timers:") for one in simulate(_drawn(Schedule.FIFO)).problems)
+
+
+def _misused() -> list[str]:
+    broken: list[str] = []
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent="inprocess")
+        await misuse(lambda law, whose, words: broken.append(words), sup, session.id)
+
+    assert simulate_main(main, named("quiet").draw(1)).error is None
+    return broken
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """Every wish that makes no sense is an error."""
+    assert _misused() == []
+
+
+def test_what_is_granted_all_the_same_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that takes any delivery point grants what means nothing."""
+    monkeypatch.setattr(supervision, "_point", lambda urgent, at: DeliveryPoint.NOW)
+    assert [words.partition(" was granted")[0] for words in _misused()] == [
+        "a point of what is not urgent",
+        "no point at all",
+    ]
+
+
+def test_without_a_fault_there_is_no_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing strikes every prompt is completed: a codec that takes every line for too long is noticed."""
+    monkeypatch.setattr(Lines, "feed", lambda lines, data: [Malformed("too long")])
+    (problem,) = simulate(named("quiet").draw(1)).problems
+    assert problem.startswith("nothing_lost: run: nothing struck")

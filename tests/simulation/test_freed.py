@@ -1,0 +1,25 @@
+"""A run leaves nothing behind in the memory of the process, however its supervisors ended."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import named
+from supervisor.supervision import Supervisor
+
+
+@pytest.mark.parametrize("scenario", ["failing-disk", "killed", "plans"])
+def test_a_supervisor_is_freed(scenario: str) -> None:
+    """Those whose journal failed, and those that were killed, too: a soak has ten thousand of them."""
+    before = _supervisors()  # a test of a run that never ends may have left one
+    lives = sum(simulate(named(scenario).draw(seed)).lives for seed in range(1, 5))
+    assert lives > 4
+    assert _supervisors() == before
+
+
+def _supervisors() -> int:
+    gc.collect()
+    return sum(isinstance(one, Supervisor) for one in gc.get_objects())

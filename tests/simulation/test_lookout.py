@@ -1,0 +1,84 @@
+"""Narrow moments: whoever lies in wait hears of the one that is meant, of no other, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from supervisor import AgentTurn, Settings, Supervisor
+from supervisor.config import LimitsConfig
+from supervisor.simulation.lookout import Moment, wait_for
+from supervisor.simulation.testing import Simulate
+
+PATIENCE_S = 60.0
+
+Run = Callable[[Moment], list[str | None]]
+
+
+async def works(turn: AgentTurn) -> str:
+    """Delegates once; fails the first time, with a call that takes its time to end."""
+    if turn.session_id == "s" and turn.turn_id.endswith(":t1"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn.call, "one that lingers", lingers)
+            await anyio.sleep(1.0)
+            raise ValueError("it fails")
+    if "/" not in turn.session_id:
+        await turn.delegate("kid", "work")
+    await anyio.sleep(5.0)
+    return "done"
+
+
+async def lingers() -> None:
+    try:
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(4.0)
+
+
+@pytest.fixture
+def lie_in_wait() -> Run:
+    """Runs a session ``s`` with a child on three seeds; for whom the moment came."""
+
+    def run(moment: Moment) -> list[str | None]:
+        async def main(sup: Supervisor) -> str | None:
+            found: list[str | None] = []
+
+            async def watch() -> None:
+                found.append(await wait_for(sup, moment, PATIENCE_S))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(watch)
+                await anyio.sleep(0.1)
+                session = await sup.start_session("s", agent=works)
+                assert (await session.run("go")).ok
+            return found[0]
+
+        settings = Settings(limits=LimitsConfig(backoff_base_ms=1))
+        return [one.value for one in Simulate(range(1, 4), str, None)(main, settings=settings)]
+
+    return run
+
+
+def test_a_moment_comes_for_whoever_is_first(lie_in_wait: Run) -> None:
+    """The session, by its own state or by that of its turn."""
+    assert lie_in_wait(Moment("session", "CoolingDown")) == ["s"] * 3
+    assert lie_in_wait(Moment("turn", "TOOL_USE")) == ["s"] * 3
+
+
+def test_a_child_is_waited_for(lie_in_wait: Run) -> None:
+    """Where a child is meant, its parent is not, though it comes into that state before."""
+    assert lie_in_wait(Moment("session", "Running", child=True)) == ["s/kid"] * 3
+
+
+def test_litter_is_waited_for(lie_in_wait: Run) -> None:
+    """A turn runs while the one before it is cleaned up after; a child has no such turn, and never comes to it."""
+    assert lie_in_wait(Moment("session", "Running", littered=True)) == ["s"] * 3
+    assert lie_in_wait(Moment("session", "Running", child=True, littered=True)) == [None] * 3
+
+
+def test_nobody_waits_for_ever(lie_in_wait: Run) -> None:
+    """What never comes is given up."""
+    assert lie_in_wait(Moment("turn", "COMPACTING")) == [None] * 3

@@ -1,0 +1,53 @@
+"""What a supervisor shows of itself against its journal: the same, or it is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from supervisor.ports import EntityRow
+from supervisor.runtime import Supervisor
+from supervisor.simulation.recount import recount
+from supervisor.simulation.running import simulate_main
+from supervisor.simulation.scenario import named
+
+Rows = dict[str, EntityRow]
+
+
+def _found(change: Callable[[Rows], object], timers: int = 0) -> set[str]:
+    """The laws that are broken where a session lives, and the journal is not what it was."""
+    broken: list[str] = []
+
+    async def main(sup: Supervisor) -> None:
+        await sup.start_session("s", agent="inprocess")
+        durable = {row.id: row for row in await sup.journal.entities()}
+        change(durable)
+        recount(lambda law, *words: broken.append(law), sup, durable, lambda session_id: timers, 0)
+
+    assert simulate_main(main, named("quiet").draw(1)).error is None
+    return set(broken)
+
+
+def test_a_supervisor_shows_what_is_on_record() -> None:
+    """Its rows, its nodes and its inspection are the journal's."""
+    assert _found(lambda rows: None) == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows.pop("s"),
+        lambda rows: rows.update(s=replace(rows["s"], state="Running")),
+        lambda rows: rows.update(t=replace(rows["s"], id="t")),
+    ],
+)
+def test_what_the_journal_does_not_have_is_noticed(change: Callable[[Rows], object]) -> None:
+    """One that it lacks, one in another state, and one that only it has."""
+    assert _found(change) == {"durable"}
+
+
+def test_a_lost_timer_is_noticed() -> None:
+    """A session has as many timers as its records have set."""
+    assert _found(lambda rows: None, timers=1) == {"punctual"}
