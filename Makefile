@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: simulate soak demo test lint types docs bench bench-peers bench-growth mutants mutants-simulation clean
+.PHONY: simulate soak demo test lint types docs bench bench-peers bench-growth fuzz crash mutants mutants-simulation clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,13 @@ soak: $(VENV)/ready  ## Long: many seeds that reach everything, an abort before 
 	$(BIN)/supervisor simulate sweep
 	$(BIN)/supervisor simulate sweep --crash --every 10
 	$(BIN)/supervisor simulate prove --seeds 50
+
+fuzz: $(VENV)/ready  ## INPUTS (1000000) malformed inputs: nothing but declared errors; what breaks is kept in the corpus
+	$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),1000000)
+
+crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare what it promised with what is there
+	$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),100)
+	$(BIN)/python -m tests.crash.writer --cycles $(or $(CYCLES),100)0
 
 mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten must be killed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'

@@ -146,7 +146,12 @@ class Aborting:
         """A session is told to end."""
         if record.abort_id is not None:
             self._reached(record, book, book)
-        elif record.actor == RECOVERY:  # who asked before was never answered: the supervisor died first
+        else:
+            self.ended(record, book, step)
+
+    def ended(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+        """By a recovery: who asked before was never answered, the supervisor died first."""
+        if record.actor == RECOVERY:
             for abort in self._aborts.values():
                 abort.heard = abort.heard or abort.session is book
 

@@ -98,6 +98,7 @@ class RecordChecker:
                 "UrgentMessage": (promises.message,),
                 "MessageReceived": (promises.message,),
                 "OperatorStop": (aborts.stopped,),
+                "Ended": (aborts.ended,),
                 "TurnReaped": (honesty.turn_over,),
             },
             "turn": {

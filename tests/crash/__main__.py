@@ -1,0 +1,191 @@
+"""Kills the real program, starts it again, and compares what it had promised with what is there.
+
+A cycle: a host with live agents, tools and daemons is killed with SIGKILL at a random instant, every fifth time
+together with all of its wardens; then no process of it may be left, the next supervisor must recover, and its journal
+must hold everything that was acknowledged, legally, with no effect done twice unless the records say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+
+from supervisor import open_supervisor
+from supervisor.processes import warden
+from tests.crash.books import Books, Fault, acknowledgements
+
+ROOT = Path(__file__).parent.parent.parent
+WARDENS_EVERY = 5
+CYCLES_PER_JOURNAL = 25
+"""Then a new state directory: what is checked after a cycle is everything in it."""
+GONE_S = 20.0
+"""Within this time nobody may be left; a keeper gives its wardens half of that."""
+LONGEST_S = 60.0
+"""A victim that says nothing for so long is a fault."""
+
+
+class Cycle(NamedTuple):
+    acknowledged: int
+    recovered_s: float
+    faults: list[Fault]
+
+
+class Roll:
+    """A pipe that every agent, tool and daemon holds: its end is the end of all of them."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.close(os.open(path, os.O_WRONLY))  # a pipe that nobody ever wrote to has no end to tell of
+
+    def all_gone(self) -> bool:
+        until_s = time.monotonic() + GONE_S
+        while select.select([self._fd], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            if not os.read(self._fd, 65536):
+                return True
+        return False
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Place:
+    """A state directory and a working directory, and what was promised there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workdir, self.state_dir = folder, folder / "sd"
+        self.roll = Roll(folder / "roll")
+        self.books = Books(self.state_dir, folder)
+
+    def cycle(self, number: int, chance: random.Random) -> Cycle:
+        with self._victim(number, chance) as victim:
+            output = self._watch(victim, chance)
+            self._kill(victim, wardens=number % WARDENS_EVERY == WARDENS_EVERY - 1)
+            assert victim.stdout is not None
+            output += victim.stdout.read()
+        acknowledged = acknowledgements(output)
+        self.books.promise(acknowledged)
+        faults = [] if self.roll.all_gone() else [Fault("left", f"processes after {GONE_S:g} s")]
+        began_s = time.perf_counter()
+        recovered_s = anyio.run(self._recover) - began_s
+        return Cycle(len(acknowledged), recovered_s, faults + self.books.check())
+
+    @contextmanager
+    def _victim(self, number: int, chance: random.Random) -> Iterator[subprocess.Popen[bytes]]:
+        argv = [str(self.state_dir), str(self.workdir), str(number), str(chance.getrandbits(32))]
+        command = [sys.executable, "-m", "tests.crash.victim", *argv]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as victim:
+            try:
+                yield victim
+            finally:
+                victim.kill()
+
+    def _watch(self, victim: subprocess.Popen[bytes], chance: random.Random) -> bytes:
+        """What it says until the moment at which it is killed: at once, after some acknowledgements, or in between."""
+        assert victim.stdout is not None
+        heard, wanted = b"", chance.choice((0, 1, 2, 4, 8, 16, 32))
+        while heard.count(b"\n") < wanted and select.select([victim.stdout], [], [], LONGEST_S)[0]:
+            data = os.read(victim.stdout.fileno(), 65536)
+            if not data:
+                break
+            heard += data
+        time.sleep(chance.uniform(0.0, 0.6 if wanted == 0 else 0.05))
+        return heard
+
+    def _kill(self, victim: subprocess.Popen[bytes], *, wardens: bool) -> None:
+        pids = [victim.pid]
+        if wardens:
+            os.kill(victim.pid, signal.SIGSTOP)  # so that none comes while they are counted
+            keepers = [pid for pid in warden.children(victim.pid) if b"keeper.py" in _command(pid)]
+            pids += [pid for keeper in keepers for pid in warden.children(keeper)]
+        warden.send(pids, signal.SIGSTOP)
+        warden.send(pids, signal.SIGKILL)
+
+    async def _recover(self) -> float:
+        async with open_supervisor(self.state_dir):
+            return time.perf_counter()
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+class Tally:
+    """The sum of all cycles."""
+
+    def __init__(self) -> None:
+        self.cycles = self.acknowledged = 0
+        self.recoveries_s: list[float] = []
+        self.faults: list[tuple[int, Fault]] = []
+        self._began_s = time.monotonic()
+
+    def take(self, number: int, cycle: Cycle) -> None:
+        self.cycles += 1
+        self.acknowledged += cycle.acknowledged
+        self.recoveries_s.append(cycle.recovered_s)
+        self.faults += [(number, fault) for fault in cycle.faults]
+
+    def told(self) -> dict[str, Any]:
+        counts = Counter(fault.kind for _, fault in self.faults)
+        ordered = sorted(self.recoveries_s) or [0.0]
+        minutes = (time.monotonic() - self._began_s) / 60
+        return {
+            "cycles": self.cycles,
+            "acknowledged": self.acknowledged,
+            **{kind: counts[kind] for kind in ("lost", "twice", "left", "illegal")},
+            "cycles_per_minute": round(self.cycles / minutes, 1),
+            "recovery_s": {
+                f"p{part}": round(ordered[min(len(ordered) - 1, len(ordered) * part // 100)], 4)
+                for part in (50, 90, 99)
+            }
+            | {"max": round(ordered[-1], 4)},
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="crash", description=__doc__)
+    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    tally = Tally()
+    try:
+        run(arguments.cycles, random.Random(arguments.seed), tally)
+    except KeyboardInterrupt:
+        print("stopped; until then:", file=sys.stderr)
+    for number, fault in tally.faults:
+        print(f"cycle {number}: {fault.kind}: {fault.words}")
+    print(json.dumps(tally.told()))
+    return 1 if tally.faults else 0
+
+
+def run(cycles: int, chance: random.Random, tally: Tally) -> None:
+    for first in range(0, cycles, CYCLES_PER_JOURNAL):
+        with tempfile.TemporaryDirectory(prefix="crash-") as folder:
+            place = Place(Path(folder))
+            for number in range(first, min(cycles, first + CYCLES_PER_JOURNAL)):
+                tally.take(number, place.cycle(number, chance))
+                if sys.stderr.isatty():
+                    print(f"\r{number + 1} of {cycles}, {len(tally.faults)} faults", end="", file=sys.stderr)
+            place.roll.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

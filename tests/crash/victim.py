@@ -1,0 +1,109 @@
+"""The program that is killed: a host with real agents, tools and daemons, that says what it was promised.
+
+``python -m tests.crash.victim STATE_DIR WORKDIR CYCLE SEED``. A line of JSON on standard output is an acknowledgement:
+the call that made the promise had returned when it was written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+import anyio
+
+from supervisor import AbortScope, NoSuchEntity, Refused, Session, Supervisor, open_supervisor
+from supervisor.adapters.catalogue import scripted_command
+from supervisor.config import AgentConfig, LadderConfig, PolicyConfig, Settings
+
+SESSIONS = 3
+ROLL = "exec 8>roll; "
+"""Whoever runs holds the pipe of whoever counts the survivors."""
+DAEMON = "(setsid sh -c 'trap \"\" TERM HUP INT; sleep 1000' &); "
+
+
+def acknowledged(what: str, **fields: object) -> None:
+    """One write, so that a kill leaves the whole line or nothing of it."""
+    os.write(1, (json.dumps({"ack": what, **fields}) + "\n").encode())
+
+
+def prompt(key: str, chance: random.Random) -> str:
+    """A turn with one tool call, which leaves the key behind when it is done; some leave a daemon, some hang."""
+    daemon = DAEMON if chance.random() < 0.3 else ""
+    hang = "; sleep 1000" if chance.random() < 0.15 else ""
+    return f"@run exec 9>roll; {daemon}echo {key} >> effects{hang}"
+
+
+class Host:
+    def __init__(self, sup: Supervisor, cycle: int, chance: random.Random) -> None:
+        self._sup, self._cycle, self._chance = sup, cycle, chance
+        self._keys = 0
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(SESSIONS):
+                group.start_soon(self._customer, number)
+
+    async def _customer(self, number: int) -> None:
+        """Sessions one after the other, for ever."""
+        while True:
+            session = await self._sup.start_session(f"c{self._cycle}-{number}", agent="agent")
+            acknowledged("session", id=session.id)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._meddle, session)
+                await self._prompts(session)
+                group.cancel_scope.cancel()
+
+    async def _prompts(self, session: Session) -> None:
+        for _ in range(self._chance.randint(1, 4)):
+            self._keys += 1
+            key = f"{self._cycle}.{self._keys}"
+            try:
+                result = await session.run(prompt(key, self._chance))
+            except (Refused, NoSuchEntity):
+                return
+            acknowledged("prompt", session=session.id, key=key, outcome=result.outcome)
+
+    async def _meddle(self, session: Session) -> None:
+        """An operator: messages, urgent ones, aborts."""
+        while True:
+            await anyio.sleep(self._chance.uniform(0.02, 0.4))
+            wish = self._chance.choice(("message", "urgent", "abort", "tool"))
+            if not await self._told(self._wish(wish, session)):
+                return
+
+    async def _told(self, wish: Awaitable[None]) -> bool:
+        try:
+            await wish
+        except (Refused, NoSuchEntity):
+            return False
+        return True
+
+    async def _wish(self, wish: str, session: Session) -> None:
+        match wish:
+            case "message" | "urgent":
+                message_id = await session.send("go on", urgent=wish == "urgent")
+                acknowledged("message", id=message_id, session=session.id)
+            case "abort":
+                receipt = await session.abort(reason="enough")
+                if not receipt.already_ended:
+                    acknowledged("abort", id=receipt.abort_id, recorded=receipt.recorded_at is not None)
+            case "tool":
+                receipt = await session.abort(AbortScope.TOOL, reason="these calls")
+                if not receipt.already_ended:
+                    acknowledged("abort", id=receipt.abort_id, recorded=receipt.recorded_at is not None)
+
+
+async def main(state_dir: Path, workdir: Path, cycle: int, seed: int) -> None:
+    agent = AgentConfig(adapter="acp", command=("sh", "-c", f'{ROLL}exec "$@"', "sh", *scripted_command()))
+    settings = Settings(policy=PolicyConfig(ladder=LadderConfig(request_s=0.2, cancel_s=0.2, terminate_s=0.2)))
+    async with open_supervisor(state_dir, agents={"agent": agent}, settings=settings, workdir=workdir) as sup:
+        acknowledged("open", keeper=str(Path(state_dir, "runtime", "keeper")))
+        await Host(sup, cycle, random.Random(seed)).run()
+
+
+if __name__ == "__main__":
+    anyio.run(main, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,1 @@
+"""Malformed input, much of it: ``python -m tests.fuzz --inputs 1000000`` (``make fuzz``)."""

@@ -1,0 +1,268 @@
+"""What is given malformed input, and what it may answer: its declared errors, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream
+
+from supervisor.abort import AbortPlan
+from supervisor.adapters.catalogue import codec_for
+from supervisor.config import BadPlan, load_plan
+from supervisor.entity import Refused
+from supervisor.invariants import RecordChecker
+from supervisor.journal.database import open_database
+from supervisor.journal.jsonl import TransitionLog
+from supervisor.journal.reader import JournalReader
+from supervisor.ports import ChildAsked, JournalError, Out, PermissionAsked, Ready, TerminalOpened
+from supervisor.surfaces.control import _Door
+from supervisor.validate import split_lines, validate_lines
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["TARGETS", "Target"]
+
+CORPUS = Path(__file__).parent / "corpus"
+Take = Callable[[bytes], None]
+
+
+class Target(NamedTuple):
+    """``weight``: its share of the inputs. ``opened`` gives what takes one input after another."""
+
+    name: str
+    weight: float
+    words: tuple[bytes, ...]
+    opened: Callable[[], AbstractContextManager[Take]]
+
+    def seeds(self) -> list[bytes]:
+        """The good inputs, and those that once broke something."""
+        return [path.read_bytes() for path in sorted((CORPUS / self.name).iterdir())]
+
+
+def simple(take: Take) -> Callable[[], AbstractContextManager[Take]]:
+    @contextmanager
+    def opened() -> Iterator[Take]:
+        yield take
+
+    return opened
+
+
+# ------------------------------------------------------------------------------------------------------------ agents
+def agent(adapter: str) -> Take:
+    """A codec never raises for anything an agent sends; and it goes on to its end whatever it was told."""
+
+    def take(data: bytes) -> None:
+        codec, chance = codec_for(adapter)(), random.Random(len(data))
+        codec.argv(("agent",), "do it")
+        outs: list[Out] = list(codec.start("/"))
+        at = 0
+        while at < len(data):
+            size = chance.choice((1, 7, 64, 4096, 65536))
+            fed = list(codec.feed(data[at : at + size]))
+            outs += fed
+            for out in fed:
+                outs += answered(codec, out)
+            at += size
+        outs += [*codec.interrupt(), *codec.close(), *codec.feed(b""), *codec.exited(0)]
+        assert all(isinstance(out, msgspec.Struct) for out in outs)
+        assert len(outs) < 100 + 20 * len(data), f"{len(outs)} answers to {len(data)} bytes"
+
+    return take
+
+
+def answered(codec: Any, out: Out) -> list[Out]:
+    match out:
+        case Ready():
+            return list(codec.prompt("do it"))
+        case PermissionAsked(request_id=request_id):
+            return list(codec.permission(request_id, None))
+        case TerminalOpened(terminal_id=terminal_id):
+            return [*codec.terminal_output(terminal_id, b"\xffout"), *codec.terminal_exited(terminal_id, 1)]
+        case ChildAsked(request_id=request_id):
+            return list(codec.child_ended(request_id, "completed", "done"))
+        case _:
+            return []
+
+
+# ------------------------------------------------------------------------------------------------------------- plans
+@contextmanager
+def plans() -> Iterator[Take]:
+    """A plan is read, or it is a :class:`BadPlan`."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        path = Path(folder) / "plan.yaml"
+
+        def take(data: bytes) -> None:
+            path.write_bytes(data)
+            with suppress(BadPlan):
+                load_plan(path)
+
+        yield take
+
+
+# ---------------------------------------------------------------------------------------------------------- requests
+class Told(ByteStream):
+    """A connection on which everything has been said already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.heard = bytearray()
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data, self._data = self._data[:max_bytes], self._data[max_bytes:]
+        if not data:
+            raise anyio.EndOfStream
+        return data
+
+    async def send(self, item: bytes) -> None:
+        self.heard += item
+
+    async def send_eof(self) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        return None
+
+
+class Deaf:
+    """A supervisor that refuses everything."""
+
+    stop_now = anyio.Event()
+
+    def plan_abort(self, *_: object, **__: object) -> AbortPlan:
+        raise Refused("no")
+
+    async def refuse(self, *_: object, **__: object) -> Any:
+        raise Refused("no")
+
+    abort = send = stop = refuse
+
+    def inspect(self, entity_id: str) -> Any:
+        raise Refused(entity_id)
+
+    def subscribe(self, after_seq: int = 0) -> Any:
+        raise Refused(str(after_seq))
+
+
+def request(data: bytes) -> None:
+    """One request is answered by lines of JSON, of which the last one says that it is; or its client is gone."""
+    anyio.run(_ask, data)
+
+
+async def _ask(data: bytes) -> None:
+    told = Told(data)
+    await _Door(Deaf(), anyio.Event(), 1.0).serve(told)
+    lines = [json.loads(line) for line in bytes(told.heard).splitlines()]
+    assert lines == [] or set(lines[-1]) in ({"done"}, {"error"}), lines
+    assert "the supervisor failed" not in str(lines), lines
+
+
+# ------------------------------------------------------------------------------------------------------------- lines
+def lines(data: bytes) -> None:
+    """A log is checked, whatever is in it."""
+    report = validate_lines(split_lines([data]))
+    assert report.lines <= data.count(b"\n") + 1
+
+
+@contextmanager
+def tails() -> Iterator[Take]:
+    """The lines beside a journal are cut where they are torn, or refused; nothing whole is cut off."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        path = Path(folder) / "transitions.jsonl"
+
+        def take(data: bytes) -> None:
+            path.write_bytes(data)
+            with suppress(JournalError):
+                TransitionLog.open(path, journal_seq=1 << 40).close()
+            assert data.startswith(path.read_bytes())
+
+        yield take
+
+
+# ----------------------------------------------------------------------------------------------------------- records
+_decode = msgspec.json.Decoder(LifecycleEvent).decode
+
+
+def records(data: bytes) -> None:
+    """Records that have the shape of records are checked and run again, whatever they say."""
+    found: list[LifecycleEvent] = []
+    for line in data.splitlines():
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found.append(_decode(line))
+    checker = RecordChecker()
+    for one in found:
+        checker.take(one)
+    checker.finish(quiescent=False)
+
+
+# -------------------------------------------------------------------------------------------------------------- rows
+@contextmanager
+def journals() -> Iterator[Take]:
+    """A journal's file opens, or is a :class:`JournalError`; so does its reader."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        path = Path(folder) / "journal.db"
+
+        def take(data: bytes) -> None:
+            for left in Path(folder).iterdir():
+                left.unlink()
+            path.write_bytes(data)
+            with suppress(JournalError), JournalReader(path) as reader:
+                list(reader.events())
+                reader.entities()
+            with suppress(JournalError):
+                open_database(path, Path(folder) / "transitions.jsonl").close()
+
+        yield take
+
+
+ACP = (
+    b'"jsonrpc":"2.0"',
+    b'"id":1',
+    b'"id":0',
+    b'"id":-1',
+    b'"method":"session/update"',
+    b'"method":"session/request_permission"',
+    b'"method":"terminal/create"',
+    b'"method":"terminal/output"',
+    b'"method":"_supervisor/session/run"',
+    b'"sessionUpdate":"tool_call"',
+    b'"sessionUpdate":"tool_call_update"',
+    b'"status":"completed"',
+    b'"stopReason":"end_turn"',
+    b'"error":{"code":-32603,"message":"no"}',
+)
+PLAN = (b"agents:", b"tasks:", b"limits:", b"policy:", b"ladder:", b"depends_on: [a]", b"adapter: scripted", b"- id: a")
+ASKED = (b'"do":"abort"', b'"do":"follow"', b'"target":"a"', b'"scope":"tool"', b'"now":1', b'"within_s":-1')
+RECORD = (
+    b'"outcome":"transition"',
+    b'"outcome":"born"',
+    b'"entity_type":"turn"',
+    b'"entity_type":"nothing"',
+    b'"event":"AbortRecord"',
+    b'"event":"tool_started"',
+    b'"metadata":{}',
+    b'"metadata":{"call_id":7}',
+    b'"cause_id":3',
+    b'"seq":0',
+)
+LINE = (b'"event_type":"turn_state_transition"', b'"from_state":"IDLE"', b'"trigger":"x"', b'"timestamp":"2026-13-45"')
+
+TARGETS: Mapping[str, Target] = {
+    one.name: one
+    for one in (
+        Target("acp", 0.35, ACP, simple(agent("acp"))),
+        Target("command", 0.05, (), simple(agent("command"))),
+        Target("plan", 0.1, PLAN, plans),
+        Target("request", 0.05, ASKED, simple(request)),
+        Target("lines", 0.2, LINE, simple(lines)),
+        Target("tails", 0.1, LINE, tails),
+        Target("records", 0.13, RECORD, simple(records)),
+        Target("journal", 0.02, (), journals),
+    )
+}
