@@ -92,7 +92,12 @@ _BOUNDED: Final = (
     *(ChildAsked, Malformed, PermissionAsked, Ready, TerminalKilled, TerminalOpened),
     *(ToolClosed, ToolOpened, TurnEnded, Usage),
 )
+
+
+def _those_of(kind: type[msgspec.Struct], names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in kind.__struct_fields__)
+
+
 _FIELDS: Final[Mapping[type, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    kind: tuple(tuple(name for name in names if name in kind.__struct_fields__) for names in (_IDS, _WORDS))  # type: ignore[misc]
-    for kind in _BOUNDED
+    kind: (_those_of(kind, _IDS), _those_of(kind, _WORDS)) for kind in _BOUNDED
 }

@@ -136,14 +136,7 @@ class Keeper:
     # ------------------------------------------------------------------------------------------ the dead
     def reap(self) -> bool:
         """Take in the dead; true while there are children left."""
-        with suppress(BlockingIOError):
-            os.read(self.bell, warden.CHUNK_BYTES)
-        try:
-            while (dead := os.waitpid(-1, os.WNOHANG))[0]:
-                self.bury(*dead)
-        except ChildProcessError:
-            return False
-        return True
+        return warden.take_in(self.bell, self.bury)
 
     def bury(self, pid: int, wait_status: int) -> None:
         lifeline = self.wardens.pop(pid, None)

@@ -25,10 +25,10 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from typing import NoReturn
 
-__all__ = ["Warden", "adopt_orphans", "children", "descendants", "hang_bell", "send", "watch_supervisor"]
+__all__ = ["Warden", "adopt_orphans", "children", "descendants", "hang_bell", "send", "take_in", "watch_supervisor"]
 
 LINUX = sys.platform == "linux"
 LISTED = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
@@ -148,6 +148,18 @@ def hang_bell() -> tuple[int, int]:
     signal.set_wakeup_fd(clapper, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     return bell, clapper
+
+
+def take_in(bell: int, bury: Callable[[int, int], None]) -> bool:
+    """Silence the bell and bury the dead (pid, wait status); true while there are children left."""
+    with suppress(BlockingIOError):
+        os.read(bell, CHUNK_BYTES)
+    try:
+        while (dead := os.waitpid(-1, os.WNOHANG))[0]:
+            bury(*dead)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def watch_supervisor(supervisor: int) -> int:
@@ -292,14 +304,7 @@ class Warden:
     # ------------------------------------------------------------------------------------------ end
     def reap(self) -> bool:
         """Take in the dead; true while there are children left."""
-        with suppress(BlockingIOError):
-            os.read(self.bell, CHUNK_BYTES)
-        try:
-            while (dead := os.waitpid(-1, os.WNOHANG))[0]:
-                self.bury(*dead)
-        except ChildProcessError:
-            return False
-        return True
+        return take_in(self.bell, self.bury)
 
     def bury(self, pid: int, wait_status: int) -> None:
         status = os.waitstatus_to_exitcode(wait_status)
