@@ -21,8 +21,10 @@ import pytest
 from supervisor.journal import JournalReader, MemoryJournal, MemoryStore, SqliteJournal
 from supervisor.journal.chain import check_chain
 from supervisor.journal.database import open_database
+from supervisor.journal.files import Files
 from supervisor.journal.jsonl import TransitionLog
-from supervisor.journal.schema import EVENT_FIELDS, VERSION
+from supervisor.journal.schema import EVENT_FIELDS
+from supervisor.journal.tables import VERSION
 from supervisor.ports import Append, EntityRow, Fenced, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
@@ -259,6 +261,23 @@ async def test_live_only_leaves_out_what_has_ended(place: Place) -> None:
         assert [row.id for row in await journal.entities(live_only=True)] == ["s/b"]
 
 
+async def test_entities_are_found_by_their_ids(place: Place) -> None:
+    """Those that are asked for and are there; with live_only, those of them that live."""
+    async with opened(place) as journal:
+        await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/b", ended=True), entry(3, 1, "s/c")])
+        assert [row.id for row in await journal.entities(ids=["s/a", "s/b", "s/no"])] == ["s/a", "s/b"]
+        assert [row.id for row in await journal.entities(ids=["s/a", "s/b"], live_only=True)] == ["s/a"]
+        assert await journal.entities(ids=[]) == []
+
+
+async def test_ids_are_those_that_somebody_chose(place: Place) -> None:
+    """Whoever ended keeps its name; turns and agents are named by their sessions."""
+    async with opened(place) as journal:
+        await journal.append([entry(1, 1, "s/a"), entry(2, 1, "s/a:t1", entity_type="turn", parent_id="s/a")])
+        await journal.append([entry(3, 1, "task:x", entity_type="task", ended=True), entry(4, 2, "s/a", ended=True)])
+        assert await journal.ids() == {"s/a", "task:x"}
+
+
 async def test_a_refusal_does_not_revive_what_has_ended_but_a_transition_does(place: Place) -> None:
     """After the end a refused event leaves the entity ended; only an edge out of its state brings it back."""
     async with opened(place) as journal:
@@ -424,25 +443,6 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> No
     assert (path.read_bytes(), (tmp_path / "transitions.jsonl").read_bytes()) == before
 
 
-async def test_an_older_schema_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """A journal from before the chain says which schema it has and which is needed, to whoever opens or reads it."""
-    await _open_and_close(tmp_path)
-    path = tmp_path / "journal.db"
-    with closing(apsw.Connection(str(path))) as db:
-        db.execute("UPDATE meta SET value = 1 WHERE key = 'schema_version'")
-        db.execute("ALTER TABLE events DROP COLUMN entity_hash")
-    before = path.read_bytes(), (tmp_path / "transitions.jsonl").read_bytes()
-    sentence = (
-        f"journal.db has schema 1, this version needs {VERSION}; nothing was ever released with 1, and there is no"
-        " migration: move the state directory away"
-    )
-    with pytest.raises(JournalError, match=sentence):
-        await OnDisk(tmp_path).open()
-    with pytest.raises(JournalError, match=sentence):
-        JournalReader(path)
-    assert (path.read_bytes(), (tmp_path / "transitions.jsonl").read_bytes()) == before
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -469,8 +469,20 @@ async def test_somebody_elses_database_is_refused_by_name(tmp_path: Path) -> Non
         await OnDisk(tmp_path).open()
 
 
+class Rebooted(Files):
+    """The machine's files, in another boot than that of the last snapshot."""
+
+    def boot(self) -> str:
+        return "another boot"
+
+
+def open_rebooted(folder: Path) -> None:
+    """Open and close the journal in *folder* as the first opening after a boot does: all of it is verified."""
+    open_database(folder / "journal.db", folder / "transitions.jsonl", Rebooted()).close()
+
+
 async def test_a_damaged_page_is_found_when_the_journal_is_opened(tmp_path: Path) -> None:
-    """Garbage in the middle of the file is an error at the door, which names the file."""
+    """Garbage in the middle of the file is an error at the door after a boot, which names the file."""
     async with opened(OnDisk(tmp_path)) as journal:
         await journal.append([entry(n, n, metadata={"text": "x" * 400}) for n in range(1, 200)])
     path = tmp_path / "journal.db"
@@ -478,7 +490,7 @@ async def test_a_damaged_page_is_found_when_the_journal_is_opened(tmp_path: Path
         file.seek(path.stat().st_size // 2 // 4096 * 4096)
         file.write(b"\xff" * 4096)
     with pytest.raises(JournalError, match=r"journal\.db is damaged"):
-        await OnDisk(tmp_path).open()
+        open_rebooted(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -501,7 +513,7 @@ async def test_a_damaged_page_is_found_when_the_journal_is_opened(tmp_path: Path
 async def test_what_somebody_changed_is_named_when_the_journal_is_opened(
     tmp_path: Path, change: str, told: str
 ) -> None:
-    """A well-formed change that SQLite's own check cannot see is refused, by the number of the record."""
+    """A well-formed change that SQLite's own check cannot see is refused after a boot, by the number of the record."""
     async with opened(OnDisk(tmp_path)) as journal:
         dues: dict[int, dict[str, Any]] = {
             4: {"owed": (("e", b"{}"),)},
@@ -513,7 +525,7 @@ async def test_what_somebody_changed_is_named_when_the_journal_is_opened(
         db.execute(change)
     (tmp_path / "transitions.jsonl").unlink()
     with pytest.raises(JournalError, match=rf"journal\.db is damaged \({told}"):
-        await OnDisk(tmp_path).open()
+        open_rebooted(tmp_path)
 
 
 def test_the_chain_is_over_what_sqlite_gives_back(tmp_path: Path) -> None:

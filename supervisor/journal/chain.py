@@ -2,44 +2,66 @@
 
 SQLite's own checks see a page that is malformed; they do not see one that is old, or a row with another byte in it,
 which is what a disk that lies about its syncs leaves behind. A chain cannot tell that its end is missing: whoever kept
-the number of a later record can, as ``transitions.jsonl`` does.
+the number of a later record can, as ``transitions.jsonl`` does. Where records have gone to an archive a gap carries the
+hashes before and after them, here and there: both halves can be checked, each by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import apsw
 import msgspec
 
 from supervisor.journal.schema import ENTITY_FIELDS, EVENT_FIELDS
 
-__all__ = ["START", "Dues", "chained", "check_chain", "check_entities", "entity_hash", "read_end"]
+__all__ = [
+    "START",
+    "Broken",
+    "Due",
+    "Dues",
+    "Merged",
+    "Taken",
+    "chained",
+    "check_chain",
+    "check_entities",
+    "entity_hash",
+    "link_at",
+    "read_end",
+    "walk",
+]
 
 _SIZE: Final = 16
 START: Final = bytes(_SIZE)
 """What the first row is chained to."""
 
-_ROWS: Final = f"SELECT {', '.join(EVENT_FIELDS)}, entity_hash, chain FROM events ORDER BY seq"
-_OWED: Final = "SELECT seq, effect_id, entity_id, payload FROM effects ORDER BY rowid"
+_ROWS: Final = f"SELECT {', '.join(EVENT_FIELDS)}, entity_hash, chain FROM events WHERE seq > ? ORDER BY seq"
+_BEYOND: Final = 1 << 63
+"""No record has so high a number."""
+_GAPS: Final = "SELECT first_seq, last_seq, before, after FROM gaps WHERE first_seq > ? ORDER BY first_seq"
+_OWED: Final = "SELECT seq, effect_id, entity_id, payload FROM effects WHERE seq > ? ORDER BY seq, rowid"
 """In the order in which they were written, which is that of their records."""
-_SETTLED: Final = "SELECT settled, effect_id FROM effects WHERE settled > 0 ORDER BY settled, effect_id"
+_SETTLED: Final = """
+SELECT settled, effect_id FROM effects WHERE settled > max(?1, 0)
+UNION ALL SELECT seq, effect_id FROM strays WHERE seq > ?1 ORDER BY 1, 2
+"""
 _ENTITIES: Final = f"""
 SELECT {", ".join(f"one.{name}" for name in ENTITY_FIELDS)}, last.entity_hash FROM entities AS one
 LEFT JOIN events AS last ON last.entity_id = one.id AND last.entity_seq = one.entity_seq
 """
 _END: Final = "SELECT seq, chain FROM events ORDER BY seq DESC LIMIT 1"
+_AT: Final = "SELECT chain FROM events WHERE seq = ?1 UNION ALL SELECT after FROM gaps WHERE last_seq = ?1"
 _canonical = msgspec.msgpack.Encoder().encode
 """MessagePack: one encoding for each value, and a float is its eight bytes, so no version's way to print it matters."""
 
 
-Due = tuple[Sequence[tuple[Any, ...]], Sequence[str]]
+Due: TypeAlias = tuple[Sequence[tuple[Any, ...]], Sequence[str]]
 """What a record owes, in order, and what it settles, by name: part of what its hash is over."""
 
 
-class _Taken(Protocol):
+class Taken(Protocol):
     """Effects that are taken record by record."""
 
     def take(self, seq: int) -> Due: ...
@@ -63,37 +85,62 @@ class Dues:
         return self._owed.pop(seq, ()), sorted(settled) if settled else ()
 
 
-class _Merged:
+class Merged:
     """Rows in the order of the ``seq`` that each begins with, taken along with the records of a journal: only the next
     one is held."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]]) -> None:
         self._rows = iter(rows)
-        self.next = next(self._rows, None)
+        self.at: int | None = None
+        """What the next row begins with; ``None`` after the last."""
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._next = next(self._rows, ())
+        self.at = self._next[0] if self._next else None
 
     def take(self, seq: int) -> list[tuple[Any, ...]]:
         taken = []
-        while self.next is not None and self.next[0] == seq:
-            taken.append(self.next[1:])
-            self.next = next(self._rows, None)
+        while self.at == seq:
+            taken.append(self._next[1:])
+            self._go_on()
         return taken
 
 
-class _ReadDues:
-    """The effects of a whole journal, as they were written; taken in the order of the records."""
+_NOTHING: Final[Due] = ((), ())
 
-    def __init__(self, db: apsw.Connection) -> None:
-        self._owed, self._settled = _Merged(db.execute(_OWED)), _Merged(db.execute(_SETTLED))
+
+class _ReadDues:
+    """The effects of a journal after some record, as they were written; taken in the order of the records."""
+
+    def __init__(self, db: apsw.Connection, after_seq: int) -> None:
+        self._owed = Merged(db.execute(_OWED, (after_seq,)))
+        self._settled = Merged(db.execute(_SETTLED, (after_seq,)))
 
     def take(self, seq: int) -> Due:
+        if self._owed.at != seq and self._settled.at != seq:  # three times in four
+            return _NOTHING
         return self._owed.take(seq), [effect_id for (effect_id,) in self._settled.take(seq)]
+
+    def cross(self, last_seq: int) -> None:
+        """Go on behind a gap: what its records settled is not asked for here."""
+        while (at := self._settled.at) is not None and at <= last_seq:
+            self._settled.take(at)
 
     def left(self) -> int | None:
         """The ``seq`` of an effect that belongs to no record, or to none in its place."""
-        return min((one.next[0] for one in (self._owed, self._settled) if one.next is not None), default=None)
+        return min((one.at for one in (self._owed, self._settled) if one.at is not None), default=None)
 
 
-def chained(rows: Iterable[tuple[Any, ...]], dues: Dues, after: bytes) -> list[tuple[Any, ...]]:
+class Broken(apsw.CorruptError):
+    """Record ``seq`` is not what was written, or its effects are not."""
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        super().__init__(f"record {seq} is not what was written there")
+
+
+def chained(rows: Iterable[tuple[Any, ...]], dues: Taken, after: bytes) -> list[tuple[Any, ...]]:
     """*rows* of ``events`` with their hashes, the first chained to *after*."""
     made = []
     for row in rows:
@@ -102,7 +149,7 @@ def chained(rows: Iterable[tuple[Any, ...]], dues: Dues, after: bytes) -> list[t
     return made
 
 
-def _link(before: bytes, row: tuple[Any, ...], dues: _Taken) -> bytes:
+def _link(before: bytes, row: tuple[Any, ...], dues: Taken) -> bytes:
     return blake2b(before + _canonical((row, dues.take(row[0]))), digest_size=_SIZE).digest()
 
 
@@ -117,17 +164,61 @@ def read_end(db: apsw.Connection) -> tuple[int, bytes]:
     return seq, link
 
 
+def link_at(db: apsw.Connection, seq: int) -> bytes | None:
+    """The hash of record *seq*, also of one behind which a gap ends; ``None`` if neither is there."""
+    if seq == 0:
+        return START
+    found = db.execute(_AT, (seq,)).fetchone()
+    return found[0] if found is not None else None
+
+
+def walk(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> Iterator[tuple[Any, ...]]:
+    """The rows of ``events`` after *after_seq*, whose hash is *link*, each as soon as it is known to be sound.
+
+    Raises:
+        Broken: one is not.
+    """
+    dues, gaps = _ReadDues(db, after_seq), Merged(db.execute(_GAPS, (after_seq,)))
+    for row in db.execute(_ROWS, (after_seq,)):
+        if gaps.at is not None and gaps.at < row[0]:
+            link = _crossed(gaps, row[0], link, dues)
+        if _link(link, row[:-1], dues) != row[-1]:
+            raise Broken(row[0])
+        link = row[-1]
+        yield row
+    _crossed(gaps, _BEYOND, link, dues)
+    if (left := dues.left()) is not None:
+        raise Broken(left)
+
+
+def _crossed(gaps: Merged, before_seq: int, link: bytes, dues: _ReadDues) -> bytes:
+    """The hash that record *before_seq* continues: that of the last gap before it."""
+    while (first_seq := gaps.at) is not None and first_seq < before_seq:
+        ((last_seq, before, after),) = gaps.take(first_seq)
+        if before != link or not first_seq <= last_seq < before_seq:
+            raise Broken(first_seq)
+        dues.cross(last_seq)
+        link = after
+    return link
+
+
 def check_chain(db: apsw.Connection) -> int | None:
     """The ``seq`` of the first record that is not what was written, or whose effects are not; ``None`` if all are."""
-    dues, before = _ReadDues(db), START
-    for row in db.execute(_ROWS):
-        if _link(before, row[:-1], dues) != row[-1]:
-            return int(row[0])
-        before = row[-1]
-    return dues.left()
+    try:
+        for _ in walk(db):
+            pass
+    except Broken as broken:
+        return broken.seq
+    return None
 
 
-def check_entities(db: apsw.Connection) -> str | None:
-    """The id of an entity that is not as its last record left it, ``None`` if there is none."""
-    rows = db.execute(_ENTITIES)
-    return next((str(row[1]) for row in rows if entity_hash(row[:-1]) != row[-1]), None)
+def check_entities(db: apsw.Connection, where: str = "", values: Sequence[str] = ()) -> tuple[str | None, int]:
+    """The id of an entity that is not as its last record left it, ``None`` if there is none; and the sum of the hashes
+    of all that were looked at. *where* is SQL that says which, of ``one``."""
+    total = 0
+    for row in db.execute(f"{_ENTITIES} {where}", values):
+        found = entity_hash(row[:-1])
+        if found != row[-1]:
+            return str(row[1]), total
+        total += int.from_bytes(found)
+    return None, total

@@ -1,33 +1,32 @@
 """The journal's database: what an append writes, and how a journal is made, opened and checked.
 
 Synchronous, for one thread at a time; ``supervisor.journal.sqlite`` gives it a thread of its own. A journal is SQLite
-in WAL mode with synchronous=FULL, appears under its name whole or not at all, and is refused when anything in it is
-not what was written. The database is the truth: ``transitions.jsonl`` is written from it after the commit, and when
-that fails the journal goes on and the file catches up later.
+in WAL mode with synchronous=FULL, appears under its name whole or not at all, is brought up to date when it is older,
+and is refused when what ``soundness`` looks at is not what was written. The database is the truth:
+``transitions.jsonl`` is written from it after the commit, and when that fails the journal goes on and the file catches
+up later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
-from supervisor.journal.chain import Dues, chained, check_chain, check_entities, entity_hash, read_end
+from supervisor.journal.chain import Dues, chained, entity_hash, read_end
 from supervisor.journal.files import DISK, Files
 from supervisor.journal.jsonl import TransitionLog
+from supervisor.journal.migrations import bring_up
 from supervisor.journal.schema import (
     ENTITY_FIELDS,
     EVENT_FIELDS,
-    TABLES,
-    VERSION,
     WRITE_EFFECT,
     WRITE_ENTITY,
     WRITE_EVENT,
     check_generation,
-    check_version,
     effect_rows,
     entity_values,
     event_values,
@@ -37,8 +36,12 @@ from supervisor.journal.schema import (
     read_events,
     read_last_seq,
     read_meta,
+    read_version,
+    transaction,
 )
-from supervisor.ports import Append
+from supervisor.journal.soundness import SNAPSHOT_EVERY, Standing, read_snapshot, verified, write_snapshot
+from supervisor.journal.tables import TABLES, VERSION
+from supervisor.ports import Append, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Database", "open_database"]
@@ -49,16 +52,19 @@ _PAGE: Final = 1_000
 _SETTLE: Final = "UPDATE effects SET settled = ? WHERE effect_id = ? AND settled = 0"
 _BY_NO_RECORD: Final = -1
 _OWED: Final = "SELECT effect_id, entity_id, payload FROM effects WHERE settled = 0 ORDER BY seq, rowid"
-_UNCOUNTED: Final = "SELECT (SELECT count(*) FROM events) - (SELECT coalesce(sum(entity_seq), 0) FROM entities)"
-"""How many records belong to no entity as it stands."""
 
 
 class Database:
     """The connection and the line file, used by one thread at a time. Made by :func:`open_database`; close it."""
 
-    def __init__(self, path: Path, db: apsw.Connection) -> None:
+    def __init__(self, path: Path, db: apsw.Connection, files: Files = DISK) -> None:
         self.path = path
         self.db = db
+        self._files = files
+        self.boot = files.boot()
+        self.standing = Standing(0, b"", 0, 0, 0)
+        """What is on the disk, as far as it is known to be sound."""
+        self.snapshot_seq = 0
         self.generation = 0
         self.last_seq = 0
         self._lines: TransitionLog | None = None
@@ -66,21 +72,42 @@ class Database:
 
     def append(self, batch: Sequence[Append]) -> None:
         events = [event_values(one.record) for one in batch]
+        standing = self.standing
         try:
-            with self._writing():
-                self._write(batch, events)
+            with self.writing():
+                standing = self._write(batch, events)
         finally:
             self.last_seq = read_last_seq(self.db)  # whatever was said, this is what is there
+            if standing.seq == self.last_seq:
+                self.standing = standing
         self._publish([one.record for one in batch])
 
-    def _write(self, batch: Sequence[Append], events: Sequence[tuple[Any, ...]]) -> None:
+    def _write(self, batch: Sequence[Append], events: Sequence[tuple[Any, ...]]) -> Standing:
         ids = list(dict.fromkeys(one.record.entity_id for one in batch))
         rows = {row.id: row for row in read_entities(self.db, ids=ids)}
         last_seq, link = read_end(self.db)
         after = folded(rows, last_seq, batch)
         entities = [entity_values(row) for row in after.values()]
+        hashes = {(row[_ID], row[_ENTITY_SEQ]): entity_hash(row) for row in entities}
         self.db.executemany(WRITE_ENTITY, entities)
-        self.db.executemany(WRITE_EVENT, chained(_with_entities(events, entities), self._write_effects(batch), link))
+        made = chained(_with_entities(events, hashes), self._write_effects(batch), link)
+        self.db.executemany(WRITE_EVENT, made)
+        standing = self.standing.after(
+            seq=made[-1][0] if made else last_seq,
+            chain=made[-1][-1] if made else link,
+            records=len(made),
+            came=hashes.values(),
+            went=[entity_hash(entity_values(row)) for row in rows.values()],
+            more=len(after) - len(rows),
+        )
+        if standing.seq >= self.snapshot_seq + SNAPSHOT_EVERY:
+            self.write_snapshot(standing)
+        return standing
+
+    def write_snapshot(self, standing: Standing) -> None:
+        """In the caller's transaction."""
+        write_snapshot(self.db, standing, self.boot)
+        self.snapshot_seq = standing.seq
 
     def _write_effects(self, batch: Sequence[Append]) -> Dues:
         dues, owed = Dues(), effect_rows(batch)
@@ -93,27 +120,61 @@ class Database:
                 dues.settle(name, seq)
         return dues
 
+    def recover(self) -> int:
+        """After an append that failed, look at what the disk holds; the number of the last record.
+
+        On a new connection, and past the system's cache: after a sync that failed, what either of them would show may
+        be on no disk. What the old connection still had to say is left unsaid.
+
+        Raises:
+            Fenced: another supervisor owns the journal by now.
+            apsw.Error, OSError: the disk cannot be asked, or what it holds is not sound; once more may be better.
+        """
+        with suppress(apsw.ConnectionClosedError):  # the last look had got no further
+            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.db.close()
+        self._files.reread(Path(f"{self.path}-wal"))
+        self.db = self._files.connect(self.path, apsw.SQLITE_OPEN_READWRITE)
+        self.db.set_busy_timeout(_BUSY_MS)
+        _configure(self.db)
+        check_generation(self.path, self.generation, read_meta(self.db, "generation"))
+        self.standing = verified(self.db, self.boot)
+        self.snapshot_seq = self._last_snapshot()
+        self.last_seq = read_last_seq(self.db)
+        return self.last_seq
+
+    def _last_snapshot(self) -> int:
+        """Up to which record there is one: that of a transaction which failed was never written."""
+        found = read_snapshot(self.db)
+        return found[0].seq if found is not None else 0
+
     def settle(self, effect_ids: Sequence[str]) -> None:
-        with self._writing():
+        with self.writing():
             self.db.executemany(_SETTLE, [(_BY_NO_RECORD, name) for name in effect_ids])
 
     def owed(self) -> list[tuple[str, str, bytes]]:
         return [(str(name), str(entity_id), bytes(payload)) for name, entity_id, payload in self.db.execute(_OWED)]
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with _transaction(self.db):
+    def writing(self) -> Iterator[None]:
+        """A transaction of this owner.
+
+        Raises:
+            Fenced: a later one owns the journal.
+        """
+        with transaction(self.db):
             check_generation(self.path, self.generation, read_meta(self.db, "generation"))
             yield
 
     def take_over(self, jsonl: Path | None) -> None:
         """Become the journal's next owner, once it and *jsonl* are known to be sound."""
-        _check_sound(self.db)
-        with _transaction(self.db):
+        self.standing = verified(self.db, self.boot)
+        with transaction(self.db):
             self.generation = read_meta(self.db, "generation") + 1
             self.last_seq = read_last_seq(self.db)
             if jsonl is not None:
                 self._follow(jsonl)
+            self.write_snapshot(self.standing)
             self.db.execute("UPDATE meta SET value = ? WHERE key = 'generation'", (self.generation,))
 
     def _follow(self, jsonl: Path) -> None:
@@ -140,16 +201,22 @@ class Database:
             seq = page[-1].seq
 
     def close(self) -> None:
+        with suppress(apsw.Error, JournalError):  # without it the next opening only has more to verify
+            self._close_sound()
         try:
             if self._lines is not None:
                 self._lines.close()
         finally:
             self.db.close()
 
+    def _close_sound(self) -> None:
+        if self.generation and self.standing.seq == self.last_seq > self.snapshot_seq:
+            with self.writing():
+                self.write_snapshot(self.standing)
 
-def _with_entities(events: Sequence[tuple[Any, ...]], entities: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+
+def _with_entities(events: Sequence[tuple[Any, ...]], hashes: Mapping[tuple[Any, Any], bytes]) -> list[tuple[Any, ...]]:
     """*events* with what became of their entities, each with the last record of its batch; the others have nothing."""
-    hashes = {(row[_ID], row[_ENTITY_SEQ]): entity_hash(row) for row in entities}
     return [(*row, hashes.get((row[_OF], row[_NUMBER]), b"")) for row in events]
 
 
@@ -159,35 +226,41 @@ _OF, _NUMBER = (EVENT_FIELDS.index(name) for name in ("entity_id", "entity_seq")
 
 # ------------------------------------------------------------------------------------------------------- opening
 def open_database(path: Path, jsonl: Path | None, files: Files = DISK) -> Database:
-    """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
+    """Open or create the journal at *path* as its next generation, and bring it and *jsonl* up to date.
 
     Raises:
-        JournalError: of another version, damaged or somebody else's; one of another version was left as it was.
+        JournalError: of a newer version, damaged or somebody else's; one of a newer version was left as it was.
     """
     with explaining(path):
         if not files.exists(path):
             _create(path, files)
         files.reread(Path(f"{path}-wal"))
-        database = Database(path, files.connect(path, apsw.SQLITE_OPEN_READWRITE))
+        db = files.connect(path, apsw.SQLITE_OPEN_READWRITE)
         try:
-            _check_ours(database.db, path)
-            _configure(database.db)
+            if (found := _check_ours(db, path)) < VERSION:
+                db.close()
+                bring_up(path, found, files)
+                db = files.connect(path, apsw.SQLITE_OPEN_READWRITE)
+            _configure(db)
+            database = Database(path, db, files)
             database.take_over(jsonl)
         except BaseException:
-            database.close()
+            db.close()
             raise
     return database
 
 
-def _check_ours(db: apsw.Connection, path: Path) -> None:
-    """Refuse the journal of another version, or what is none, and leave even its write-ahead log as it was."""
+def _check_ours(db: apsw.Connection, path: Path) -> int:
+    """Refuse the journal of a newer version, or what is none, and leave even its write-ahead log as it was."""
     db.set_busy_timeout(_BUSY_MS)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    check_version(db, path)
+    found = read_version(db, path)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    return found
 
 
 def _configure(db: apsw.Connection) -> None:
+    db.set_busy_timeout(_BUSY_MS)
     db.pragma("journal_mode", "wal")
     db.pragma("synchronous", "full")
     db.pragma("foreign_keys", "on")
@@ -200,41 +273,10 @@ def _create(path: Path, files: Files) -> None:
         files.remove(left)
     with closing(files.connect(new, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)) as db:
         _configure(db)
-        with _transaction(db):
+        with transaction(db):
             db.execute(TABLES)
-            db.executemany("INSERT INTO meta VALUES (?, ?)", [("schema_version", VERSION), ("generation", 0)])
+            numbers = [("schema_version", VERSION), ("generation", 0), ("vouched_after", 0), ("partly", 0)]
+            db.executemany("INSERT INTO meta VALUES (?, ?)", numbers)
     files.sync(new)
     files.rename(new, path)
     files.sync(path.parent)
-
-
-def _check_sound(db: apsw.Connection) -> None:
-    """Refuse what is not as it was written: pages, then records, then entities.
-
-    All of the journal, each time: whoever opens it may ask for any of it, and nothing else would ever look at what is
-    old. A million records take about 1 s in SQLite's check and 7 s in the chain's (one core, 2026).
-
-    Raises:
-        apsw.CorruptError: it says where.
-    """
-    if (verdict := db.execute("PRAGMA quick_check(1)").get) != "ok":
-        raise apsw.CorruptError(str(verdict))
-    if (seq := check_chain(db)) is not None:
-        raise apsw.CorruptError(f"record {seq} is not what was written there")
-    if (astray := check_entities(db)) is not None:
-        raise apsw.CorruptError(f"{astray} is not as its last record left it")
-    if uncounted := db.execute(_UNCOUNTED).get:
-        raise apsw.CorruptError(f"{uncounted} records more than the entities have")
-
-
-@contextmanager
-def _transaction(db: apsw.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        with suppress(apsw.Error):  # the first error is the one to tell; SQLite itself rolls back after most
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-        raise

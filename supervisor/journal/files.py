@@ -1,4 +1,4 @@
-"""How the journal reaches its disk: the six things it asks of files, and nothing else of the system.
+"""How the journal reaches its disk: the seven things it asks of files, and nothing else of the system.
 
 Production has one answer, the operating system's. A simulated disk gives another and is then under exactly the code
 that production runs.
@@ -14,6 +14,8 @@ from typing import Final
 import apsw
 
 __all__ = ["DISK", "Files"]
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Files:
@@ -40,6 +42,13 @@ class Files:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def boot(self) -> str:
+        """What this boot of the machine is called, ``""`` where the system has no name for it."""
+        try:
+            return _BOOT_ID.read_text().strip()
+        except OSError:
+            return ""
 
     def reread(self, path: Path) -> None:
         """Let the next reads of *path*, if it is there, come from the disk and not from a cache.

@@ -89,7 +89,7 @@ class TransitionLog:
             JournalError: the file knows more than the journal does, or is not this journal's; it was left as it is.
             OSError: it cannot be opened or cut.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             size_bytes, last = _last_line(fd, path)
             if last and last.seq > journal_seq:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
-from supervisor.journal.schema import check_generation, folded
+from supervisor.journal.schema import MADE, check_generation, folded
 from supervisor.ports import Append, EntityRow, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
@@ -107,6 +107,11 @@ class MemoryJournal:
         self._writable().write(batch)
         await cancel_shielded_checkpoint()
 
+    async def recover(self) -> int:
+        store = self._writable()
+        await cancel_shielded_checkpoint()
+        return store.last_seq
+
     async def settle(self, effect_ids: Sequence[str]) -> None:
         self._writable().settle(effect_ids)
         await cancel_shielded_checkpoint()
@@ -122,8 +127,13 @@ class MemoryJournal:
         log = store.log if entity_id is None else store.logs.get(entity_id, _Log())
         return log.after(after_seq, limit)
 
-    async def entities(self, *, live_only: bool = False) -> list[EntityRow]:
-        return [row for row in self._reading().entities.values() if not (live_only and row.ended)]
+    async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
+        there = self._reading().entities
+        rows = there.values() if ids is None else [there[one] for one in ids if one in there]
+        return [row for row in rows if not (live_only and row.ended)]
+
+    async def ids(self) -> set[str]:
+        return {row.id for row in self._reading().entities.values() if row.kind not in MADE}
 
     async def close(self) -> None:
         self._closed = True

@@ -1,13 +1,15 @@
 """The journal for those who only look: the command line, while a supervisor writes and after it has ended.
 
 The connection is read-only and holds no transaction between two questions, so it never keeps a supervisor waiting;
-each page of an answer is one consistent moment. What a killed supervisor left in its write-ahead log is read as well.
-SQLite's two helper files may stay beside the journal; the next supervisor clears them away.
+each page of an answer is one consistent moment (and all of them are, inside ``moment``). What a killed supervisor left
+in its write-ahead log is read as well. SQLite's two helper files may stay beside the journal; the next supervisor
+clears them away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -15,14 +17,35 @@ from typing import Final, Self
 import apsw
 
 from supervisor.journal.chain import check_chain, check_entities
-from supervisor.journal.schema import check_version, explaining, read_entities, read_events, read_last_seq, read_meta
+from supervisor.journal.schema import (
+    check_version,
+    explaining,
+    read_entities,
+    read_events,
+    read_last_seq,
+    read_meta,
+    read_version,
+)
+from supervisor.journal.soundness import Standing, check_all
 from supervisor.ports import EntityRow, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["JournalReader"]
+__all__ = ["JournalReader", "last_seq_of"]
 
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
+
+
+def last_seq_of(path: Path) -> int:
+    """The number of the last record of the journal at *path*, also of one that has yet to be brought up to date.
+
+    Raises:
+        JournalError: of a newer version, damaged, or no journal.
+    """
+    with explaining(path), closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        db.set_busy_timeout(_BUSY_MS)
+        read_version(db, path)
+        return read_last_seq(db)
 
 
 class JournalReader:
@@ -57,6 +80,23 @@ class JournalReader:
         with explaining(self._path):
             return read_last_seq(self._db)
 
+    @property
+    def vouched_from(self) -> int:
+        """The first record whose hash was made when it was written, and not by a migration."""
+        with explaining(self._path):
+            return read_meta(self._db, "vouched_after") + 1
+
+    @property
+    def gaps(self) -> int:
+        """How many ranges of records are elsewhere."""
+        with explaining(self._path):
+            return int(self._db.execute("SELECT count(*) FROM gaps").get)
+
+    def archives(self) -> dict[str, bytes]:
+        """The names of the archives that have records of this journal, oldest first, and the digests of their files."""
+        with explaining(self._path):
+            return dict(self._db.execute("SELECT file, digest FROM archives ORDER BY number"))
+
     def events(
         self, entity_id: str | None = None, after_seq: int = 0, limit: int | None = None
     ) -> Iterator[LifecycleEvent]:
@@ -88,11 +128,26 @@ class JournalReader:
     def changed(self) -> tuple[int | None, str | None]:
         """The first record that is not what was written, and an entity that is not as its last record left it; ``None``
         for what is as it was. As of one moment, over all of the journal."""
-        with explaining(self._path):
-            self._db.execute("BEGIN")
-            try:
-                return check_chain(self._db), check_entities(self._db)
-            finally:
+        with explaining(self._path), self.moment():
+            return check_chain(self._db), check_entities(self._db)[0]
+
+    def check(self) -> Standing:
+        """Check all there is to check, as of one moment: pages, chain, entities, snapshot.
+
+        Raises:
+            JournalError: it is damaged; it says where.
+        """
+        with explaining(self._path), self.moment():
+            return check_all(self._db)
+
+    @contextmanager
+    def moment(self) -> Iterator[None]:
+        """All answers inside are as of the same moment. A supervisor goes on, but its log is not cleared meanwhile."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            with suppress(apsw.ConnectionClosedError):
                 self._db.execute("ROLLBACK")
 
     def close(self) -> None:

@@ -1,29 +1,29 @@
-"""What the journal is made of: its tables, its rows, and what one append means.
+"""What the journal is made of: its rows, and what one append means; its tables are next door.
 
 The columns of a table are the fields of its record, in their order, so there is one description of each; an event has
 two columns more, its hashes (``supervisor.journal.chain``). Whether a batch may be written, and what the entities are
 after it, is decided in ``folded``, once for every implementation.
-Nothing here opens a file, starts a transaction or reads a clock.
+Nothing here opens a file or reads a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 import msgspec
 
-from supervisor.ports import Append, EntityRow, Fenced, JournalError
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.journal.tables import VERSION
+from supervisor.ports import Append, EntityRow, Fenced, JournalError, JournalUnavailable
+from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = [
     "ENTITY_FIELDS",
     "EVENT_FIELDS",
-    "TABLES",
-    "VERSION",
+    "MADE",
     "WRITE_EFFECT",
     "WRITE_ENTITY",
     "WRITE_EVENT",
@@ -36,40 +36,15 @@ __all__ = [
     "folded",
     "read_entities",
     "read_events",
+    "read_ids",
     "read_last_seq",
     "read_meta",
+    "read_version",
+    "transaction",
 ]
-
-VERSION: Final = 2
-"""The schema this code writes, and the only one it reads. A journal with another one is left alone."""
 
 EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
 ENTITY_FIELDS: Final = EntityRow.__struct_fields__
-
-TABLES: Final = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
-CREATE TABLE entities (
-    kind TEXT NOT NULL, id TEXT NOT NULL PRIMARY KEY, parent_id TEXT, state TEXT NOT NULL, data BLOB NOT NULL,
-    entity_seq INTEGER NOT NULL, ended INTEGER NOT NULL, born_seq INTEGER NOT NULL,
-    born_at REAL NOT NULL, changed_at REAL NOT NULL
-) STRICT;
-CREATE TABLE events (
-    seq INTEGER PRIMARY KEY, timestamp REAL NOT NULL, monotonic_s REAL NOT NULL,
-    entity_type TEXT NOT NULL, entity_id TEXT NOT NULL REFERENCES entities (id), entity_seq INTEGER NOT NULL,
-    event TEXT NOT NULL, from_status TEXT NOT NULL, to_status TEXT NOT NULL, outcome TEXT NOT NULL,
-    actor TEXT NOT NULL, reason TEXT NOT NULL, transition_reason TEXT, abort_reason TEXT, abort_id TEXT,
-    cause_id INTEGER, severity TEXT NOT NULL, metadata TEXT NOT NULL,
-    entity_hash BLOB NOT NULL, chain BLOB NOT NULL,
-    UNIQUE (entity_id, entity_seq)
-) STRICT;
-CREATE TABLE effects (
-    effect_id TEXT NOT NULL PRIMARY KEY, entity_id TEXT NOT NULL REFERENCES entities (id), seq INTEGER NOT NULL,
-    payload BLOB NOT NULL, settled INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE INDEX effects_owed ON effects (seq) WHERE settled = 0;
-"""
-# effects.settled is the seq of the record that settled it, -1 if that was none, 0 while it is owed.
-# UNIQUE (entity_id, entity_seq) is also the index that reads one entity's log in order.
 
 
 def _insert(table: str, fields: Sequence[str]) -> str:
@@ -85,6 +60,13 @@ _EVENTS: Final = f"SELECT {', '.join(EVENT_FIELDS)} FROM events"
 _ENTITIES: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+MADE: Final = (Kind.TURN, Kind.AGENT)
+"""Kinds whose ids are made of their session's: nobody can ask for one of them again."""
+_MADE_JSON: Final = _encode(MADE).decode()
+_IDS: Final = """
+SELECT id FROM entities WHERE kind NOT IN (SELECT value FROM json_each(?)) UNION ALL SELECT id FROM ids
+"""
 
 
 # ------------------------------------------------------------------------------------------------------- meaning
@@ -166,14 +148,22 @@ def effect_rows(batch: Iterable[Append]) -> list[tuple[str, str, int, bytes]]:
 
 def _event(row: tuple[Any, ...]) -> LifecycleEvent:
     fields = dict(zip(EVENT_FIELDS, row, strict=True))
-    fields["metadata"] = _decode(fields["metadata"])
-    return LifecycleEvent(**fields)
+    try:
+        fields["metadata"] = _decode(fields["metadata"])
+        return msgspec.convert(fields, LifecycleEvent)
+    except (msgspec.MsgspecError, UnicodeError, TypeError, RecursionError) as wrong:
+        raise apsw.CorruptError(f"record {row[0]}: {wrong}") from None
 
 
 def _entity(row: tuple[Any, ...]) -> EntityRow:
     fields = dict(zip(ENTITY_FIELDS, row, strict=True))
     fields["ended"] = bool(fields["ended"])
-    return EntityRow(**fields)
+    try:
+        if fields["data"]:
+            _decode(fields["data"])
+        return msgspec.convert(fields, EntityRow)
+    except (msgspec.MsgspecError, UnicodeError, TypeError, RecursionError) as wrong:
+        raise apsw.CorruptError(f"entity {fields['id']}: {wrong}") from None
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -189,11 +179,13 @@ def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limi
 
 def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
     """Entities in the order of their birth: all, those of *ids*, those that have not ended."""
-    where = " WHERE ended = 0" if live_only else ""
+    where = ""
     values: tuple[str, ...] = ()
     if ids is not None:
-        where, values = " WHERE id IN (SELECT value FROM json_each(?))", (_encode(ids).decode(),)
-    return [_entity(row) for row in db.execute(f"{_ENTITIES}{where} ORDER BY born_seq", values)]
+        where, values = "WHERE id IN (SELECT value FROM json_each(?))", (_encode(ids).decode(),)
+    if live_only:
+        where += f" {'AND' if where else 'WHERE'} ended = 0"
+    return [_entity(row) for row in db.execute(f"{_ENTITIES} {where} ORDER BY born_seq", values)]
 
 
 def read_last_seq(db: apsw.Connection) -> int:
@@ -201,18 +193,24 @@ def read_last_seq(db: apsw.Connection) -> int:
     return int(db.execute("SELECT coalesce(max(seq), 0) FROM events").get)
 
 
+def read_ids(db: apsw.Connection) -> set[str]:
+    """Every id that was ever used, by what is here and by what went to an archive; without those of turns and agents,
+    which are made of their session's."""
+    return {str(one) for (one,) in db.execute(_IDS, (_MADE_JSON,))}
+
+
 def read_meta(db: apsw.Connection, key: str) -> int:
-    """One of the journal's own numbers: ``schema_version``, ``generation``."""
+    """One of the journal's own numbers: ``schema_version``, ``generation``, ``vouched_after``, ``partly``."""
     if (found := db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get) is None:
         raise apsw.CorruptError(f"meta has no {key}")
     return int(found)
 
 
-def check_version(db: apsw.Connection, path: Path) -> None:
-    """Refuse what this code cannot read; changes nothing.
+def read_version(db: apsw.Connection, path: Path) -> int:
+    """The schema that the journal has; changes nothing.
 
     Raises:
-        JournalError: the file is a database of somebody else, or of an older or newer supervisor.
+        JournalError: the file is a database of somebody else, or of a newer supervisor.
     """
     if not db.table_exists(None, "meta"):
         raise JournalError(f"{path} is not a supervisor's journal; move it away or use another --state-dir")
@@ -222,20 +220,61 @@ def check_version(db: apsw.Connection, path: Path) -> None:
             f"{path} has schema {found}, this version reads {VERSION};"
             " use a newer supervisor-runtime or another --state-dir"
         )
+    return found
+
+
+def check_version(db: apsw.Connection, path: Path) -> None:
+    """Refuse what this code cannot read as it is; changes nothing.
+
+    Raises:
+        JournalError: the file is a database of somebody else, or of an older or newer supervisor.
+    """
+    found = read_version(db, path)
     if found < VERSION:
         raise JournalError(
-            f"{path} has schema {found}, this version needs {VERSION}; nothing was ever released with {found}, and"
-            " there is no migration: move the state directory away or use another --state-dir"
+            f"{path} has schema {found}, this version reads {VERSION}; `supervisor journal compact`, or the next"
+            " `supervisor run`, brings it up to date and keeps a copy of it as it is"
         )
+
+
+_THE_DISKS: Final = (
+    OSError,
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.ConnectionClosedError,  # by a look at the disk which could not open it again
+    apsw.FullError,
+    apsw.IOError,
+    apsw.LockedError,
+    apsw.PermissionsError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+)
+"""What is the disk's own trouble, and may pass. Anything else is wrong with the journal, or with us."""
+
+
+@contextmanager
+def transaction(db: apsw.Connection) -> Iterator[None]:
+    """All of it, or nothing."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        with suppress(apsw.Error):  # the first error is the one to tell; SQLite itself rolls back after most
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+        raise
 
 
 @contextmanager
 def explaining(path: Path) -> Iterator[None]:
-    """Errors of the driver and of the system leave as a :class:`JournalError` that names the file."""
+    """Errors of the driver and of the system leave as a :class:`JournalError` that names the file; those that may pass
+    as a :class:`JournalUnavailable`."""
     try:
         yield
     except (apsw.Error, OSError) as error:
-        raise JournalError(f"{path} {_sentence(error)}") from error
+        kind = JournalUnavailable if isinstance(error, _THE_DISKS) else JournalError
+        raise kind(f"{path} {_sentence(error)}") from error
 
 
 def _sentence(error: apsw.Error | OSError) -> str:
@@ -245,6 +284,10 @@ def _sentence(error: apsw.Error | OSError) -> str:
         case apsw.CorruptError():
             return f"is damaged ({error}); restore a copy or use another --state-dir"
         case apsw.FullError():
-            return f"could not be written ({error}); make room on its disk and start again"
+            return f"could not be written ({error}); make room on its disk"
+        case apsw.BusyError() | apsw.LockedError():
+            return f"could not be written ({error}); another program holds a lock on it: find that one and end it"
+        case apsw.ReadOnlyError():
+            return f"could not be written ({error}); make its file system writable again"
         case _:
-            return f"could not be used ({type(error).__name__}: {error}); see to the disk and start again"
+            return f"could not be used ({type(error).__name__}: {error}); see to the disk"

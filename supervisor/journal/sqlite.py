@@ -6,20 +6,24 @@ disk and a cancellation never leaves a transaction open; the cancel is delivered
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
 
+from supervisor.journal.archive import WRITING, compacting
 from supervisor.journal.database import Database, open_database
-from supervisor.journal.schema import explaining, read_entities, read_events
-from supervisor.ports import Append, EntityRow, JournalError
+from supervisor.journal.schema import explaining, read_entities, read_events, read_ids
+from supervisor.logs import get_logger
+from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["SqliteJournal"]
 
 _T = TypeVar("_T")
+_log = get_logger()
 
 
 class SqliteJournal:
@@ -58,7 +62,16 @@ class SqliteJournal:
         return self._lines_error
 
     async def append(self, batch: Sequence[Append]) -> None:
+        before = self._lines_error
         await self._run(lambda database: database.append(batch))
+        if self._lines_error is not None and before is None:
+            _log.warning("transitions.jsonl cannot be written, and falls behind the journal", error=self._lines_error)
+        elif before is not None and self._lines_error is None:
+            _log.warning("transitions.jsonl can be written again, and has caught up with the journal")
+
+    async def recover(self) -> int:
+        """After an append that failed, look at what the disk itself holds; the number of the last durable record."""
+        return await self._run(lambda database: database.recover())
 
     async def settle(self, effect_ids: Sequence[str]) -> None:
         await self._run(lambda database: database.settle(effect_ids))
@@ -72,8 +85,53 @@ class SqliteJournal:
     ) -> list[LifecycleEvent]:
         return await self._run(lambda database: read_events(database.db, entity_id, after_seq, limit))
 
-    async def entities(self, *, live_only: bool = False) -> list[EntityRow]:
-        return await self._run(lambda database: read_entities(database.db, live_only=live_only))
+    async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
+        return await self._run(lambda database: read_entities(database.db, ids=ids, live_only=live_only))
+
+    async def ids(self) -> set[str]:
+        return await self._run(lambda database: read_ids(database.db))
+
+    async def compact(
+        self,
+        folder: Path,
+        retention: Retention,
+        now: float,
+        *,
+        pause_s: float,
+        living: Callable[[], Collection[str]] = tuple,
+    ) -> Compacted:
+        """Move what *retention* does not keep into archives in *folder*, a small piece at a time, while the journal is
+        written; *now* is Unix time, *pause_s* is waited between two pieces. Those whose ids are *living* stay. A
+        cancellation leaves the rest for the next time.
+
+        Raises:
+            JournalError: what was to be moved is damaged, or an archive is missing; nothing more was moved.
+        """
+        if self._lines_error is not None:
+            raise JournalError(f"transitions.jsonl is behind the journal ({self._lines_error}); see to that first")
+        apart, told = anyio.CapacityLimiter(1), Compacted()
+        with closing(compacting(self._opened(), folder, retention, now, living=living)) as pieces:
+            limiter = apart
+            while (piece := await self._next(pieces, limiter)) is not None:
+                where, told = piece
+                limiter = self._limiter if where == WRITING else apart
+                await anyio.sleep(pause_s)
+        return told
+
+    async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter) -> _T | None:
+        piece: _T | None
+        with anyio.CancelScope(shield=True):
+            piece = await anyio.to_thread.run_sync(self._piece, pieces, limiter=limiter)
+        return piece
+
+    def _piece(self, pieces: Iterator[_T]) -> _T | None:
+        self._opened()
+        return next(pieces, None)
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            raise JournalError(f"{self._path} is closed; open the journal again")
+        return self._database
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -86,13 +144,12 @@ class SqliteJournal:
         return answer
 
     def _on_thread(self, work: Callable[[Database], _T]) -> _T:
-        if self._database is None:
-            raise JournalError(f"{self._path} is closed; open the journal again")
+        database = self._opened()
         try:
             with explaining(self._path):
-                return work(self._database)
+                return work(database)
         finally:
-            self._last_seq, self._lines_error = self._database.last_seq, self._database.lines_error
+            self._last_seq, self._lines_error = database.last_seq, database.lines_error
 
     def _close(self) -> None:
         database, self._database = self._database, None

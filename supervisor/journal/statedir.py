@@ -18,6 +18,8 @@ from pathlib import Path, PurePath
 from typing import Final
 from urllib.parse import quote, unquote
 
+from supervisor.journal.ownership import foreign
+
 __all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "not_ours", "session_id"]
 
 _NAME_MAX: Final = 200
@@ -78,6 +80,7 @@ class StateDir:
         state = cls(path)
         if create:
             _check_usable(path)
+            _check_ours(state)
             _make(state)
         else:
             _check_readable(state)
@@ -111,7 +114,7 @@ class StateDir:
             StateDirError: the lock cannot be opened.
         """
         try:
-            fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise _unusable(self.root, error) from error
         try:
@@ -167,6 +170,16 @@ def _check_usable(path: Path) -> None:
         raise StateDirError(f"{path} cannot be a state directory: {there} is not a directory; use another --state-dir")
     if not writable:
         raise StateDirError(f"{path} cannot be a state directory: {there} is not writable; use another --state-dir")
+
+
+def _check_ours(state: StateDir) -> None:
+    inside = (state.runtime, state.agents, state.transitions, state.journal, state.lock_file, state.control_socket)
+    try:
+        why = foreign(state.root, (*inside, state.keeper_file, state.tag_file))
+    except OSError as error:
+        raise _unusable(state.root, error) from error
+    if why is not None:
+        raise StateDirError(f"{state.root} cannot be a state directory: {why}")
 
 
 def _check_readable(state: StateDir) -> None:

@@ -93,13 +93,13 @@ class Transcript:
 
     def _open(self) -> None:
         if self._fd is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             parts = _parts(self.path)
             self._open_part(parts[-1][0] if parts else 0)
 
     def _open_part(self, start: int) -> None:
         path = _part(self.path, start)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._start, self._end = start, start + os.fstat(self._fd).st_size
 
     def _mid_line(self) -> bool:

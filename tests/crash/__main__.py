@@ -1,8 +1,9 @@
 """Kills the real program, starts it again, and compares what it had promised with what is there.
 
 A cycle: a host with live agents, tools and daemons is killed with SIGKILL at a random instant, every fifth time
-together with all of its wardens; then no process of it may be left, the next supervisor must recover, and its journal
-must hold everything that was acknowledged, legally, with no effect done twice unless the records say so.
+together with all of its wardens; then no process of it may be left. The next host goes on with its sessions; every
+third time nobody does, they are ended, and the journal must hold everything that was acknowledged, legally, with no
+effect done twice unless the records say so.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tests.crash.books import Books, Fault, acknowledgements
 
 ROOT = Path(__file__).parent.parent.parent
 WARDENS_EVERY = 5
+BOOKS_EVERY = 3
+"""How often nobody goes on with what was left, and the books are looked at; each time, all of them."""
 CYCLES_PER_JOURNAL = 25
 """Then a new state directory: what is checked after a cycle is everything in it."""
 GONE_S = 20.0
@@ -40,8 +43,11 @@ LONGEST_S = 60.0
 
 
 class Cycle(NamedTuple):
+    """``recovered_s`` is ``None`` where the next host goes on."""
+
     acknowledged: int
-    recovered_s: float
+    resumed: int
+    recovered_s: float | None
     faults: list[Fault]
 
 
@@ -72,7 +78,7 @@ class Place:
         self.roll = Roll(folder / "roll")
         self.books = Books(self.state_dir, folder)
 
-    def cycle(self, number: int, chance: random.Random) -> Cycle:
+    def cycle(self, number: int, chance: random.Random, *, last: bool) -> Cycle:
         with self._victim(number, chance) as victim:
             output = self._watch(victim, chance)
             self._kill(victim, wardens=number % WARDENS_EVERY == WARDENS_EVERY - 1)
@@ -81,9 +87,12 @@ class Place:
         acknowledged = acknowledgements(output)
         self.books.promise(acknowledged)
         faults = [] if self.roll.all_gone() else [Fault("left", f"processes after {GONE_S:g} s")]
+        resumed = sum(one["ack"] == "resumed" for one in acknowledged)
+        if not last and number % BOOKS_EVERY:
+            return Cycle(len(acknowledged), resumed, None, faults)
         began_s = time.perf_counter()
         recovered_s = anyio.run(self._recover) - began_s
-        return Cycle(len(acknowledged), recovered_s, faults + self.books.check())
+        return Cycle(len(acknowledged), resumed, recovered_s, faults + self.books.check())
 
     @contextmanager
     def _victim(self, number: int, chance: random.Random) -> Iterator[subprocess.Popen[bytes]]:
@@ -132,7 +141,7 @@ class Tally:
     """The sum of all cycles."""
 
     def __init__(self) -> None:
-        self.cycles = self.acknowledged = 0
+        self.cycles = self.acknowledged = self.resumed = 0
         self.recoveries_s: list[float] = []
         self.faults: list[tuple[int, Fault]] = []
         self._began_s = time.monotonic()
@@ -140,7 +149,8 @@ class Tally:
     def take(self, number: int, cycle: Cycle) -> None:
         self.cycles += 1
         self.acknowledged += cycle.acknowledged
-        self.recoveries_s.append(cycle.recovered_s)
+        self.resumed += cycle.resumed
+        self.recoveries_s += [cycle.recovered_s] if cycle.recovered_s is not None else []
         self.faults += [(number, fault) for fault in cycle.faults]
 
     def told(self) -> dict[str, Any]:
@@ -150,6 +160,7 @@ class Tally:
         return {
             "cycles": self.cycles,
             "acknowledged": self.acknowledged,
+            "resumed": self.resumed,
             **{kind: counts[kind] for kind in ("lost", "twice", "left", "illegal")},
             "cycles_per_minute": round(self.cycles / minutes, 1),
             "recovery_s": {
@@ -180,8 +191,9 @@ def run(cycles: int, chance: random.Random, tally: Tally) -> None:
     for first in range(0, cycles, CYCLES_PER_JOURNAL):
         with tempfile.TemporaryDirectory(prefix="crash-") as folder:
             place = Place(Path(folder))
-            for number in range(first, min(cycles, first + CYCLES_PER_JOURNAL)):
-                tally.take(number, place.cycle(number, chance))
+            until = min(cycles, first + CYCLES_PER_JOURNAL)
+            for number in range(first, until):
+                tally.take(number, place.cycle(number, chance, last=number == until - 1))
                 if sys.stderr.isatty():
                     print(f"\r{number + 1} of {cycles}, {len(tally.faults)} faults", end="", file=sys.stderr)
             place.roll.close()

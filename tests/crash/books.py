@@ -70,7 +70,7 @@ class Books:
                     yield Fault("lost", f"abort {what}")
                 case {"ack": "prompt", "key": what} if f"echo {what} " not in prompts:
                     yield Fault("lost", f"prompt {what}")
-                case {"ack": "prompt", "session": what, "outcome": "completed"}:
+                case {"ack": "prompt" | "result", "session": what, "outcome": "completed"}:
                     completed[what] -= 1
         yield from (
             Fault("lost", f"{-count} completed turns of {who}") for who, count in completed.items() if count < 0

@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Awaitable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -44,8 +45,19 @@ class Host:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
+            for session in self._sup.sessions():
+                group.start_soon(self._go_on, session)
             for number in range(SESSIONS):
                 group.start_soon(self._customer, number)
+
+    async def _go_on(self, session: Session) -> None:
+        """A session of a host that was killed: its prompt is answered to this one."""
+        acknowledged("resumed", id=session.id)
+        result = await session.result()
+        if result is not None:
+            acknowledged("result", session=session.id, outcome=result.outcome)
+        with suppress(Refused, NoSuchEntity):
+            await session.close()
 
     async def _customer(self, number: int) -> None:
         """Sessions one after the other, for ever."""
@@ -98,7 +110,13 @@ class Host:
 
 
 async def main(state_dir: Path, workdir: Path, cycle: int, seed: int) -> None:
-    agent = AgentConfig(adapter="acp", command=("sh", "-c", f'{ROLL}exec "$@"', "sh", *scripted_command()))
+    memory = workdir / "memory"
+    memory.mkdir(exist_ok=True)
+    agent = AgentConfig(
+        adapter="acp",
+        command=("sh", "-c", f'{ROLL}exec "$@"', "sh", *scripted_command()),
+        env={"SCRIPTED_MEMORY": str(memory)},
+    )
     settings = Settings(policy=PolicyConfig(ladder=LadderConfig(request_s=0.2, cancel_s=0.2, terminate_s=0.2)))
     async with open_supervisor(state_dir, agents={"agent": agent}, settings=settings, workdir=workdir) as sup:
         acknowledged("open", keeper=str(Path(state_dir, "runtime", "keeper")))

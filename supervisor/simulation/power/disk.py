@@ -54,10 +54,12 @@ class SimulatedDisk(Files):
         self.checkpoint_pages = 1_000
         self.errors = self.lies = self._operations = 0
         self.killed = False
+        self._boots = 0
         self.mount({})
 
     def mount(self, files: Mapping[str, bytes | bytearray]) -> None:
-        """Begin with *files*, all of them durable."""
+        """Begin with *files*, all of them durable: the machine boots."""
+        self._boots += 1
         self.steps: list[Step] = []
         self._numbers = {name: number for number, name in enumerate(files)}
         self._mounted = files
@@ -93,6 +95,9 @@ class SimulatedDisk(Files):
             self.sync_file(number)
         elif not self._sync_goes_wrong(None):
             self._did(Platter.sync_names)
+
+    def boot(self) -> str:
+        return f"boot {self._boots} of {self._name}"
 
     def reread(self, path: Path) -> None:
         if (number := self._numbers.get(str(path))) is None:

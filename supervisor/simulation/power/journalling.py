@@ -63,7 +63,8 @@ class Plan:
             reason="x" * chance.integer(0, 300, "reason"),
             metadata={"turn": seq},
         )
-        data = b"%d" % seq * chance.choice((5, 20, 50, 50, 100, 100, 2_000), "data")  # some over several pages
+        said = b"%d" % seq * chance.choice((5, 20, 50, 50, 100, 100, 2_000), "data")  # some over several pages
+        data = b'{"said":"%b"}' % said
         owed = ((f"effect-{seq}", b"{}"),) if chance.happens(0.3, "owes") else ()
         settled = (f"effect-{chance.integer(1, seq, 'which')}",) if chance.happens(0.3, "settles") else ()
         return Append(record=record, parent_id=None, state="Running", data=data, owed=owed, settled=settled)
@@ -148,6 +149,11 @@ class Writer:
         self._acknowledge(done)  # whoever reads a record acts on it
         return done
 
+    def _recovered(self, database: Database) -> int:
+        """Look at the disk as a supervisor does that goes on: what is there is there, the rest is written again."""
+        database.recover()
+        return self._found(database)
+
     def _acknowledge(self, batches: int) -> None:
         self.acknowledged.append((len(self._disk.steps), batches))
 
@@ -160,7 +166,7 @@ class Writer:
             self._tries += 1
             if self._tries % 2:
                 raise
-            return self._found(database)
+            return self._recovered(database)
         self._acknowledge(done + 1)
         return done + 1
 

@@ -1,0 +1,276 @@
+"""How what has ended long ago leaves the journal: into an archive first, then out of it, in small transactions.
+
+An archive is a journal itself, with the same tables: its records carry the hashes that they always had, and gaps stand
+for what it has not. It is whole, checked and on the disk before the journal names it, and named before anything is
+deleted. Whatever still stands in the journal is authoritative there; a crash at any point leaves each record in the
+journal, in a named archive, or in both, and the next compaction first finishes what was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from supervisor.journal.chain import START, check_entities, walk
+from supervisor.journal.choosing import Leaver, leavers
+from supervisor.journal.database import Database
+from supervisor.journal.files import DISK, Files
+from supervisor.journal.removal import remove
+from supervisor.journal.schema import explaining
+from supervisor.journal.tables import TABLES, VERSION
+from supervisor.ports import Compacted, JournalError, Retention
+
+__all__ = ["APART", "RECORDS_PER_ARCHIVE", "WRITING", "compacting", "digest_of"]
+
+RECORDS_PER_ARCHIVE: Final = 50_000
+RECORDS_PER_SLICE: Final = 100
+"""Records that leave in one transaction: what a commit of the supervisor may have to wait for."""
+_PAGE: Final = 500
+_BUSY_MS: Final = 5_000
+APART: Final = "apart"
+"""The next piece of work reads the journal by a connection of its own, on any thread."""
+WRITING: Final = "writing"
+"""The next piece of work is a transaction on the journal's own connection: for its thread."""
+
+_ATTACH: Final = "ATTACH ? AS live"
+_COPY_ENTITIES: Final = """
+INSERT INTO main.entities SELECT one.* FROM live.entities AS one WHERE id IN (SELECT value FROM json_each(?))
+"""
+_MOVING: Final = """
+INSERT INTO moving SELECT seq FROM live.events WHERE entity_id IN (SELECT value FROM json_each(?))
+"""
+_COPY_EVENTS: Final = """
+INSERT INTO main.events SELECT one.* FROM moving JOIN live.events AS one USING (seq) WHERE moving.seq BETWEEN ? AND ?
+"""
+_COPY_EFFECTS: Final = """
+INSERT INTO main.effects SELECT one.* FROM moving JOIN live.effects AS one USING (seq)
+WHERE moving.seq BETWEEN ? AND ? ORDER BY one.seq, one.rowid
+"""
+_COPY_STRAYS: Final = """
+INSERT INTO main.strays
+SELECT moving.seq, one.effect_id FROM moving JOIN live.strays AS one USING (seq) WHERE moving.seq BETWEEN ?1 AND ?2
+UNION SELECT moving.seq, one.effect_id FROM moving JOIN live.effects AS one ON one.settled = moving.seq
+WHERE moving.seq BETWEEN ?1 AND ?2 AND one.seq NOT IN (SELECT seq FROM moving)
+"""
+_PAGE_END: Final = "SELECT max(seq) FROM (SELECT seq FROM moving WHERE seq > ? ORDER BY seq LIMIT ?)"
+_RUNS: Final = """
+SELECT seq, (SELECT max(seq) FROM moving AS other WHERE other.seq < one.seq) FROM moving AS one
+WHERE NOT EXISTS (SELECT 1 FROM moving AS other WHERE other.seq = one.seq - 1) ORDER BY seq
+"""
+_BEFORE: Final = """
+SELECT seq, chain FROM live.events WHERE seq < ?1
+UNION ALL SELECT last_seq, after FROM live.gaps WHERE last_seq < ?1 ORDER BY 1 DESC LIMIT 1
+"""
+_NAME: Final = "INSERT INTO archives VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
+_UNFINISHED: Final = "SELECT number, file, digest FROM archives WHERE done = 0 ORDER BY number"
+_NEXT: Final = "SELECT coalesce(max(number), 0) + 1 FROM archives"
+_MEASURES: Final = "SELECT count(*), (SELECT count(*) FROM entities), min(seq), max(seq) FROM events"
+_encode = msgspec.json.Encoder().encode
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An archive as the journal names it."""
+
+    number: int
+    file: str
+    digest: bytes
+
+
+def compacting(
+    database: Database,
+    folder: Path,
+    retention: Retention,
+    now: float,
+    files: Files = DISK,
+    living: Callable[[], Collection[str]] = tuple,
+) -> Generator[tuple[str, Compacted], None, None]:
+    """Compact the journal piece by piece: each step does one, and says which thread the next one is for, and what was
+    moved so far. Close it where it is not brought to its end.
+
+    Args:
+        folder: where archives are kept; made if it is missing.
+        now: Unix time.
+        living: ids of those who stay whatever the journal says; asked on another thread.
+
+    Raises:
+        JournalError: a record is not what was written, or an archive is missing: nothing more is moved.
+    """
+    told = Compacted()
+    yield WRITING, told
+    with explaining(database.path):
+        begun = [Named(*row) for row in database.db.execute(_UNFINISHED)]
+    yield APART, told
+    while True:
+        for one in begun:
+            for so_far in _emptied(database, folder, one, told):
+                told = so_far
+                yield WRITING, told
+            told = _counted(database, told, 0, 0, one.file)
+            yield APART, told
+        with explaining(database.path), closing(_reading(database.path)) as live:
+            going = leavers(live, retention, now, RECORDS_PER_ARCHIVE, living())
+        yield APART, told
+        begun = yield from _archived(database, folder, going, files, told)
+        if not begun:
+            break
+    yield APART, _counted(database, told, 0, 0)
+
+
+Pieces = Generator[tuple[str, Compacted], None, list[Named]]
+
+
+# ------------------------------------------------------------------------------------------------ into the archive
+def _archived(database: Database, folder: Path, going: Sequence[Leaver], files: Files, told: Compacted) -> Pieces:
+    """Make the next archive; it, or nothing."""
+    if not going:
+        return []
+    with explaining(database.path), closing(_reading(database.path)) as live:
+        number = live.execute(_NEXT).get
+    path = folder / f"journal-{number:06}.db"
+    new = path.with_name(f"{path.name}.new")
+    with explaining(path):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for left in (path, new):  # no journal names it: what a crash left
+            files.remove(left)
+    try:
+        for _ in _build(new, database.path, going, files):
+            with explaining(path):
+                files.sync(new)  # little by little: one large sync would hold up the journal's own
+            yield APART, told
+        with explaining(path):
+            files.sync(new)
+            files.rename(new, path)
+            files.sync(folder)
+            row = _described(number, path)
+    except BaseException:
+        with suppress(OSError):  # the disk may be full
+            files.remove(new)
+        raise
+    yield WRITING, told
+    with explaining(database.path), database.writing():
+        database.db.execute(_NAME, row)
+    yield APART, told
+    return [Named(number, path.name, row[2])]
+
+
+def _reading(path: Path) -> apsw.Connection:
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    db.set_busy_timeout(_BUSY_MS)
+    return db
+
+
+def _build(path: Path, live: Path, going: Sequence[Leaver], files: Files) -> Iterator[None]:
+    """Copy who is *going*, and check what was copied: each of its records, and each of its entities."""
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    with explaining(path), closing(files.connect(path, flags)) as db:
+        db.pragma("journal_mode", "off")  # it is synced as a whole, before it has its name
+        db.pragma("synchronous", "off")
+        db.pragma("temp_store", "memory")
+        db.set_busy_timeout(_BUSY_MS)
+        db.execute(TABLES)
+        db.execute(_ATTACH, (str(live),))
+        yield
+        yield from _copied(db, _encode([one.id for one in going]).decode())
+        db.execute("DETACH live")
+        try:
+            yield from _checked(db)
+        except apsw.CorruptError as error:
+            words = "nothing of it was archived; restore a copy or use another --state-dir"
+            raise JournalError(f"{live} is damaged ({error}): {words}") from None
+
+
+def _checked(db: apsw.Connection) -> Iterator[None]:
+    for number, _ in enumerate(walk(db)):
+        if not number % _PAGE:
+            yield
+    if (astray := check_entities(db)[0]) is not None:
+        raise apsw.CorruptError(f"{astray} is not as its last record left it")
+
+
+def _copied(db: apsw.Connection, ids: str) -> Iterator[None]:
+    db.execute("CREATE TEMP TABLE moving (seq INTEGER PRIMARY KEY)")
+    db.execute(_COPY_ENTITIES, (ids,))
+    db.execute(_MOVING, (ids,))
+    yield
+    numbers = [(key, db.execute("SELECT value FROM live.meta WHERE key = ?", (key,)).get) for key in _ITS_OWN]
+    db.executemany("INSERT INTO main.meta VALUES (?, ?)", [("schema_version", VERSION), ("partly", 0), *numbers])
+    last = 0
+    while (end := db.execute(_PAGE_END, (last, _PAGE)).get) is not None:
+        for query in (_COPY_EVENTS, _COPY_EFFECTS, _COPY_STRAYS):
+            db.execute(query, (last + 1, end))
+        last = end
+        yield
+    runs: list[Any] = db.execute(_RUNS).fetchall()
+    for seq, earlier in runs:
+        _bridge(db, seq, earlier)
+    _bridge(db, _BEYOND, last)
+    db.execute("DROP TABLE temp.moving")
+
+
+_BEYOND: Final = (1 << 63) - 1
+_ITS_OWN: Final = ("generation", "vouched_after")
+
+
+def _bridge(db: apsw.Connection, seq: int, earlier: int | None) -> None:
+    """A gap before record *seq*, behind the record *earlier* of the archive, if the journal has others between them."""
+    found = db.execute(_BEFORE, (seq,)).fetchone()
+    if found is None or found[0] == earlier:
+        return
+    before = START if earlier is None else db.execute("SELECT chain FROM main.events WHERE seq = ?", (earlier,)).get
+    db.execute("INSERT INTO main.gaps VALUES (?, ?, ?, ?)", ((earlier or 0) + 1, found[0], before, found[1]))
+
+
+def _described(number: int, path: Path) -> tuple[Any, ...]:
+    """The row that names the archive at *path*."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        measures: tuple[int, ...] = db.execute(_MEASURES).fetchone() or ()
+        return (number, path.name, digest_of(path), *measures)
+
+
+def digest_of(path: Path) -> bytes:
+    """What the journal keeps of an archive: a hash of all its bytes."""
+    digest = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.digest()
+
+
+# ------------------------------------------------------------------------------------------------ out of the journal
+_THERE: Final = "SELECT id, entity_seq FROM entities ORDER BY born_seq DESC"
+"""Children before their parents."""
+
+
+def _emptied(database: Database, folder: Path, named: Named, told: Compacted) -> Iterator[Compacted]:
+    """Delete from the journal what the archive *named* has. Each piece but the first is for the journal's thread."""
+    path = folder / named.file
+    if not path.is_file() or digest_of(path) != named.digest:
+        raise JournalError(
+            f"{path} is not there, or not as it was archived: what {database.path} still has of it stays there;"
+            " put the file back, and compact again"
+        )
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as archive:
+        going = [(str(who), int(seq)) for who, seq in archive.execute(_THERE)]
+    yield told
+    with explaining(database.path):
+        while going:
+            told = _counted(database, told, *remove(database, going, RECORDS_PER_SLICE))
+            yield told
+        with database.writing():
+            database.db.execute("UPDATE archives SET done = 1 WHERE number = ?", (named.number,))
+
+
+def _counted(database: Database, told: Compacted, records: int, entities: int, *files: str) -> Compacted:
+    return Compacted(
+        archives=(*told.archives, *files),
+        records=told.records + records,
+        entities=told.entities + entities,
+        records_left=database.standing.records,
+        entities_left=database.standing.entities,
+    )

@@ -1,0 +1,93 @@
+"""Who may leave the journal: what ended long ago, and nothing that somebody alive, or somebody curious, still needs.
+
+SQL text and the questions it answers; nothing is changed. An entity stays while it lives, while anything below it
+stays, while it owes an effect, and while it is young; the newest record's entity stays, so that the journal knows its
+end; what FAILED stays, with the session that worked on it, all below them and all above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import apsw
+import msgspec
+
+from supervisor.ports import Retention
+
+__all__ = ["SETTLED_S", "Leaver", "leavers"]
+
+SETTLED_S: Final = 60.0
+"""An entity that ended less than this ago stays in any case: late facts about it may be on their way."""
+
+_KEPT: Final = """
+WITH RECURSIVE
+failed (id) AS (SELECT id FROM main.entities WHERE kind IN ('task', 'workstream') AND lower(state) = 'failed'),
+held (id) AS (
+    SELECT id FROM failed
+    UNION SELECT json_extract(one.metadata, '$.by') FROM failed JOIN main.events AS one ON one.entity_id = failed.id
+        WHERE one.event = 'claimed'
+    UNION SELECT below.id FROM held JOIN main.entities AS below ON below.parent_id = held.id
+),
+kept (id) AS (
+    SELECT id FROM held
+    UNION SELECT value FROM json_each(:living)
+    UNION SELECT id FROM main.entities WHERE ended = 0 OR changed_at > :until
+    UNION SELECT entity_id FROM main.effects WHERE settled = 0
+    UNION SELECT entity_id FROM main.events WHERE seq = (SELECT max(seq) FROM main.events)
+    UNION SELECT one.parent_id FROM kept JOIN main.entities AS one USING (id) WHERE one.parent_id IS NOT NULL
+)
+"""
+_LEAVING: Final = f"""{_KEPT}
+SELECT id, entity_seq, changed_at FROM main.entities WHERE id NOT IN (SELECT id FROM kept WHERE id IS NOT NULL)
+ORDER BY changed_at, born_seq
+"""
+_UNTIL: Final = """
+SELECT changed_at FROM (
+    SELECT changed_at, sum(entity_seq) OVER (ORDER BY changed_at, born_seq) AS records FROM main.entities WHERE ended
+) WHERE records >= ? LIMIT 1
+"""
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Leaver(NamedTuple):
+    """An entity that may leave, with all its records, and when the last of them was made (Unix time)."""
+
+    id: str
+    records: int
+    changed_at: float
+
+
+def leavers(
+    db: apsw.Connection, retention: Retention, now: float, most: int, living: Collection[str] = ()
+) -> list[Leaver]:
+    """Who leaves next, oldest first: about *most* records, and more only where fewer would part a child from its
+    parent. *now* is Unix time, the *living* stay."""
+    until = _until(db, retention, now)
+    if until is None:
+        return []
+    stays = _encode(list(living)).decode()
+    found = _leaving(db, until, stays)
+    records = 0
+    for one in found:
+        records += one.records
+        if records >= most:
+            return _leaving(db, one.changed_at, stays) or found
+    return found
+
+
+def _until(db: apsw.Connection, retention: Retention, now: float) -> float | None:
+    """The youngest that may leave by the retention, by the time of its last record."""
+    ages = [] if retention.keep_s is None else [now - max(retention.keep_s, SETTLED_S)]
+    if retention.records_max is not None:
+        over = db.execute("SELECT count(*) FROM main.events").get - retention.records_max
+        if over > 0:
+            found = db.execute(_UNTIL, (over,)).get
+            ages.append(now - SETTLED_S if found is None else min(found, now - SETTLED_S))
+    return max(ages, default=None)
+
+
+def _leaving(db: apsw.Connection, until: float, living: str) -> list[Leaver]:
+    return [Leaver(*row) for row in db.execute(_LEAVING, {"until": until, "living": living})]

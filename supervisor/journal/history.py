@@ -1,0 +1,162 @@
+"""A journal with its archives: what a state directory knows, wherever it lies by now.
+
+It answers as :class:`JournalReader` does. An entity that stands in the journal is read there; a record that is in both
+places, because a compaction was cut short, is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from heapq import merge
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from supervisor.journal.archive import digest_of
+from supervisor.journal.reader import JournalReader
+from supervisor.ports import EntityRow, JournalError
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["Checked", "History", "archives_beside"]
+
+_CHANGED: Final = "it is not as it was archived"
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the check of one file found. ``gaps`` are ranges of records that are in another file, ``vouched_from`` is
+    the first record whose hash was made when it was written; ``problem`` is ``None`` where it is sound."""
+
+    file: str
+    records: int = 0
+    entities: int = 0
+    last_seq: int = 0
+    gaps: int = 0
+    vouched_from: int = 1
+    problem: str | None = None
+
+
+def archives_beside(journal: Path) -> Path:
+    """Where the archives of the journal at *journal* are, as a state directory has them."""
+    return journal.parent.parent / "archive"
+
+
+class History:
+    """The journal at *path* and its archives in *folder*, read-only; a context manager.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+
+    def __init__(self, path: Path, folder: Path | None = None) -> None:
+        self._path, self._folder = path, folder or archives_beside(path)
+        self._open = ExitStack()
+        self._live = self._open.enter_context(JournalReader(path))
+        self._archives: dict[str, JournalReader] = {}
+
+    def _readers(self) -> list[JournalReader]:
+        """The archives, oldest first, and the journal, which may name more of them than it did a moment ago.
+
+        Raises:
+            JournalError: an archive is missing, or cannot be read.
+        """
+        for name in self._live.archives():
+            if name not in self._archives:
+                path = self._folder / name
+                if not path.is_file():
+                    raise JournalError(f"{path} is not there: {self._path} has records in it; put the file back")
+                self._archives[name] = self._open.enter_context(JournalReader(path))
+        return [*self._archives.values(), self._live]
+
+    @property
+    def live(self) -> JournalReader:
+        """The journal alone."""
+        return self._live
+
+    @property
+    def last_seq(self) -> int:
+        return self._live.last_seq
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is an archive by itself: other files have records between those of this one."""
+        return self._live.gaps > 0 and not self._live.archives()
+
+    def events(
+        self, entity_id: str | None = None, after_seq: int = 0, limit: int | None = None
+    ) -> Iterator[LifecycleEvent]:
+        """Records after *after_seq* in order, those of *entity_id* only if it is given, at most *limit*."""
+        count, last = 0, 0
+        with self._live.moment():  # a record that leaves the journal meanwhile is in an archive that is not read yet
+            streams = [one.events(entity_id, after_seq, limit) for one in self._readers()]
+            for event in merge(*streams, key=lambda one: one.seq):
+                if event.seq != last and (limit is None or count < limit):
+                    count, last = count + 1, event.seq
+                    yield event
+
+    def entities(self, *, live_only: bool = False) -> list[EntityRow]:
+        """Every entity, those of each file in the order of birth; or those that have not ended."""
+        if live_only:
+            return self._live.entities(live_only=True)
+        with self._live.moment():
+            return list({row.id: row for one in self._readers() for row in one.entities()}.values())
+
+    def entity(self, entity_id: str) -> EntityRow | None:
+        """One entity, if anybody knows it."""
+        found = self._live.entity(entity_id)
+        if found is None and self._live.archives():
+            found = next((row for one in self._readers() if (row := one.entity(entity_id)) is not None), None)
+        return found
+
+    def effects(self) -> dict[str, bytes]:
+        """Every effect that was ever owed, by its id, as JSON; settled ones too."""
+        with self._live.moment():
+            return {name: payload for one in self._readers() for name, payload in one.effects().items()}
+
+    def changed(self) -> tuple[int | None, str | None]:
+        """The first record that is not what was written, and an entity that is not as its last record left it; ``None``
+        for what is as it was."""
+        found = [one.changed() for one in self._readers()]
+        seqs = [seq for seq, _ in found if seq is not None]
+        return min(seqs, default=None), next((who for _, who in found if who is not None), None)
+
+    def check(self) -> Iterator[Checked]:
+        """Check the journal, then each archive: pages, chain, entities, snapshot; and that the archive is the file that
+        the journal names."""
+        yield checked(self._path)
+        for name, digest in self._live.archives().items():
+            path = self._folder / name
+            found = checked(path)
+            if found.problem is None and digest_of(path) != digest:
+                found = msgspec.structs.replace(found, problem=_CHANGED)
+            yield found
+
+    def close(self) -> None:
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def checked(path: Path) -> Checked:
+    """Check one file, a journal or an archive, and tell what was found."""
+    try:
+        with JournalReader(path) as reader:
+            standing = reader.check()
+            return Checked(
+                file=str(path),
+                records=standing.records,
+                entities=standing.entities,
+                last_seq=standing.seq,
+                gaps=reader.gaps,
+                vouched_from=reader.vouched_from,
+            )
+    except JournalError as error:
+        return Checked(file=str(path), problem=str(error).removeprefix(f"{path} "))

@@ -1,0 +1,165 @@
+"""What an opening verifies: everything once after each boot of the machine, else what came after the last snapshot.
+
+A snapshot says: up to this record the journal is sound. It is written where that is known, by whoever has verified or
+written every record up to there. It counts only in the boot of the machine that it was taken in: a kill leaves what
+was written in the kernel's hands, but what a power cut or a lying disk takes away is only missing after the next boot.
+What rots in old records meanwhile is found by the full check (``supervisor journal check``), by ``validate`` and
+``replay``, and before the records go to an archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import apsw
+import msgspec
+
+from supervisor.journal.chain import START, check_entities, link_at, walk
+
+__all__ = ["SNAPSHOT_EVERY", "Standing", "check_all", "read_snapshot", "verified", "write_snapshot"]
+
+SNAPSHOT_EVERY: Final = 10_000
+"""Records between two snapshots: after a kill an opening verifies at most so many, in about 0.1 s."""
+
+_SIZE: Final = 16
+_MODULUS: Final = 1 << (8 * _SIZE)
+_READ: Final = "SELECT seq, chain, records, entities, digest, boot FROM snapshot"
+_WRITE: Final = "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?, ?, ?)"
+_COUNTS: Final = """
+SELECT (SELECT count(*) FROM events) - (SELECT coalesce(sum(entity_seq), 0) FROM entities)
+    + (SELECT value FROM meta WHERE key = 'partly')
+"""
+"""How many records belong to no entity as it stands; ``partly`` counts those that have left before their entity."""
+_EARLIER: Final = """
+SELECT entity_hash FROM events WHERE entity_id = ? AND seq <= ? AND entity_hash <> x'' ORDER BY entity_seq DESC LIMIT 1
+"""
+_TOUCHED: Final = "WHERE one.ended = 0 OR one.id IN (SELECT value FROM json_each(?))"
+_KNOWN: Final = "SELECT count(*) FROM entities WHERE id IN (SELECT value FROM json_each(?))"
+_encode = msgspec.json.Encoder().encode
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A journal in five values: its last record and the hash of it, how many records and entities are in it, and the
+    sum of the hashes of all entities. The sum is kept up with each append, without reading any other entity."""
+
+    seq: int
+    chain: bytes
+    records: int
+    entities: int
+    digest: int
+
+    def after(
+        self, *, seq: int, chain: bytes, records: int, came: Iterable[bytes], went: Iterable[bytes], more: int
+    ) -> Standing:
+        """With *records* and *more* entities more; entities that had the hashes *went* have the hashes *came*."""
+        digest = self.digest + sum(map(int.from_bytes, came)) - sum(map(int.from_bytes, went))
+        return Standing(seq, chain, self.records + records, self.entities + more, digest % _MODULUS)
+
+    def without(self, records: int, hashes: Sequence[bytes]) -> Standing:
+        """When *records* have gone to an archive, and the entities that had the hashes *hashes*."""
+        digest = self.digest - sum(map(int.from_bytes, hashes))
+        return Standing(self.seq, self.chain, self.records - records, self.entities - len(hashes), digest % _MODULUS)
+
+
+def read_snapshot(db: apsw.Connection) -> tuple[Standing, str] | None:
+    """The last snapshot, and the boot that it was taken in."""
+    row = db.execute(_READ).fetchone()
+    if row is None:
+        return None
+    seq, chain, records, entities, digest, boot = row
+    return Standing(seq, chain, records, entities, int.from_bytes(digest)), str(boot)
+
+
+def write_snapshot(db: apsw.Connection, standing: Standing, boot: str) -> None:
+    """*standing* is verified; in the caller's transaction."""
+    digest = standing.digest.to_bytes(_SIZE)
+    db.execute(_WRITE, (standing.seq, standing.chain, standing.records, standing.entities, digest, boot))
+
+
+def verified(db: apsw.Connection, boot: str) -> Standing:
+    """How the journal stands, once it is known to be sound; *boot* names this boot, ``""`` if nobody can.
+
+    Raises:
+        apsw.CorruptError: it is not; it says where.
+    """
+    found = read_snapshot(db)
+    if found is not None and boot and found[1] == boot:
+        return _check_since(db, found[0])
+    return check_all(db)
+
+
+# ------------------------------------------------------------------------------------------------ since the snapshot
+def _check_since(db: apsw.Connection, last: Standing) -> Standing:
+    """The records after *last*, the entities that they are about, and those that live."""
+    if link_at(db, last.seq) != last.chain:
+        raise apsw.CorruptError(f"record {last.seq} is not what was written there")
+    records, seq, chain = 0, last.seq, last.chain
+    came: dict[str, bytes] = {}
+    for row in walk(db, last.seq, last.chain):
+        seq, chain, records = row[0], row[-1], records + 1
+        came[row[_WHO]] = row[-2] or came.get(row[_WHO], b"")
+    touched = (_encode(list(came)).decode(),)
+    _refuse_astray(check_entities(db, _TOUCHED, touched)[0])
+    if (known := db.execute(_KNOWN, touched).get) != len(came):
+        raise apsw.CorruptError(f"{len(came) - known} entities that have records are not there")
+    went = [old for who in came if (old := db.execute(_EARLIER, (who, last.seq)).get) is not None]
+    more = len(came) - len(went)
+    return last.after(seq=seq, chain=chain, records=records, came=came.values(), went=went, more=more)
+
+
+_WHO: Final = 4
+"""Where a row of ``events`` names its entity."""
+
+
+def _refuse_astray(entity_id: str | None) -> None:
+    if entity_id is not None:
+        raise apsw.CorruptError(f"{entity_id} is not as its last record left it")
+
+
+# -------------------------------------------------------------------------------------------------------- all of it
+def check_all(db: apsw.Connection) -> Standing:
+    """Pages, then records, then entities, then the last snapshot. A million records take about 1 s in SQLite's check
+    and 8 s in this one (one core, 2026).
+
+    Raises:
+        apsw.CorruptError: it says where.
+    """
+    if (verdict := db.execute("PRAGMA quick_check(1)").get) != "ok":
+        raise apsw.CorruptError(str(verdict))
+    found = read_snapshot(db)
+    last = found[0] if found is not None else _EMPTY
+    end, folded = _walked(db, last.seq)
+    astray, digest = check_entities(db)
+    _refuse_astray(astray)
+    if uncounted := db.execute(_COUNTS).get:
+        raise apsw.CorruptError(f"{uncounted} records more than the entities have")
+    if last != folded:
+        raise apsw.CorruptError(f"up to record {last.seq} it is not what its snapshot says")
+    entities = db.execute("SELECT count(*) FROM entities").get
+    return Standing(end.seq, end.chain, end.records, entities, digest % _MODULUS)
+
+
+_EMPTY: Final = Standing(0, START, 0, 0, 0)
+
+
+def _walked(db: apsw.Connection, up_to: int) -> tuple[Standing, Standing]:
+    """Check the chain: the journal's last record, and what the records up to *up_to* fold to. Only the second one knows
+    of entities."""
+    seq, chain, records = 0, START, 0
+    folded = _EMPTY
+    kept: dict[str, bytes] = {}
+    """What each entity's hash is so far."""
+    for row in walk(db):
+        if records and seq <= up_to < row[0]:
+            folded = _folded(seq, chain, records, kept)
+        seq, chain, records = row[0], row[-1], records + 1
+        if row[-2] and seq <= up_to:
+            kept[row[_WHO]] = row[-2]
+    if records and seq <= up_to:
+        folded = _folded(seq, chain, records, kept)
+    return Standing(seq, chain, records, 0, 0), folded
+
+
+def _folded(seq: int, chain: bytes, records: int, kept: dict[str, bytes]) -> Standing:
+    return Standing(seq, chain, records, len(kept), sum(map(int.from_bytes, kept.values())) % _MODULUS)
