@@ -53,6 +53,7 @@ class Attendant:
         with anyio.open_signal_receiver(*_signals()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_stops)
+                group.start_soon(self._watch_disk)
                 group.start_soon(self._beat)
                 self._systemd.ready()
                 task_status.started(group.cancel_scope)
@@ -129,6 +130,17 @@ class Attendant:
             self._say(f"not reloaded, nothing has changed: {error}")
         finally:
             self._systemd.ready()
+
+    # ------------------------------------------------------------------ the disk
+    async def _watch_disk(self) -> None:
+        """Tell systemd of outages; the terminal and the log hear of them by themselves."""
+        while True:
+            outage = await self._sup.degraded()
+            if not self._sup.stopping.is_set():
+                self._systemd.status(outage.words)
+            await self._sup.ledger.disk.up.wait()
+            if not self._sup.stopping.is_set():
+                self._systemd.ready()
 
     # ------------------------------------------------------------------ alive
     async def _beat(self) -> None:

@@ -12,14 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import anyio
-
 from actors import Context
 from supervisor.abort import ProcessFate, RungsDue, rungs_due
 from supervisor.abort_state import AbortState, same_abort
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.logs import get_logger
+from supervisor.outage import DiskWatch
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
 from supervisor.work import EndReport, Work
@@ -30,7 +29,8 @@ SLACK_S = 5.0
 """What a loaded machine may add to the terminate and kill rungs before a scope is given up."""
 
 RECORDED_S = 60.0
-"""How long a session's last record waits for those of its turns and agents: they need a disk, its end does not."""
+"""How long a session's last record waits for those of its turns and agents: they need a disk, its end does not. While
+the disk is down it waits on: its own record needs the same disk."""
 
 _log = get_logger()
 
@@ -41,7 +41,7 @@ ROUNDING_S = 1e-6
 class _Climb:
     """One session's end under way: the rung it is on, since when, and why. ``rung`` is ``None`` once it is over."""
 
-    __slots__ = ("abort_id", "began", "cause", "fates_before", "rung", "work")
+    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "rung", "work")
 
     def __init__(self, work: Work, cause: Cause, abort_id: str | None, began: float) -> None:
         self.work = work
@@ -50,6 +50,8 @@ class _Climb:
         self.rung: Rung | None = Rung.REQUEST
         self.began = began
         self.fates_before = len(work.fates)
+        self.outages = 0
+        """How many outages of the journal's disk were over when it began to wait for last records."""
 
     @property
     def due(self) -> RungsDue:
@@ -90,13 +92,16 @@ class Endings:
             self._overdue(climb)
 
     # ------------------------------------------------------------------ the climb
-    def begin(self, work: Work, cause: Cause, abort_id: str | None, *, now: bool) -> None:
-        """End everything below a session, then have its last record written. *now*: if that is under way, at once."""
+    def begin(self, work: Work, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0) -> None:
+        """End everything below a session, then have its last record written. *now*: if that is under way, at once.
+
+        *elapsed_s*: an end that an earlier supervisor began goes on, and is that many seconds old already.
+        """
         if now:
             self._hurry(work)
         if work.ending:
             return
-        began = anyio.current_time()
+        began = self._tree.system.timers.now() - elapsed_s
         work.ending = work.told = True
         work.asked = work.asked or self._unasked(work, began)
         work.heard.set()
@@ -141,7 +146,7 @@ class Endings:
             ):
                 continue
             stop = stop or _parent_ended(work, climb.abort_id)
-            within_s = deadline - anyio.current_time() if waits else None
+            within_s = deadline - self._tree.system.timers.now() if waits else None
             self._tree.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
 
     def _step_to(self, climb: _Climb, rung: Rung) -> None:
@@ -160,11 +165,11 @@ class Endings:
     def _set_timer(self, climb: _Climb, rung: Rung) -> None:
         ladder, due = climb.work.policy.ladder, climb.due
         if rung is Rung.REQUEST:
-            left_s = climb.began + due.request_s - anyio.current_time()
+            left_s = climb.began + due.request_s - self._tree.system.timers.now()
         elif rung is Rung.CANCEL:
             # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
             give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
-            left_s = climb.began + give_way_s - anyio.current_time()
+            left_s = climb.began + give_way_s - self._tree.system.timers.now()
         else:
             left_s = ladder.kill_s + SLACK_S
         session_id = climb.work.session_id
@@ -184,8 +189,15 @@ class Endings:
             case Rung.KILL:
                 climb.rung = Rung.ABANDON
                 self._rest(climb.work)
+            case _ if self._disk.outage is not None or self._disk.outages > climb.outages:
+                self._await_records(climb)  # what waited for the disk has only just begun to be written
             case _:
                 self._conclude(climb)
+
+    def _await_records(self, climb: _Climb) -> None:
+        climb.outages = self._disk.outages
+        session_id = climb.work.session_id
+        self._context.set_timer(session_id, RECORDED_S, _Overdue(session_id, None))
 
     # ------------------------------------------------------------------ more urgent than before
     def _hurry(self, work: Work) -> None:
@@ -232,7 +244,7 @@ class Endings:
         work, rung = climb.work, climb.rung
         if rung is None:
             return
-        took_s = anyio.current_time() - climb.began
+        took_s = max(0.0, self._tree.system.timers.now() - climb.began)
         self._context.cancel_timer(work.session_id)
         if rung is Rung.CANCEL:
             rung = highest(work.fates[climb.fates_before :])
@@ -241,7 +253,7 @@ class Endings:
         climb.rung = None
         work.leave()
         if work.unrecorded:
-            self._context.set_timer(work.session_id, RECORDED_S, _Overdue(work.session_id, None))
+            self._await_records(climb)
         else:
             self._conclude(climb)
 
@@ -258,6 +270,10 @@ class Endings:
         del self._climbs[climb.work.session_id]
         ended = Ended(rung=report.rung.value, took_s=round(report.took_s, 6), survivors=report.survivors)
         self._tree.tell(climb.work.session_id, ended, cause=climb.cause)
+
+    @property
+    def _disk(self) -> DiskWatch:
+        return self._tree.ledger.disk
 
     @property
     def _context(self) -> Context:

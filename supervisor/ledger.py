@@ -1,8 +1,9 @@
 """The one door to the journal: every event becomes a record here, and its effects are released when it is durable.
 
 Group commit: while one batch is on its way to the disk the next one gathers. Exempt effects (they end things) are
-performed as soon as their record is handed over. A failed commit is never papered over: nothing more is released,
-and whoever owns the ledger hears of it once.
+performed as soon as their record is handed over. After a commit that failed nothing is known, so the disk is looked at
+before anything is written again; while it is down everything waits in its order, but for what ends things. An error
+that no waiting mends is never papered over: nothing more is released, and whoever owns the ledger hears of it once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from actors.parking import Parker, current_backend
 from supervisor.effects import SupervisorEffect, encoded
 from supervisor.logs import get_logger
 from supervisor.moments import Moment
-from supervisor.ports import Append, Journal, JournalError, WallClock
+from supervisor.outage import DiskWatch
+from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
 from supervisor.redaction import Redactor
 from supervisor.vocabulary import LifecycleEvent
 
@@ -149,6 +151,8 @@ class Ledger:
         self._perform, self._publish, self._failed = perform, publish, failed
         self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
+        self._in_hand: list[_Pending] = []
+        """The batch that is being written, and is not known to be durable."""
         self._settled: list[str] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._backend = current_backend()
@@ -157,6 +161,7 @@ class Ledger:
         self._clean: Moment | None = None
         """When nothing is left to record; there is none while nothing is."""
         self.error: JournalError | None = None
+        self.disk = DiskWatch(journal, clock.wall)
 
     @property
     def last_seq(self) -> int:
@@ -220,6 +225,8 @@ class Ledger:
         if self.error is not None and draft.reply is not None:
             draft.reply.fail(self.error)
         self._pending.append(_Pending(append, later, draft.reply))
+        if self.disk.outage is not None:
+            self.disk.hold([append])
         if self._clean is None:
             self._clean = Moment()
             if self._parked is not None:
@@ -272,14 +279,42 @@ class Ledger:
             clean.set()
 
     async def _commit(self, batch: list[_Pending]) -> bool:
+        appends, self._in_hand = [one.append for one in batch], batch
         try:
-            await self._journal.append([one.append for one in batch])
+            try:
+                await self._journal.append(appends)
+            except JournalUnavailable as error:
+                self.disk.hold(one.append for one in (*batch, *self._pending))
+                await self.disk.outlast(error, lambda durable_seq: self._append_rest(appends, durable_seq))
         except JournalError as error:
-            self._give_up(error, batch)
+            self._give_up(error)
+        if self.error is not None:
             return False
+        self._in_hand = []
         for one in batch:
             self._release(one)
         return True
+
+    async def _append_rest(self, batch: list[Append], durable_seq: int) -> None:
+        """Write *batch*, if the try whose outcome was unknown has not: it was one transaction, all of it or nothing."""
+        if durable_seq == batch[0].record.seq - 1:
+            await self._journal.append(batch)
+        elif durable_seq != batch[-1].record.seq:
+            raise JournalError(
+                f"the journal ends with record {durable_seq}, and must end with {batch[0].record.seq - 1} or"
+                f" {batch[-1].record.seq}: its disk has lost what it had promised, or somebody else writes to it"
+            )
+
+    def abandon(self) -> None:
+        """Wait no longer for a disk that is down: what is not durable by now is lost, as with a journal that failed."""
+        if self.disk.outage is not None and self.error is None:
+            words = f"{self.disk.outage.why}; the run ended before it could be written again"
+            self._give_up(JournalUnavailable(f"{words}: {self._lost()}"))
+
+    def _lost(self) -> str:
+        """What became of the records that wait, in words."""
+        unknown, waiting = len(self._in_hand), self._seq - self._durable_seq
+        return f"{waiting - unknown} records are not in it, of {unknown} more it is not known"
 
     def _release(self, one: _Pending) -> None:
         """The record is durable: tell of it, and let its effects happen. A fault in one of them is that one's alone."""
@@ -296,9 +331,12 @@ class Ledger:
         if self._then:
             self._call_waiting(record.seq)
 
-    def _give_up(self, error: JournalError, batch: list[_Pending]) -> None:
+    def _give_up(self, error: JournalError) -> None:
+        if self.error is not None:
+            return
         self.error = error
-        for one in [*batch, *self._pending]:
+        self.disk.give_up()
+        for one in [*self._in_hand, *self._pending]:
             if one.reply is not None:
                 one.reply.fail(error)
         self._say_clean()
@@ -323,10 +361,16 @@ class Ledger:
             await self._clean.wait()
         settled, self._settled = self._settled, []
         if self.error is None and settled:
+            await self._settle(settled)
+
+    async def _settle(self, effect_ids: list[str]) -> None:
+        try:
             try:
-                await self._journal.settle(settled)
-            except JournalError as error:
-                self._give_up(error, [])
+                await self._journal.settle(effect_ids)
+            except JournalUnavailable as error:
+                await self.disk.outlast(error, lambda durable_seq: self._journal.settle(effect_ids))
+        except JournalError as error:
+            self._give_up(error)
 
 
 def _fields(event: Event | None) -> dict[str, Any]:

@@ -1,32 +1,45 @@
 """The simulated disk of a run: the journal's own store, with commits that take time, fail, or lose their supervisor.
 
 What a commit leaves behind is decided here, never by the code under test: it is durable at one instant, and then the
-oracle sees it. A failed commit may be there or not. After a crash the dead supervisor's journal takes nothing more.
+oracle sees it. A failed commit may be there or not, and the disk is down for a while. After a crash the dead
+supervisor's journal takes nothing more.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import anyio
 
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.ports import Append, JournalError
+from supervisor.ports import Append, JournalError, JournalUnavailable
+from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 
-__all__ = ["DiskFailed", "SimulatedDisk", "SimulatedJournal"]
+__all__ = ["DiskFailed", "SimulatedDisk", "SimulatedJournal", "SupervisorKilled"]
 
 BUSY_S = 5.0
 """How long a locked database is waited for: the busy time-out of the real journal."""
-STRIKING = frozenset({"disk.slow", "disk.busy", "disk.error", "disk.full", "machine.crash"})
+FAILING = ("disk.error", "disk.full", "disk.readonly", "disk.locked")
+"""What begins an outage."""
+UNKNOWN = frozenset({"disk.error", "disk.full"})
+"""After which the commit may be there."""
+LASTS_S = ((0.0, 0.5), (1.0, 30.0), (30.0, 900.0))
+"""How long an outage lasts (seconds): a hiccup, a moment, or until somebody has made room."""
+STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash"})
 """What may strike a commit."""
 RECORDS_KEPT = 50_000
 """Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
 
 
-class DiskFailed(JournalError):
+class DiskFailed(JournalUnavailable):
     """The simulated disk failed, by a fault: no other error of the journal is to be expected."""
+
+
+class SupervisorKilled(JournalError):
+    """Whoever writes was killed: what its tasks still do while they unwind changes nothing."""
 
 
 class SimulatedDisk(MemoryStore):
@@ -65,25 +78,62 @@ class SimulatedDisk(MemoryStore):
             self.effects.discard(self._named.popleft()[1])
 
 
+class _Down(NamedTuple):
+    """An outage: the fault that it is, since when, and until when at least (seconds of the run)."""
+
+    kind: str
+    since_s: float
+    until_s: float
+
+
 class SimulatedJournal(MemoryJournal):
     """One supervisor's journal on that disk. A commit takes *commit_s* where nothing strikes it; one that takes no time
-    is over at once, with no step between."""
+    is over at once, with no step between.
 
-    def __init__(self, disk: SimulatedDisk, faults: FaultPlan, crash: Callable[[str], bool], commit_s: float) -> None:
+    A commit that fails begins an outage, in which every other one fails as well. Where it is there all the same, that
+    is seen by whoever looks at the disk again, or starts on it. *was_down* hears how long each outage was.
+    """
+
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        faults: FaultPlan,
+        crash: Callable[[str], bool],
+        commit_s: float,
+        was_down: Callable[[float], None],
+    ) -> None:
         super().__init__(disk)
         self._disk = disk
         self._faults = faults
         self._crash = crash
         self._commit_s = commit_s
-        self.dead = False
+        self._was_down = was_down
+        self._down: _Down | None = None
+        self._lasted_s = 0.0
+        self._landed: Sequence[Append] = ()
+        """A batch that is on the disk, and whose commit failed."""
+        self.refuses = False
+        """What it was asked last, it refused."""
+        self._dead = False
+
+    @property
+    def outage_s(self) -> float:
+        """How long the newest outage has lasted, or lasted (seconds); 0 if there was none."""
+        return self._lasted_s if self._down is None else anyio.current_time() - self._down.since_s
+
+    def leave(self) -> None:
+        """Its supervisor is no more: nothing is written any more, and what is there is seen by the next one."""
+        self._dead = True
+        self._land()
+        self._note_end()
 
     async def append(self, batch: Sequence[Append]) -> None:
         """Commit: durable when this returns, unknown when it raises. A cancellation waits for the end of it."""
-        if self.dead:
+        if self._dead:
             self._check_alive()
         disk = self._disk
         disk.commits += 1
-        if self._faults.may_strike_any(STRIKING):
+        if self._down is not None or self._faults.may_strike_any(STRIKING):
             await self._commit(batch, str(disk.commits))
         else:
             if self._commit_s:
@@ -91,17 +141,29 @@ class SimulatedJournal(MemoryJournal):
             disk.write(batch)
 
     async def _commit(self, batch: Sequence[Append], place: str) -> None:
-        """One that something may strike."""
+        """One that something may strike, or has struck."""
         await self._pass(self._takes_s(place))
         if self._crash(f"{place}.before"):
             await self._die()
-        error = self._error(place)
-        if error is None or self._faults.draws(error, place).happens(0.5, "written"):
-            self._disk.write(batch)
-        if error is not None:
-            raise DiskFailed(f"simulated {error}: whether the commit is there is not known")
+        self._check_up()
+        kind = self._fails(place)
+        if kind is not None:
+            self._go_down(kind, batch, self._faults.draws(kind, place))
+            raise DiskFailed(f"simulated {kind}: whether the commit is there is not known")
+        self._disk.write(batch)
+        self.refuses = False
         if self._crash(f"{place}.after"):
             await self._die()
+
+    async def recover(self) -> int:
+        """What is there: a disk that is full, locked or read-only can be read meanwhile, one that fails cannot."""
+        await self._pass(self._commit_s)
+        self._check_alive()
+        if self._down is None or self._down.kind == "disk.error":
+            self._check_up()
+        self._land()
+        self.refuses = False
+        return self.last_seq
 
     async def _pass(self, seconds: float) -> None:
         """The time that a commit takes, which no cancellation shortens."""
@@ -112,15 +174,44 @@ class SimulatedJournal(MemoryJournal):
 
     async def settle(self, effect_ids: Sequence[str]) -> None:
         self._check_alive()
+        self._check_up()
         await super().settle(effect_ids)
 
-    def _error(self, place: str) -> str | None:
-        for kind in ("disk.error", "disk.full"):
+    # ------------------------------------------------------------------ outages
+    def _fails(self, place: str) -> str | None:
+        for kind in FAILING:
             if self._faults.strikes(kind, place):
                 return kind
         return None
 
+    def _go_down(self, kind: str, batch: Sequence[Append], chance: Chance) -> None:
+        low, high = chance.choice(LASTS_S, "how long")
+        now = anyio.current_time()
+        self._down, self.refuses = _Down(kind, now, now + chance.between(low, high, "lasts")), True
+        if kind in UNKNOWN and chance.happens(0.5, "written"):
+            self._landed = batch
+
+    def _check_up(self) -> None:
+        down = self._down
+        if down is not None and anyio.current_time() < down.until_s and not self._faults.healed:
+            self.refuses = True
+            raise DiskFailed(f"simulated {down.kind}: it lasts")
+        self._note_end()
+
+    def _note_end(self) -> None:
+        down, self._down = self._down, None
+        if down is not None:
+            self._lasted_s = anyio.current_time() - down.since_s
+            self._was_down(self._lasted_s)
+
+    def _land(self) -> None:
+        landed, self._landed = self._landed, ()
+        if landed:
+            self._disk.write(landed)
+
     def _takes_s(self, place: str) -> float:
+        if self._down is not None:
+            return BUSY_S if self._down.kind == "disk.locked" else self._commit_s
         if self._faults.strikes("disk.slow", place):
             return self._faults.draws("disk.slow", place).between(0.5, 8.0)
         if self._faults.strikes("disk.busy", place):
@@ -133,5 +224,5 @@ class SimulatedJournal(MemoryJournal):
         self._check_alive()
 
     def _check_alive(self) -> None:
-        if self.dead:
-            raise DiskFailed("its supervisor was killed")
+        if self._dead:
+            raise SupervisorKilled("its supervisor was killed")

@@ -9,19 +9,23 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import msgspec
 from anyio.abc import ByteStream
 
-from supervisor.journal.statedir import not_ours
+from supervisor.journal.statedir import StateDirError, not_ours
+from supervisor.outage import Outage
 from supervisor.surfaces.control import reach
 from supervisor.surfaces.failure import BadInput, ControlError, NotRunning
 
-__all__ = ["is_running", "request"]
+__all__ = ["is_running", "outage_of", "request"]
+
+ANSWER_S: Final = 5.0
+"""How long a supervisor is waited for that is only asked how its disk is."""
 
 
 async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
@@ -78,6 +82,21 @@ def is_running(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+def outage_of(path: Path) -> Outage | None:
+    """Why the supervisor on the socket at *path* cannot write its journal now; ``None`` also if it does not say."""
+    try:
+        return anyio.run(_outage, path)
+    except (NotRunning, StateDirError, BadInput, ControlError, TimeoutError):
+        return None
+
+
+async def _outage(path: Path) -> Outage | None:
+    with anyio.fail_after(ANSWER_S):
+        async with aclosing(request(path, {"do": "ping"})) as answers:
+            told = [answer async for answer in answers]
+    return msgspec.convert(told[0]["outage"], Outage | None)
 
 
 async def _connect(path: Path) -> ByteStream:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from supervisor.invariants import RecordChecker, Violation
-from supervisor.journal.reader import JournalReader
+from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
 from supervisor.surfaces.failure import BadInput
 from supervisor.surfaces.render import json_text, printable, report_text
@@ -27,7 +27,6 @@ __all__ = [
     "changed_since",
     "check_records",
     "journal_at",
-    "records_of",
     "validate_path",
     "violation_line",
 ]
@@ -103,8 +102,8 @@ def _validate_lines(path: Path, say: Say, *, as_json: bool) -> bool:
 
 # --------------------------------------------------------------------------------------------------------- records
 def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
-    with JournalReader(path) as reader:
-        report = check_records(records_of(path, reader), changed_since(reader))
+    with History(path) as reader:
+        report = check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
     if as_json:
         say(json_text({"file": str(path), "valid": not report.violations, "report": report}))
     else:
@@ -112,20 +111,7 @@ def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
     return not report.violations
 
 
-def records_of(path: Path, reader: JournalReader) -> Iterator[LifecycleEvent]:
-    """Every record of a journal, oldest first.
-
-    Raises:
-        BadInput: one of them was tampered with so that it is no record any more.
-    """
-    try:
-        yield from reader.events()
-    except msgspec.MsgspecError as error:
-        words = f"{path}: holds what is no record: {error}; restore a copy of the journal"
-        raise BadInput(words) from None
-
-
-def changed_since(reader: JournalReader) -> list[Violation]:
+def changed_since(reader: History) -> list[Violation]:
     """What is not as it was written: the first such record, and such an entity, by the hashes that are kept of them."""
     seq, entity_id = reader.changed()
     found = []
@@ -137,10 +123,12 @@ def changed_since(reader: JournalReader) -> list[Violation]:
     return found
 
 
-def check_records(records: Iterator[LifecycleEvent], found: Sequence[Violation] = ()) -> CheckedRecords:
+def check_records(
+    records: Iterator[LifecycleEvent], found: Sequence[Violation] = (), *, whole: bool = True
+) -> CheckedRecords:
     """Run the invariants over *records*, after what was *found*; what is missing counts only if every session has
-    ended."""
-    checker, number = RecordChecker(), 0
+    ended. Where they are not the *whole* of a journal, only what each entity's own log shows is checked."""
+    checker, number = RecordChecker(whole=whole), 0
     kept = list(found)
     omitted = 0
     for record in records:
@@ -148,7 +136,7 @@ def check_records(records: Iterator[LifecycleEvent], found: Sequence[Violation] 
         for one in checker.take(record):
             omitted += len(kept) >= VIOLATIONS_MAX
             kept += [one] if len(kept) < VIOLATIONS_MAX else []
-    missing = checker.finish(quiescent=checker.all_ended)
+    missing = checker.finish(quiescent=checker.all_ended) if whole else []
     room = VIOLATIONS_MAX - len(kept)
     return CheckedRecords(
         records=number,

@@ -28,18 +28,20 @@ class RunRequest(NamedTuple):
     backend: str
     as_json: bool
     verbose: bool
+    fresh: bool = False
 
 
 Run = Callable[[RunRequest], int]
 Demo = Callable[[bool, bool], int]
 """Runs the demonstration (as JSON?, verbose?); the exit status."""
-Simulate = Callable[[], click.Group]
-"""Imports the commands of the simulator."""
+Group = Callable[[], click.Group]
+"""Imports the commands of a group."""
 
 _PATH: Any = click.Path(path_type=Path)
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
 _STATE_DIR = "SUPERVISOR_STATE_DIR"
+_PLAN = "Check a plan, or say what one may hold."
 _SIMULATE = "Run the supervisor in a simulated world, in virtual time."
 
 
@@ -106,7 +108,7 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
 
 
 # ------------------------------------------------------------------------------------------------------ commands
-def commands(run: Run, demo: Demo, simulate: Simulate) -> click.Group:
+def commands(run: Run, demo: Demo, plan: Group, simulate: Group) -> click.Group:
     """The whole command line."""
 
     @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -124,8 +126,10 @@ def commands(run: Run, demo: Demo, simulate: Simulate) -> click.Group:
         Exit status: 0 done, 1 the work failed, 2 bad input.
         """
 
-    seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay, doctor)
-    for command in (_run(run), _demo(demo), _Later("simulate", simulate, _SIMULATE), abort, send, stop, *seeing):
+    later = (_Later("plan", plan, _PLAN), _Later("simulate", simulate, _SIMULATE))
+    steering = (_run(run), _demo(demo), *later, abort, send, stop)
+    seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay, journal, doctor)
+    for command in (*steering, *seeing):
         supervisor.add_command(command)
     return supervisor
 
@@ -148,16 +152,19 @@ def _run(run: Run) -> click.Command:
     @_json
     @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
     @click.option("--workdir", type=_PATH, default=Path(), show_default=True, help="Where the agents work.")
+    @click.option("--fresh", is_flag=True, help="Start anew: end what an interrupted run left, and go on with nothing.")
     @_verbose
-    def command(plan: Path, state_dir: Path, as_json: bool, backend: str, workdir: Path, verbose: bool) -> int:
+    def command(
+        plan: Path, state_dir: Path, as_json: bool, backend: str, workdir: Path, fresh: bool, verbose: bool
+    ) -> int:
         """Run the tasks of a plan (a YAML file).
 
         They run in the order of their dependencies. The first Ctrl-C drains: no task starts, those under way may
-        finish. The second stops everything.
+        finish. The second stops everything. Where an earlier run of this plan was interrupted, it goes on with that.
         """
         if not workdir.is_dir():
             raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
-        return run(RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose))
+        return run(RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose, fresh))
 
     return command
 
@@ -308,7 +315,7 @@ def stop(now: bool, state_dir: Path, as_json: bool) -> None:
     """End the supervisor in good order."""
     from supervisor.surfaces import commanding
 
-    commanding.stop(state_dir, click.echo, now=now, as_json=as_json)
+    commanding.stop(state_dir, click.echo, _warn, now=now, as_json=as_json)
 
 
 @click.command()
@@ -322,7 +329,7 @@ def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """
     from supervisor.surfaces import commanding
 
-    commanding.inspect(state_dir, entity_id, click.echo, as_json=as_json)
+    commanding.inspect(state_dir, entity_id, click.echo, _warn, as_json=as_json)
 
 
 @click.command()
@@ -397,3 +404,59 @@ def replay(journal: Path, at: int | None, abort_policy: str | None, restart_poli
     else:
         return DONE if replaying.replay_all(journal, click.echo, as_json=as_json) else WORK_FAILED
     return DONE
+
+
+@click.group()
+def journal() -> None:
+    """Check, compact or export the journal of a state directory."""
+
+
+def _which(command: Any) -> Any:
+    return click.argument("path", type=_PATH, metavar="[JOURNAL]", required=False)(_state_dir(command))
+
+
+@journal.command("check")
+@_which
+@_json
+def journal_check(path: Path | None, state_dir: Path, as_json: bool) -> int:
+    """Check everything: pages, the chain of hashes, entities, the snapshot.
+
+    JOURNAL is a journal.db, an archive, or a state directory; without it, that of --state-dir, with all its archives.
+    A start verifies only what came after the last snapshot, unless the machine was booted since. Damage is exit status
+    1.
+    """
+    from supervisor.surfaces.journalling import check
+
+    return DONE if check(path or state_dir, click.echo, as_json=as_json) else WORK_FAILED
+
+
+@journal.command("compact")
+@click.option("--keep-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep what ended since then.")
+@click.option("--records-max", type=click.IntRange(min=1), metavar="N", help="Keep at most so many records.")
+@_state_dir
+@_json
+def journal_compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_json: bool) -> None:
+    """Move what ended long ago from the journal to the archive.
+
+    The supervisor that runs does it, and meanwhile goes on; by default as its plan's retention says. Without one it is
+    done here. What is given counts alone: --keep-s without --records-max has no bound in records.
+    """
+    from supervisor.ports import Retention
+    from supervisor.surfaces.journalling import compact
+
+    if keep_s is not None and not isfinite(keep_s):
+        raise BadInput(f"--keep-s: {keep_s} is no time; give seconds, 0 or more")
+    given = keep_s is not None or records_max is not None
+    retention = Retention(keep_s=keep_s, records_max=records_max) if given else None
+    compact(state_dir, retention, click.echo, as_json=as_json)
+
+
+@journal.command("export")
+@_which
+@click.option("--out", type=_PATH, metavar="FILE", help="Write to this file, which must not be there yet.")
+@_json
+def journal_export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool) -> None:
+    """Write every transition as a line of JSON, in the format of transitions.jsonl; archived ones too."""
+    from supervisor.surfaces.journalling import export
+
+    export(path or state_dir, out, click.echo, as_json=as_json)

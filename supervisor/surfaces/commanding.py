@@ -17,6 +17,7 @@ import msgspec
 
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.journal.statedir import StateDir, StateDirError
+from supervisor.outage import Outage
 from supervisor.ports import JournalError
 from supervisor.projection import Inspected
 from supervisor.surfaces.calling import request
@@ -107,16 +108,23 @@ def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, at
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
 
 
-def inspect(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> None:
+def inspect(state_dir: Path, entity_id: str, say: Say, warn: Say, *, as_json: bool) -> None:
     """Print what goes on in a living entity, also in one that is stuck."""
     answer = ask(state_dir, {"do": "inspect", "entity": entity_id})
     inspected = msgspec.convert(answer["inspected"], Inspected)
     say(json_text(answer["inspected"]) if as_json else inspected_text(inspected))
+    _tell_of_the_disk(answer, warn)
 
 
-def stop(state_dir: Path, say: Say, *, now: bool, as_json: bool) -> None:
+def _tell_of_the_disk(answer: Mapping[str, Any], warn: Say) -> None:
+    if answer["outage"] is not None:
+        warn(msgspec.convert(answer["outage"], Outage).words)
+
+
+def stop(state_dir: Path, say: Say, warn: Say, *, now: bool, as_json: bool) -> None:
     """Ask the supervisor to drain, or to abort everything."""
     answer = ask(state_dir, {"do": "stop", "now": now, "actor": operator()})
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
     words = "everything is being aborted" if ending else "draining: no new turn begins, those under way may finish"
     say(json_text(answer) if as_json else words)
+    _tell_of_the_disk(answer, warn)

@@ -8,6 +8,8 @@ clients go on: bad requests get an error line, and one that stops reading is dis
 from __future__ import annotations
 
 import os
+import socket
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -15,17 +17,19 @@ from typing import Any, Final, Protocol
 
 import anyio
 import msgspec
-from anyio.abc import ByteStream, SocketListener, TaskGroup, TaskStatus
+from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup, TaskStatus
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.abort import AbortPlan, Receipt, scope_of
-from supervisor.entity import Refused
+from supervisor.entity import Degraded, Refused
 from supervisor.logs import get_logger
+from supervisor.outage import Outage
+from supervisor.ports import Compacted, JournalError, Retention
 from supervisor.projection import Inspected
 from supervisor.surfaces.failure import cause_of
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
-__all__ = ["Controlled", "reach", "serve_control"]
+__all__ = ["Controlled", "peer_uid", "reach", "serve_control"]
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """The longest request."""
@@ -37,14 +41,20 @@ REQUEST_S: Final = 30.0
 """A client that has not sent its request by then is disconnected."""
 
 _ACCEPT_AGAIN_S: Final = 0.1
+_UCRED: Final = struct.Struct("3i")
+"""``struct ucred``: pid, uid, gid (unix(7))."""
 _log = get_logger()
 
 
 class Controlled(Protocol):
-    """What can be asked of a running supervisor. ``stop_now`` is set when it ends everything."""
+    """What can be asked of a running supervisor. ``stop_now`` is set when it ends everything; ``outage`` says why its
+    journal cannot be written now."""
 
     @property
     def stop_now(self) -> anyio.Event: ...
+
+    @property
+    def outage(self) -> Outage | None: ...
 
     def plan_abort(self, target: str, scope: AbortScope, *, now: bool) -> AbortPlan: ...
 
@@ -65,6 +75,8 @@ class Controlled(Protocol):
     async def stop(self, *, now: bool, actor: str) -> None: ...
 
     def inspect(self, entity_id: str) -> Inspected: ...
+
+    async def compact(self, retention: Retention | None = None) -> Compacted: ...
 
     def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
 
@@ -117,7 +129,13 @@ class Follow(Asked, frozen=True, kw_only=True):
     entity: str | None = None
 
 
-Request = Ping | Abort | Send | Stop | Inspect | Follow
+class Compact(Asked, frozen=True, kw_only=True):
+    """Move what ended long ago to the archive: what *retention*, or else the supervisor's own, does not keep."""
+
+    retention: Retention | None = None
+
+
+Request = Ping | Abort | Send | Stop | Inspect | Follow | Compact
 
 
 # -------------------------------------------------------------------------------------------------------- server
@@ -185,7 +203,7 @@ class _Door:
     async def _do(self, asked: Request, client: _Client) -> None:
         match asked:
             case Ping():
-                await client.say({"pid": os.getpid()})
+                await client.say({"pid": os.getpid(), "outage": self._controlled.outage})
             case Abort(dry_run=True):
                 plan = self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
                 await client.say({"plan": plan})
@@ -207,9 +225,13 @@ class _Door:
                 await client.say({"message_id": message_id})
             case Stop():
                 await self._controlled.stop(now=asked.now, actor=asked.actor)
-                await client.say({"stopping": "now" if self._controlled.stop_now.is_set() else "drain"})
+                how = "now" if self._controlled.stop_now.is_set() else "drain"
+                await client.say({"stopping": how, "outage": self._controlled.outage})
             case Inspect():
-                await client.say({"inspected": self._controlled.inspect(asked.entity)})
+                seen = self._controlled.inspect(asked.entity)
+                await client.say({"inspected": seen, "outage": self._controlled.outage})
+            case Compact():
+                await client.say({"compacted": await self._controlled.compact(asked.retention)})
             case Follow():
                 await self._follow(asked, client)
 
@@ -227,12 +249,16 @@ class _Door:
     @staticmethod
     def _explained(raised: Exception) -> dict[str, str]:
         error = cause_of(raised)
-        if isinstance(error, Refused):
+        if isinstance(error, Degraded):
+            kind = "degraded"
+        elif isinstance(error, Refused):
             kind = "refused"
         elif isinstance(error, LookupError) and not isinstance(error, KeyError | IndexError):
             kind = "unknown"
         elif isinstance(error, ValueError):
             kind = "bad"
+        elif isinstance(error, JournalError):
+            kind = "failed"
         else:
             _log.error("control_request_failed", exc_info=raised)
             return {"kind": "failed", "message": f"the supervisor failed: {type(error).__name__}: {error}"}
@@ -289,7 +315,26 @@ async def _accept(listener: SocketListener, door: _Door, clients: TaskGroup) -> 
             _log.warning("control_accept_failed", error=str(error))
             await anyio.sleep(_ACCEPT_AGAIN_S)
         else:
-            clients.start_soon(door.serve, stream)
+            if await _is_ours(stream):
+                clients.start_soon(door.serve, stream)
+
+
+async def _is_ours(stream: SocketStream) -> bool:
+    """The socket's mode keeps others out; this is for who got hold of it all the same. They are told nothing."""
+    uid = peer_uid(stream.extra(SocketAttribute.raw_socket))
+    if uid in (None, 0, os.geteuid()):
+        return True
+    _log.warning("control_client_refused", uid=uid)
+    await stream.aclose()
+    return False
+
+
+def peer_uid(connection: socket.socket) -> int | None:
+    """Whose process is on the other side, by the kernel's word; ``None`` where it gives none (not on Linux)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(credentials)[1])
 
 
 async def _listen(path: Path) -> SocketListener:

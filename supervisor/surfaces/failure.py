@@ -52,7 +52,8 @@ class NotRunning(Exception):
 
 
 class ControlError(Exception):
-    """The supervisor's answer was no. ``kind``: ``unknown``, ``refused``, ``bad``, or ``failed``."""
+    """The supervisor's answer was no. ``kind``: ``unknown``, ``refused``, ``bad``, or, where the same may be granted
+    later, ``degraded``, or ``failed``."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
@@ -77,7 +78,7 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, NotRunning):
         return Failure(BAD_INPUT, "not_running", str(error))
     if isinstance(error, ControlError):
-        return Failure(WORK_FAILED if error.kind == "failed" else BAD_INPUT, error.kind, str(error))
+        return Failure(WORK_FAILED if error.kind in ("degraded", "failed") else BAD_INPUT, error.kind, str(error))
     return _known(error) or Failure(WORK_FAILED, "failed", _unexpected(error))
 
 
@@ -92,8 +93,9 @@ def _known(error: BaseException) -> Failure | None:
     """Errors of the rooms below, which are imported only when something went wrong anyway."""
     from supervisor.journal.statedir import StateDirError
     from supervisor.ports import JournalError
+    from supervisor.workspace.git import WorkspaceError
 
-    if isinstance(error, StateDirError | JournalError):
+    if isinstance(error, StateDirError | JournalError | WorkspaceError):
         return Failure(BAD_INPUT, "bad", str(error))
     return Failure(WORK_FAILED, "failed", str(error)) if isinstance(error, WorkFailed | OSError) else None
 

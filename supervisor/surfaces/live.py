@@ -1,7 +1,8 @@
 """What ``supervisor run`` shows while it runs: a table on a terminal, one line per event elsewhere, JSON for programs.
 
 The journal is what is shown: a reporter prints the records after the last one it has printed, whenever it is told to
-look again, so that a slow terminal misses nothing and delays nobody. Only printing and reading happen here.
+look again, so that a slow terminal misses nothing and delays nobody. A journal that cannot be written is told at once,
+one that cannot be read is looked at again later. Only printing and reading happen here.
 """
 
 from __future__ import annotations
@@ -16,19 +17,25 @@ from typing import Final, Protocol, TextIO
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
+from supervisor.outage import Outage
+from supervisor.ports import JournalUnavailable
 from supervisor.surfaces.board import Board, Line
 from supervisor.surfaces.calls import Calls
-from supervisor.surfaces.render import columns, duration, event_line, json_line
+from supervisor.surfaces.render import columns, duration, event_line, json_line, printable
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Reporter", "TaskEnd", "Teller", "results_json", "results_text", "teller_for"]
 
 TICK_S: Final = 0.2
 """How often the journal is looked at, and the table on a terminal drawn again."""
+
+
+RECOVERED: Final = "recovered: the journal can be written again"
 
 
 class TaskEnd(Protocol):
@@ -67,6 +74,10 @@ class Teller(Protocol):
 
     def event(self, event: LifecycleEvent) -> None: ...
 
+    def outage(self, outage: Outage | None) -> None:
+        """The journal cannot be written now, or, with ``None``, can again."""
+        ...
+
     def drawn(self) -> None:
         """Everything new has been told: time to draw."""
         ...
@@ -93,10 +104,13 @@ class _Lines:
 
 
 class JsonTeller(_Lines):
-    """One JSON object per record, and one for the result."""
+    """One JSON object per record, one for each change of the disk, and one for the result."""
 
     def event(self, event: LifecycleEvent) -> None:
         self._out.write(json_line(event) + "\n")
+
+    def outage(self, outage: Outage | None) -> None:
+        self._out.write(json_line({"outage": outage}) + "\n")
 
     def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
         self._out.write(results_json(results, ok=ok) + "\n")
@@ -108,6 +122,9 @@ class PlainTeller(_Lines):
 
     def event(self, event: LifecycleEvent) -> None:
         self._out.write(event_line(event, self._calls.label(event)) + "\n")
+
+    def outage(self, outage: Outage | None) -> None:
+        self._out.write(f"{RECOVERED if outage is None else printable(outage.words)}\n")
 
     def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
         self._out.write(f"\n{results_text(results)}\n")
@@ -121,16 +138,23 @@ class LiveTeller:
         self._state = state
         self._board = Board()
         self._offsets: dict[str, int] = {}
+        self._outage: Outage | None = None
         self._live = Live(console=Console(file=out), auto_refresh=False)
         self._live.start()
 
     def event(self, event: LifecycleEvent) -> None:
         self._board.take(event)
 
+    def outage(self, outage: Outage | None) -> None:
+        self._outage = outage
+
     def drawn(self) -> None:
         for line in self._board.lines.values():
             line.said = self._last_words(line)
-        self._live.update(self._board.table(time.time()), refresh=True)
+        table = self._board.table(time.time())
+        if self._outage is not None:
+            table.caption = Text(printable(self._outage.words), style="bold red")
+        self._live.update(table, refresh=True)
 
     def _last_words(self, line: Line) -> str:
         text, self._offsets[line.id] = follow_from(self._state.transcript(line.id), self._offsets.get(line.id, 0))
@@ -170,6 +194,7 @@ class Reporter:
         self._journal, self.last = journal, after
         self._lock = threading.Lock()
         self._teller: Teller | None = None
+        self._down = False
         self._reader: JournalReader | None = None
 
     @property
@@ -185,13 +210,19 @@ class Reporter:
         self._reader = JournalReader(self._journal)
         self._teller = teller
 
-    def look(self) -> None:
-        """Tell what is new."""
+    def look(self, outage: Outage | None = None) -> None:
+        """Tell what is new. *outage*: the journal cannot be written now."""
+        self._telling(lambda teller: self._tell_disk(teller, outage))
         self._telling(self._tell_new)
 
+    def _tell_disk(self, teller: Teller, outage: Outage | None) -> None:
+        if self._down != (outage is not None):
+            self._down = outage is not None
+            teller.outage(outage)
+
     def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
-        """Tell what is still untold, and the result."""
-        self._telling(self._tell_new)
+        """Tell what is still untold, and the result: there is one, so the journal could be written."""
+        self.look()
         self._telling(lambda teller: teller.end(results, ok=ok))
 
     def close(self) -> None:
@@ -212,7 +243,8 @@ class Reporter:
 
     def _tell_new(self, teller: Teller) -> None:
         assert self._reader is not None, "a teller comes with the journal it tells"
-        for event in self._reader.events(after_seq=self.last):
-            self.last = event.seq
-            teller.event(event)
+        with suppress(JournalUnavailable):  # it is looked at again
+            for event in self._reader.events(after_seq=self.last):
+                self.last = event.seq
+                teller.event(event)
         teller.drawn()

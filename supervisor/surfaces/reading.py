@@ -1,7 +1,7 @@
 """The commands that only read: ``ps``, ``tree``, ``why`` and ``logs``.
 
 They read the state directory, whether a supervisor runs on it or not, and never write to it. What the journal of a
-dead supervisor shows as alive is said to be so no longer.
+dead supervisor shows as alive is said to be so no longer, and what a living one cannot write now is said to be missing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from supervisor.causality import Explanation, why
-from supervisor.journal.reader import JournalReader
+from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
 from supervisor.overview import Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow
-from supervisor.surfaces.calling import is_running
+from supervisor.surfaces.calling import is_running, outage_of
 from supervisor.surfaces.failure import UnknownId
 from supervisor.surfaces.render import (
     clock,
@@ -54,9 +54,9 @@ _SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)
 
 
 @contextmanager
-def _journal(state_dir: Path) -> Iterator[tuple[StateDir, JournalReader]]:
+def _journal(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
     state = StateDir.open(state_dir, create=False)
-    with JournalReader(state.journal) as reader:
+    with History(state.journal) as reader:
         yield state, reader
 
 
@@ -65,22 +65,26 @@ def read_ps(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: b
     """One line for each session, and for each agent and turn that has not ended."""
     with _journal(state_dir) as (state, reader):
         running = as_json or is_running(state.control_socket)
-        rows = _wanted(reader.entities(), all_of_it)
+        rows = _wanted(reader.live.entities(), all_of_it)
     seen = _aged(ps(rows, now=time.time(), active_at=_spoken(state, rows)), rows)
     say(json_text(seen) if as_json else ps_text(seen))
     if not running:
         _tell_of_the_dead(state, rows, warn)
+    elif (outage := outage_of(state.control_socket)) is not None:
+        warn(outage.words)
 
 
 def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
     """Sessions under their parents, with their agents, turns and open tool calls."""
     with _journal(state_dir) as (state, reader):
         running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
-        rows = _wanted(reader.entities(), all_of_it)
+        rows = _wanted(reader.live.entities(), all_of_it)
     nodes = tree(rows)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     if not running:
         _tell_of_the_dead(state, rows, warn)
+    elif (outage := outage_of(state.control_socket)) is not None:
+        warn(outage.words)
 
 
 def _tell_of_the_dead(state: StateDir, rows: list[EntityRow], warn: Say) -> None:
@@ -150,17 +154,22 @@ def read_why(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> Non
         BadInput: no record is about that id.
     """
     with _journal(state_dir) as (_, reader):
-        events = list(reader.events())
-    explanation = _explained(events, entity_id)
+        events = list(reader.live.events())
+        explanation = _explained(events, entity_id)
+        if reader.live.archives() and (explanation is None or explanation.missing is not None):
+            events = list(reader.events())
+            explanation = _explained(events, entity_id)
+    if explanation is None:
+        raise UnknownId(entity_id)
     say(json_text(explanation) if as_json else why_text(explanation, events))
 
 
-def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation:
+def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
     """A task may be named as its plan names it."""
     for one in (entity_id, f"task:{entity_id}"):
         with suppress(LookupError):
             return why(events, one)
-    raise UnknownId(entity_id)
+    return None
 
 
 # --------------------------------------------------------------------------------------------------------- logs
@@ -196,7 +205,7 @@ def read_logs(
         lines.end()
 
 
-def _session_of(reader: JournalReader, entity_id: str) -> str:
+def _session_of(reader: History, entity_id: str) -> str:
     row = reader.entity(entity_id)
     session = (
         _claimed_by(reader, entity_id) if row is not None and row.kind == Kind.TASK else entity_id.partition(":")[0]
@@ -207,13 +216,13 @@ def _session_of(reader: JournalReader, entity_id: str) -> str:
     return found.id
 
 
-def _claimed_by(reader: JournalReader, task_id: str) -> str:
+def _claimed_by(reader: History, task_id: str) -> str:
     """The session that worked on a task last; the task's own id if none ever did."""
     claims = [one.metadata["by"] for one in reader.events(task_id) if one.metadata.get("by")]
     return str(claims[-1]) if claims else task_id
 
 
-def _goes_on(reader: JournalReader, state: StateDir, session: str) -> bool:
+def _goes_on(reader: History, state: StateDir, session: str) -> bool:
     row = reader.entity(session)
     return row is not None and not row.ended and is_running(state.control_socket)
 

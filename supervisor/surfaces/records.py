@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.overview import tool_calls
@@ -43,15 +44,20 @@ class Records:
             BadInput: nothing of that id is recorded, and nothing of it is waited for.
         """
         last = after
-        with JournalReader(StateDir.open(self._state_dir, create=False).journal) as reader:
+        with History(StateDir.open(self._state_dir, create=False).journal) as reader:
             if not follow:
                 self._check_known(reader)
-            for event in reader.events(self._entity):  # from the first: what starts a call names it
+            for event in self._where(reader).events(self._entity):  # from the first: what starts a call names it
                 self._show(event, after)
                 last = max(last, event.seq)
         return last
 
-    def _check_known(self, reader: JournalReader) -> None:
+    def _where(self, history: History) -> History | JournalReader:
+        """What has left the journal is looked for by its id only."""
+        archived = self._entity is not None and history.live.entity(self._entity) is None
+        return history if archived else history.live
+
+    def _check_known(self, reader: History) -> None:
         if self._id is None or self._entity is None:
             return
         row = reader.entity(self._entity)

@@ -258,7 +258,8 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
     head = f"abort of {printable(receipt.target)}, scope {receipt.scope}"
     if receipt.already_ended:
         joined = f"; it was ending by {receipt.joined}, and has ended" if receipt.joined is not None else ""
-        return f"{head}: {_over(namesakes)}{joined}"
+        late = f"; not recorded yet: {printable(receipt.outage)}" if receipt.outage is not None else ""
+        return f"{head}: {_over(namesakes)}{joined}{late}"
     lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]
@@ -281,7 +282,8 @@ def _ended_process(one: ProcessFate) -> str:
 def _recorded(receipt: Receipt) -> str:
     killed = f"killed at {clock(receipt.killed_at)}, " if receipt.killed_at is not None else ""
     if receipt.recorded_at is None:
-        return f"{killed}not recorded yet: the disk has not answered"
+        why = "the disk has not answered" if receipt.outage is None else printable(receipt.outage)
+        return f"{killed}not recorded yet: {why}"
     return f"{killed}recorded at {clock(receipt.recorded_at)}"
 
 

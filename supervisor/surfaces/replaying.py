@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.invariants.aborting import EDGES
-from supervisor.journal.reader import JournalReader
+from supervisor.journal.history import History
 from supervisor.overview import tree
 from supervisor.replay import Difference, Replay
-from supervisor.surfaces.checking import VIOLATIONS_MAX, changed_since, journal_at, records_of, violation_line
+from supervisor.surfaces.checking import VIOLATIONS_MAX, changed_since, journal_at, violation_line
 from supervisor.surfaces.failure import BadInput
 from supervisor.surfaces.render import duration, json_text, printable, tree_json, tree_text
 from supervisor.what_if import LIMITS, Outcome, what_if
@@ -43,11 +43,12 @@ def replay_all(path: Path, say: Say, *, as_json: bool) -> bool:
         BadInput, JournalError, StateDirError: it cannot be read.
     """
     path = journal_at(path)
-    with JournalReader(path) as reader:
+    with History(path) as reader:
+        _refuse_part(path, reader)
         changed = changed_since(reader)
         last_seq = reader.last_seq
         replay = Replay(reader.entities(), reader.effects(), last_seq=last_seq)
-        for record in records_of(path, reader):
+        for record in reader.events():
             replay.take(record)
     replay.finish()
     replay.violations[:0] = changed
@@ -57,6 +58,11 @@ def replay_all(path: Path, say: Say, *, as_json: bool) -> bool:
     else:
         say(_replay_text(str(path), replay))
     return same
+
+
+def _refuse_part(path: Path, reader: History) -> None:
+    if reader.is_part:
+        raise BadInput(f"{path} is an archive, a part of a journal: give the state directory, or `validate` it")
 
 
 def _told(replay: Replay) -> dict[str, Any]:
@@ -94,11 +100,12 @@ def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
     """
     path = journal_at(path)
     replay = Replay()
-    with JournalReader(path) as reader:
+    with History(path) as reader:
+        _refuse_part(path, reader)
         last_seq = reader.last_seq
         if not 1 <= at <= last_seq:
             raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
-        for record in records_of(path, reader):
+        for record in reader.events():
             replay.take(record)
             if record.seq >= at:
                 break
@@ -118,8 +125,9 @@ def replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any
         BadInput, JournalError, StateDirError: it cannot be read.
     """
     path = journal_at(path)
-    with JournalReader(path) as reader:
-        outcome = what_if(list(records_of(path, reader)), edges=edges, limits=limits)
+    with History(path) as reader:
+        _refuse_part(path, reader)
+        outcome = what_if(list(reader.events()), edges=edges, limits=limits)
     if as_json:
         told = msgspec.to_builtins(outcome)
         say(json_text({"file": str(path), "abort_policy": edges, "restart_policy": limits, **told}))

@@ -27,6 +27,10 @@ class Notifier:
     def ready(self) -> None:
         self._tell("READY=1", "STATUS=running")
 
+    def status(self, words: str) -> None:
+        """What a manager shows of this service; it goes on."""
+        self._tell(f"STATUS={words}")
+
     def alive(self) -> None:
         self._tell("WATCHDOG=1")
 

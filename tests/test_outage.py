@@ -1,0 +1,417 @@
+"""A journal whose disk is down for a while: what waits, what goes on, who is told, and when it is given up."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import apsw
+import pytest
+
+from actors.backoff import Backoff
+from supervisor import AgentTurn, Degraded, outage, supervision
+from supervisor.abort import Receipt
+from supervisor.config import AgentConfig, Plan, TaskConfig
+from supervisor.journal import database
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.journal.schema import explaining
+from supervisor.journal.sqlite import SqliteJournal
+from supervisor.journal.statedir import StateDir
+from supervisor.outage import Outage
+from supervisor.plan_runner import run_plan
+from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable
+from supervisor.runtime import Session
+from supervisor.surfaces.live import JsonTeller, PlainTeller, Reporter
+from supervisor.surfaces.render import receipt_text
+from supervisor.vocabulary import LifecycleEvent
+from tests.support import Run, ask, path_of, quick, supervising
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is tried again at once, and an end does not wait long for it."""
+    monkeypatch.setattr(outage, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
+    monkeypatch.setattr(supervision, "LAST_RECORDS_S", 0.2)
+
+
+class FailingJournal(MemoryJournal):
+    """A disk that is down while ``broken``; of the commit that fails first, all is there where it ``lands``."""
+
+    def __init__(self, store: MemoryStore, *, lands: bool = False) -> None:
+        super().__init__(store)
+        self.broken = False
+        self.lost = 0
+        """How many of the last records a look at the disk does not find."""
+        self.batches: list[list[int]] = []
+        """The numbers of the records of every try."""
+        self._lands = lands
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        self.batches.append([one.record.seq for one in batch])
+        if self.broken:
+            if self._lands:
+                self._lands = False
+                await super().append(batch)
+            raise JournalUnavailable("the disk is full")
+        await super().append(batch)
+
+    async def recover(self) -> int:
+        if self.broken:
+            raise JournalUnavailable("the disk is still full")
+        return await super().recover() - self.lost
+
+
+def disk_of(run: Run) -> FailingJournal:
+    assert isinstance(run.sup.journal, FailingJournal)
+    return run.sup.journal
+
+
+async def fail(run: Run) -> None:
+    """The disk fails with the next commit."""
+    disk_of(run).broken = True
+    run.sup.tree.note("s", "Noted", supervision.HOST, {})
+    await run.sup.degraded()
+
+
+async def answers(turn: AgentTurn) -> str:
+    return f"{turn.prompt}: done"
+
+
+async def hangs(turn: AgentTurn) -> str:
+    await turn.call("something", anyio.sleep_forever)
+    return "never"
+
+
+@asynccontextmanager
+async def working(tmp_path: Path) -> AsyncIterator[tuple[Run, Session, FailingJournal]]:
+    """A session whose agent is in the middle of a call, when its disk begins to fail with somebody's message."""
+    async with supervising(tmp_path, journal=FailingJournal) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=hangs)
+        asked = ask(group, session, "work")
+        async with run.sup.subscribe(0) as events:
+            async for event in events:
+                if event.event == "tool_started":
+                    break
+        await fail(run)
+        yield run, session, disk_of(run)
+        disk_of(run).broken = False
+        await run.sup.recovered()
+        await session.abort(reason="the test is over")
+        await asked.result()
+
+
+# ------------------------------------------------------------------------------------------------- what is recorded
+@pytest.mark.parametrize("lands", [False, True], ids=["it is not there", "it is there"])
+async def test_a_commit_of_unknown_outcome_is_looked_up_and_nothing_is_written_twice(
+    tmp_path: Path, lands: bool
+) -> None:
+    """Whether the commit that failed is there or not: the prompt is answered, and every record is there once."""
+
+    def journal(store: MemoryStore) -> FailingJournal:
+        return FailingJournal(store, lands=lands)
+
+    async with supervising(tmp_path, journal=journal) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent=answers)
+        disk = disk_of(run)
+        disk.broken = True
+        asked = ask(group, session, "work")
+        await run.sup.degraded()
+        [*_, unknown] = disk.batches
+        disk.broken = False
+        assert (await asked.result()).text == "work: done"
+        assert disk.batches.count(unknown) == (1 if lands else 2)
+    seqs = [one.seq for one in run.events()]
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+async def test_what_waits_keeps_its_order_and_wakes_nobody_early(tmp_path: Path) -> None:
+    """Nothing is published, and no wish acknowledged, while the disk is down; then everything is, in order."""
+    async with working(tmp_path) as (run, session, disk):
+        durable = [one.seq for one in run.events()]
+        receipt = await session.abort(reason="enough")
+        assert [one.seq for one in run.events()] == durable
+        assert run.sup.ledger.last_seq > durable[-1]
+        disk.broken = False
+        await run.sup.recovered()
+        assert run.sup.outage is None
+    assert path_of(run.events(), "s")[-1] == "Stopped"
+    assert [one.entity_id for one in run.events() if one.event == "AbortRecord"] == ["s"]
+    assert receipt.abort_id in {one.abort_id for one in run.events("s")}
+
+
+async def test_a_disk_that_lost_what_it_had_promised_is_no_outage(tmp_path: Path) -> None:
+    """Where a look finds less than was durable, or a part of a batch, no waiting helps: the run ends and says so."""
+    with pytest.raises(JournalError, match="has lost what it had promised"):
+        async with supervising(tmp_path, journal=FailingJournal) as run:
+            await run.sup.start_session("s", agent=answers)
+            await fail(run)
+            disk_of(run).lost = 1
+            disk_of(run).broken = False
+            await run.sup.stopping.wait()
+
+
+# ------------------------------------------------------------------------------------------------- what does not begin
+async def test_nothing_new_begins_while_the_disk_is_down(tmp_path: Path) -> None:
+    """Sessions, child sessions, prompts and messages are refused by the name of the state, why, and what to do."""
+    async with working(tmp_path) as (run, session, _):
+        for wish in (
+            run.sup.start_session("new", agent=answers),
+            session.start_child("child", agent=answers),
+            session.run("another prompt"),
+            session.send("another message"),
+        ):
+            with pytest.raises(Degraded, match=r"is not taken: degraded since .*the disk is (still )?full.*ask again"):
+                await wish
+        assert set(run.sup.tree.works) == {"s"}
+
+
+async def test_what_cannot_be_is_still_refused_as_such(tmp_path: Path) -> None:
+    """A wrong name, a wrong text and an unknown session are no matter of the disk."""
+    async with working(tmp_path) as (run, session, _):
+        with pytest.raises(ValueError, match="name"):
+            await run.sup.start_session("a b", agent=answers)
+        with pytest.raises(ValueError, match="surrogate"):
+            await session.run("\ud800")
+        with pytest.raises(LookupError, match="nobody"):
+            await run.sup.session("nobody").run("x")
+
+
+async def test_a_plan_waits_for_the_disk(tmp_path: Path) -> None:
+    """The next tasks of a plan begin when the disk has recovered; none of them fails by it."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    tasks = (
+        TaskConfig(id="a", agent="sh", prompt="echo a"),
+        TaskConfig(id="b", agent="sh", prompt="echo b", depends_on=("a",)),
+    )
+    plan = Plan(agents=agents, tasks=tasks)
+    async with supervising(tmp_path, journal=FailingJournal, agents=agents) as run:
+        disk_of(run).broken = True
+
+        async def mend() -> None:
+            await run.sup.degraded()
+            disk_of(run).broken = False
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(mend)
+            result = await run_plan(run.sup, plan)
+    assert {one.id: one.outcome for one in result.tasks.values()} == {"a": "completed", "b": "completed"}
+
+
+# ------------------------------------------------------------------------------------------------- what goes on
+async def test_an_abort_ends_and_says_that_it_is_not_on_record_yet(tmp_path: Path) -> None:
+    """The receipt comes when all has ended, without the disk: it says when, why it is not recorded, and is rendered."""
+    async with working(tmp_path) as (run, session, _):
+        receipt = await session.abort(reason="enough")
+        assert [(one.id, one.outcome) for one in receipt.nodes] == [("s", "ended")]
+        assert receipt.killed_at is not None
+        assert (receipt.recorded_at, receipt.survivors) == (None, 0)
+        assert receipt.outage is not None
+        assert "not recorded yet: the disk is" in receipt_text(receipt)
+        again = await session.abort(reason="again")
+        assert (again.already_ended, again.joined) == (True, receipt.abort_id)
+        assert "not recorded yet: the disk is" in receipt_text(again)
+        assert run.sup.inspect("s").state == "Stopped"
+    assert run.row("s").ended
+
+
+async def test_a_tool_abort_ends_its_call(tmp_path: Path) -> None:
+    """One call ends while the disk is down; its turn goes on when it can be told so."""
+    async with working(tmp_path) as (run, _, disk):
+        receipt: Receipt = await run.sup.abort("s:t1:c1", "tool", reason="enough")
+        assert [(one.id, one.outcome) for one in receipt.nodes] == [("s:t1:c1", "ended")]
+        assert receipt.outage is not None
+        disk.broken = False
+    [result] = run.transitions("tool_completed")
+    assert (result.metadata["outcome"], result.abort_id) == ("aborted", receipt.abort_id)
+
+
+async def test_whoever_runs_it_is_told(tmp_path: Path) -> None:
+    """The supervisor says since when, why, how often it was tried, and how many records wait."""
+    async with working(tmp_path) as (run, _, _):
+        told = await run.sup.degraded()
+        assert told == run.sup.outage
+        assert told.why in ("the disk is full", "the disk is still full")
+        assert (told.attempts >= 1, told.waiting >= 1) == (True, True)
+        assert "nothing new begins, aborts and kills go on" in told.words
+
+
+# ------------------------------------------------------------------------------------------------- the end of patience
+async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits in memory has a bound; beyond it everything is ended, and the error says so."""
+    with pytest.raises(JournalUnavailable, match=r"records waited for it: more than may wait in memory \(64 MiB\)"):
+        async with supervising(tmp_path, journal=FailingJournal) as run:
+            await run.sup.start_session("s", agent=answers)
+            await fail(run)
+            monkeypatch.setattr(outage, "HELD_BYTES_MAX", 0)
+            run.sup.tree.note("s", "Noted", supervision.HOST, {})
+            await run.sup.stopping.wait()
+    assert run.sup.tree.works["s"].over.is_set()
+
+
+async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """A block that is left while the disk is down ends everything in its time, and raises what is not known."""
+    settings = quick().model_copy(update={"drain_s": 0.01})
+    with pytest.raises(JournalUnavailable, match=r"the run ended before it could be written again: .* it is not known"):
+        async with supervising(tmp_path, journal=FailingJournal, settings=settings) as run:
+            await run.sup.start_session("s", agent=answers)
+            disk_of(run).broken = True
+    assert run.sup.tree.works["s"].over.is_set()
+
+
+async def test_who_waits_for_a_record_is_not_kept_by_a_stop(tmp_path: Path) -> None:
+    """A supervisor that is stopped while its disk is down answers whoever waits, instead of waiting with them."""
+    with pytest.raises(JournalUnavailable, match="the run ended before it could be written again"):
+        async with supervising(tmp_path, journal=FailingJournal) as run:
+            await run.sup.start_session("s", agent=answers)
+            await fail(run)
+            await run.sup.stop(now=True)
+            with pytest.raises(JournalUnavailable, match="2 records are not in it, of 1 more it is not known"):
+                await run.sup.ledger.flush()
+
+
+# ------------------------------------------------------------------------------------------------- the real journal
+def entry(seq: int) -> Append:
+    return Append(record=record(seq), parent_id=None, state="Running", data=b"{}")
+
+
+def record(seq: int) -> LifecycleEvent:
+    return LifecycleEvent(
+        seq=seq,
+        timestamp=float(seq),
+        monotonic_s=float(seq),
+        entity_type="session",
+        entity_id="s",
+        entity_seq=seq,
+        event="Happened",
+    )
+
+
+@asynccontextmanager
+async def on_disk(path: Path) -> AsyncIterator[SqliteJournal]:
+    journal = await SqliteJournal.open(path, jsonl=None)
+    try:
+        await journal.append([entry(1)])
+        yield journal
+    finally:
+        await journal.close()
+
+
+async def test_a_locked_journal_is_unavailable_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's transaction is the disk's trouble: it is named, can be looked behind, and passes."""
+    monkeypatch.setattr(database, "_BUSY_MS", 10)
+    path = tmp_path / "journal.db"
+    async with on_disk(path) as journal:
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN EXCLUSIVE")
+        assert await journal.recover() == 1
+        with pytest.raises(JournalUnavailable, match="another program holds a lock on it"):
+            await journal.append([entry(2)])
+        other.execute("ROLLBACK")
+        other.close()
+        assert await journal.recover() == 1
+        await journal.append([entry(2)])
+        assert await journal.recover() == 2
+
+
+async def test_a_journal_that_cannot_be_opened_again_is_looked_at_again(tmp_path: Path) -> None:
+    """A look that fails can be repeated; meanwhile a question is answered by the same kind of error."""
+    path = tmp_path / "journal.db"
+    async with on_disk(path) as journal:
+        path.rename(tmp_path / "away.db")
+        for _ in range(2):
+            with pytest.raises(JournalUnavailable, match=r"journal\.db could not be used"):
+                await journal.recover()
+            with pytest.raises(JournalUnavailable, match=r"journal\.db could not be used"):
+                await journal.events()
+        (tmp_path / "away.db").rename(path)
+        assert await journal.recover() == 1
+        assert [one.seq for one in await journal.events()] == [1]
+
+
+async def test_a_look_at_the_disk_of_another_owner_is_fenced(tmp_path: Path) -> None:
+    """Who comes back after another supervisor has taken the journal over hears that, and nothing else."""
+    path = tmp_path / "journal.db"
+    async with on_disk(path) as journal:
+        later = await SqliteJournal.open(path, jsonl=None)
+        with pytest.raises(Fenced, match="generation 2 owns this journal now"):
+            await journal.recover()
+        await later.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (apsw.FullError("full"), True),
+        (apsw.IOError("I/O"), True),
+        (apsw.ReadOnlyError("read-only"), True),
+        (apsw.BusyError("busy"), True),
+        (apsw.LockedError("locked"), True),
+        (apsw.CantOpenError("cannot open"), True),
+        (OSError(5, "Input/output error"), True),
+        (apsw.CorruptError("malformed"), False),
+        (apsw.NotADBError("not a database"), False),
+        (apsw.ConstraintError("a bug"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_may_pass_and_what_may_not(error: Exception, passes: bool) -> None:
+    """The disk's own trouble is waited for; damage, another's file, and a mistake of ours are not."""
+    with pytest.raises(JournalError) as told, explaining(Path("journal.db")):
+        raise error
+    assert isinstance(told.value, JournalUnavailable) is passes
+
+
+# ------------------------------------------------------------------------------------------------- the progress
+DOWN = Outage(since=0.0, why="the disk is full", attempts=3, waiting=2)
+
+
+async def reported(tmp_path: Path, teller: type[JsonTeller | PlainTeller]) -> list[str]:
+    """What the progress says of an outage that is looked at twice, and of its end."""
+    state = StateDir.open(tmp_path / "state")
+    journal = await SqliteJournal.open(state.journal, jsonl=None)
+    out = io.StringIO()
+    reporter = Reporter(state.journal, after=0)
+    reporter.start(teller(out))
+    for now in (None, DOWN, DOWN, None, None):
+        reporter.look(now)
+    reporter.close()
+    await journal.close()
+    return out.getvalue().splitlines()
+
+
+async def test_the_progress_tells_of_an_outage_once(tmp_path: Path) -> None:
+    """One line when it begins and one when it is over, for people."""
+    began, over = await reported(tmp_path, PlainTeller)
+    assert began == DOWN.words
+    assert "2 records wait in memory" in began
+    assert over == "recovered: the journal can be written again"
+
+
+async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -> None:
+    """A run that ends right after its disk has recovered has said so, before its result."""
+    state = StateDir.open(tmp_path / "state")
+    journal = await SqliteJournal.open(state.journal, jsonl=None)
+    out = io.StringIO()
+    reporter = Reporter(state.journal, after=0)
+    reporter.start(JsonTeller(out))
+    reporter.look(DOWN)
+    reporter.end([], ok=True)
+    reporter.close()
+    await journal.close()
+    assert [json.loads(line) for line in out.getvalue().splitlines()][1:] == [
+        {"outage": None},
+        {"ok": True, "tasks": []},
+    ]
+
+
+async def test_the_progress_tells_programs_of_an_outage(tmp_path: Path) -> None:
+    """And as JSON, with what is known of it."""
+    began, over = [json.loads(line) for line in await reported(tmp_path, JsonTeller)]
+    assert began == {"outage": {"since": 0.0, "why": "the disk is full", "attempts": 3, "waiting": 2}}
+    assert over == {"outage": None}
