@@ -35,6 +35,7 @@ __all__ = [
     "Linked",
     "Monitor",
     "Normal",
+    "Paused",
     "Poisoned",
     "Restarted",
     "Shutdown",
@@ -196,7 +197,14 @@ class Abandoned(NamedTuple):
     tasks: tuple[str, ...]
 
 
-KernelEvent = DeadLetter | Poisoned | ActorCrashed | CancelSwallowed | GraceExceeded | Abandoned
+class Paused(NamedTuple):
+    """Nobody ran for at least ``late_s`` seconds: the process was stopped, or its loop was blocked. No timer has
+    counted that time."""
+
+    late_s: float
+
+
+KernelEvent = DeadLetter | Poisoned | ActorCrashed | CancelSwallowed | GraceExceeded | Abandoned | Paused
 
 
 # -------------------------------------------------------------------------------------------------------- behaviour

@@ -91,7 +91,7 @@ class Cell(Workplace):
             for child in (self.below or {}).values():
                 child.hasten(stop_by, give_up=False)
             if self.host is not None and self.host.closing:
-                self.rare.stop_by = min(before, max(stop_by, self.backend.now() + KILL_S))
+                self.rare.stop_by = min(before, max(stop_by, self.system.timers.now() + KILL_S))
                 self._watch_end()
 
     def may_return(self, reason: object) -> bool:
@@ -141,14 +141,14 @@ class Cell(Workplace):
         if self.ward is None:
             self.begin_stop(reason, stop_by=stop_by, returning=False)
         else:
-            own = self.backend.now() + self.ward.shutdown_s
+            own = self.system.timers.now() + self.ward.shutdown_s
             why = reason if self.ward.shutdown_s > 0 else Killed(reason.cause)
             self.begin_stop(why, stop_by=min(stop_by, own), returning=False)
 
     # ------------------------------------------------------------------ tasks that do not end
     def _watch_end(self) -> None:
         """Look again when the tasks should have ended, and before that for those that swallow their cancellation."""
-        rare, now = self.rare, self.backend.now()
+        rare, now = self.rare, self.system.timers.now()
         cancelled_at = now
         if rare.look is not None:
             self.system.timers.cancel(rare.look)
@@ -164,7 +164,7 @@ class Cell(Workplace):
         if self.host.over(len(self.rare.tasks)):
             self.advance()
             return
-        now = self.backend.now()
+        now = self.system.timers.now()
         for task in [one for one in self.rare.tasks if not (one.shields or one.reported)]:
             task.reported = True
             after_s = now - timer.message
@@ -181,7 +181,7 @@ class Cell(Workplace):
         rare = self.rare
         self.system.report(GraceExceeded(self.id, "cleanup", self.shutdown_s))
         rare.cleanup_left_s = 0.0
-        rare.stop_by = self.backend.now() + KILL_S
+        rare.stop_by = self.system.timers.now() + KILL_S
         for shield in [shield for task in rare.tasks for shield in task.shields]:
             shield.cancel()
         for task in rare.tasks:

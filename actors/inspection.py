@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-import anyio
-
 from actors.cell import Cell
 from actors.errors import AskTimeout, InvalidOption
 from actors.host import stack_of
@@ -100,7 +98,7 @@ async def between(cell: Cell, look: Callable[[], T], timeout_s: float) -> T:
         done.unpark()
 
     cell.rare.between.append(then)
-    with anyio.move_on_after(timeout_s):
+    with cell.system.timers.limit(timeout_s):
         await done.wait()
     if raised:
         raise raised[0]

@@ -25,6 +25,7 @@ from actors.actor import (
     Down,
     KernelEvent,
     Killed,
+    Paused,
     Shutdown,
 )
 from actors.cell import Cell
@@ -63,7 +64,7 @@ class ActorSystem:
         self.group = group
         self.seed = random.SystemRandom().getrandbits(64) if seed is None else seed
         self.dispatcher = Dispatcher(backend)
-        self.timers = TimerService(backend)
+        self.timers = TimerService(backend, lambda late_s: self.report(Paused(late_s)))
         self.registry = Registry()
         self.waits = WaitGraph()
         self.counts: dict[str, int] = {}
@@ -204,13 +205,13 @@ class ActorSystem:
             raise InvalidOption(f"stop of {actor_id!r}", "grace_s", grace_s, "give seconds >= 0")
         cell = self._cells.get(actor_id)
         if cell is not None:
-            cell.begin_stop(Shutdown(cause), stop_by=self.dispatcher.backend.now() + grace_s)
+            cell.begin_stop(Shutdown(cause), stop_by=self.timers.now() + grace_s)
 
     def kill(self, actor_id: str, cause: object = None) -> None:
         """End an actor and all below it now: no clean-up is granted, and what does not end is abandoned."""
         cell = self._cells.get(actor_id)
         if cell is not None:
-            cell.begin_stop(Killed(cause), stop_by=self.dispatcher.backend.now())
+            cell.begin_stop(Killed(cause), stop_by=self.timers.now())
 
     async def join(self, actor_id: str) -> None:
         """Wait until the actor has ended for good."""

@@ -1,23 +1,35 @@
 """Timers that belong to actors: one heap for all, one task that waits for the next.
 
 A timer has a key within its actor; setting the key again voids the old one, even if its message is already queued.
-Time is the backend's monotonic clock, so that a virtual clock drives it.
+Time is the backend's monotonic clock, so that a virtual clock drives it, less the time in which nobody ran: a process
+that was stopped (SIGSTOP, a frozen machine) finds all its timers due at once, while what others said meanwhile is still
+unread. So a wake-up that comes much too late makes this clock stand still: at the moment that it was set for, and for a
+grace in which what has come in is heard. Each timer then has what it had left, and none falls due because of the pause.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import anyio
 
 from actors.errors import InvalidOption
 from actors.parking import Backend, Parker
 
-__all__ = ["Timer", "TimerService"]
+__all__ = ["GRACE_S", "LATE_S", "Timer", "TimerService"]
 
 DEAD_MAX = 64
 """Cancelled timers kept in the heap before it is rebuilt."""
+
+LATE_S = 1.0
+"""A wake-up that comes later than this (seconds) was not held up by load: nobody ran. A busy machine delays a loop by
+fractions of that; what blocks a loop for longer is a pause to everything that it watches."""
+GRACE_S = 2.0
+"""Seconds in which what came in during a pause is heard, before a timer fires."""
 
 
 class Timer:
@@ -34,29 +46,48 @@ class Timer:
 
 
 class TimerService:
-    """All timers of one actor system."""
+    """All timers of one actor system.
 
-    def __init__(self, backend: Backend) -> None:
+    Args:
+        backend: whose clock they go by.
+        paused: hears of each pause, with how late its end was noticed (seconds).
+    """
+
+    def __init__(self, backend: Backend, paused: Callable[[float], None] = lambda late_s: None) -> None:
         self._backend = backend
+        self._paused = paused
         self._heap: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._dead = 0
         self._parked: Parker | None = None
         self._awake_at = -math.inf
+        self._lost_s = 0.0
+        """By how much this clock is behind the backend's."""
+        self._suspect_at = math.inf
+        """Who reads the backend's clock then, or later, finds that nobody ran for a while."""
+        self._still: tuple[float, float] | None = None
+        """While this clock stands still: at what, and until when by the backend's clock."""
 
     def __len__(self) -> int:
         """The timers it keeps, with the cancelled ones that were not swept yet."""
         return len(self._heap)
 
+    def now(self) -> float:
+        """The time that timers go by, in seconds."""
+        raw = self._backend.now()
+        return raw - self._lost_s if raw < self._suspect_at else self._after_pause(raw)
+
     def set(self, key: Any, message: Any, delay_s: float, fire: Callable[[Timer], None]) -> Timer:
         """Call ``fire(timer)`` in *delay_s* seconds unless it is cancelled first."""
         if not delay_s >= 0:
             raise InvalidOption(f"timer {key!r}", "delay_s", delay_s, "give seconds >= 0")
-        timer = Timer(key, message, self._backend.now() + delay_s, fire)
+        raw = self._backend.now()
+        now = raw - self._lost_s if raw < self._suspect_at else self._after_pause(raw)
+        timer = Timer(key, message, now + delay_s, fire)
         self._count += 1
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         if timer.deadline < self._awake_at:
-            self._awake_at = timer.deadline
+            self._sleep_until(timer.deadline)
             if self._parked is not None:
                 self._parked.unpark()
         return timer
@@ -71,23 +102,61 @@ class TimerService:
             heapq.heapify(self._heap)
             self._dead = 0
 
+    @contextmanager
+    def limit(self, seconds: float, *, shield: bool = False) -> Iterator[anyio.CancelScope]:
+        """A cancel scope that ends in *seconds* of this clock: ``anyio.move_on_after``, but for pauses."""
+        with anyio.CancelScope(shield=shield) as scope:
+            timer = self.set(None, None, max(seconds, 0.0), lambda _: scope.cancel())
+            try:
+                yield scope
+            finally:
+                self.cancel(timer)
+
     async def run(self) -> None:
         """Fire timers as they fall due, for ever."""
         while True:
             self._parked = self._backend.parker()
-            self._awake_at = self._fire_due()
-            await self._backend.wait_until(self._parked, self._awake_at)
+            await self._backend.wait_until(self._parked, self._fire_due())
 
     def _fire_due(self) -> float:
-        """Fire what is due; the time of the next one."""
-        now = self._backend.now()
+        """Fire what is due; when to look again, by the backend's clock."""
+        raw = self._backend.now()
+        if raw >= self._suspect_at:
+            self._after_pause(raw)
+        if self._still is not None:
+            return self._still[1]
         while self._heap:
             deadline, _, timer = self._heap[0]
-            if timer.live and deadline > now:
-                return deadline
+            if timer.live and deadline + self._lost_s > raw:
+                self._sleep_until(deadline)
+                return deadline + self._lost_s
             heapq.heappop(self._heap)
             if timer.live:
                 timer.fire(timer)
             else:
                 self._dead -= 1
+        self._sleep_until(math.inf)
         return math.inf
+
+    def _sleep_until(self, moment: float) -> None:
+        self._awake_at = moment
+        self._suspect_at = moment + self._lost_s + LATE_S
+
+    # ------------------------------------------------------------------ pauses
+    def _after_pause(self, raw: float) -> float:
+        """This clock's time at *raw*, where that is suspiciously late, or the grace for that is not over."""
+        at, until = self._still or self._stand_still(raw, self._awake_at)
+        if raw >= until + LATE_S:
+            self._stand_still(raw, at)
+        elif raw >= until:
+            self._still = None
+            self._lost_s = until - at
+            self._suspect_at = math.inf  # the timers that are due now are looked at next
+            return raw - self._lost_s
+        return at
+
+    def _stand_still(self, raw: float, at: float) -> tuple[float, float]:
+        self._still = still = (at, raw + GRACE_S)
+        self._awake_at = self._suspect_at = -math.inf
+        self._paused(raw - at - self._lost_s)
+        return still

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
 import anyio
 
-__all__ = ["any_of"]
+from actors.timers import GRACE_S, LATE_S
+
+__all__ = ["Awaited", "any_of", "within"]
 
 
-async def any_of(*events: anyio.Event) -> None:
+class Awaited(Protocol):
+    """What is set once, and can be waited for: ``anyio.Event`` and its like."""
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self) -> None: ...
+
+
+async def any_of(*events: Awaited) -> None:
     """Wait until one of *events* is set."""
     if any(event.is_set() for event in events):
         return
     async with anyio.create_task_group() as group:
 
-        async def watch(event: anyio.Event) -> None:
+        async def watch(event: Awaited) -> None:
             await event.wait()
             group.cancel_scope.cancel()
 
         for event in events:
             group.start_soon(watch, event)
+
+
+async def within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
+    """Wait at most so long; whether it has come. *wait* can be begun again.
+
+    Where there is no actor system whose timers know of pauses: if this process did not run when the time was up, what
+    came meanwhile is still unread, and gets a grace.
+    """
+    until = anyio.current_time() + seconds
+    with anyio.move_on_after(seconds):
+        await wait()
+        return True
+    if anyio.current_time() - until < LATE_S:
+        return False
+    with anyio.move_on_after(GRACE_S):
+        await wait()
+        return True
+    return False

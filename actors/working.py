@@ -118,11 +118,10 @@ class Workplace(Reader):
         """A shielded block for clean-up, of at most *budget_s* seconds, out of the one budget of this actor."""
         if not budget_s >= 0:
             raise InvalidOption(f"cleanup in {self.id!r}", "budget_s", budget_s, "give seconds >= 0")
-        rare, task, began = self.rare, TASK.get(), self.backend.now()
+        rare, task, began = self.rare, TASK.get(), self.system.timers.now()
         nested = task is not None and len(task.shields) > 0
         left_s = 0.0 if isinstance(self.reason, Killed) else rare.cleanup_left_s
-        deadline = began + max(min(budget_s, left_s), 0.0)
-        with anyio.CancelScope(shield=not nested, deadline=deadline) as scope:
+        with self.system.timers.limit(min(budget_s, left_s), shield=not nested) as scope:
             if task is not None:
                 task.shields.append(scope)
             try:
@@ -131,7 +130,7 @@ class Workplace(Reader):
                 if task is not None and scope in task.shields:
                     task.shields.remove(scope)
                 if not nested:
-                    rare.cleanup_left_s -= self.backend.now() - began
+                    rare.cleanup_left_s -= self.system.timers.now() - began
 
     # ------------------------------------------------------------------ an async handler
     def wake_worker(self) -> int:

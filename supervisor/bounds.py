@@ -25,7 +25,22 @@ from supervisor.ports import (
     Usage,
 )
 
-__all__ = ["ID_CHARS_MAX", "OPTIONS_MAX", "PROMPT_CHARS_MAX", "USAGE_BYTES_MAX", "WORDS_CHARS_MAX", "bounded"]
+__all__ = [
+    "CALLS_MAX",
+    "CHILDREN_MAX",
+    "COMMAND_BYTES_MAX",
+    "ID_CHARS_MAX",
+    "OPEN_CALLS_MAX",
+    "OPTIONS_MAX",
+    "PATH_CHARS_MAX",
+    "PROMPT_CHARS_MAX",
+    "TERMINALS_MAX",
+    "USAGE_BYTES_MAX",
+    "VARIABLES_BYTES_MAX",
+    "VARIABLES_MAX",
+    "WORDS_CHARS_MAX",
+    "bounded",
+]
 
 ID_CHARS_MAX: Final = 256
 """Of what names a call, a request, a terminal, a conversation or a child."""
@@ -37,6 +52,23 @@ PROMPT_CHARS_MAX: Final = 1024 * 1024
 """Of what a child session is asked."""
 USAGE_BYTES_MAX: Final = 16 * 1024
 """Of what an agent says of its use, as JSON; of more only the size is kept."""
+COMMAND_BYTES_MAX: Final = 128 * 1024
+"""Of a command that an agent asks us to run, all its words: what Linux takes for one of them."""
+VARIABLES_MAX: Final = 256
+"""Variables that it asks for on top of its own."""
+VARIABLES_BYTES_MAX: Final = 64 * 1024
+"""Of their names and values."""
+PATH_CHARS_MAX: Final = 4_096
+"""Of a working directory: PATH_MAX of Linux."""
+OPEN_CALLS_MAX: Final = 256
+"""Tool calls that an agent may have open at once: each is a scope, and stands in its turn's data."""
+CALLS_MAX: Final = 10_000
+"""Tool calls of one turn: each is two records, which are kept."""
+TERMINALS_MAX: Final = 256
+"""Terminals that one agent may have and not have released: each is a process, a warden and a handful of descriptors
+while it runs, and its output (1 MiB, if the agent does not ask for more) until it is released."""
+CHILDREN_MAX: Final = 64
+"""Child sessions that one session may have at once by the wish of its agent."""
 
 _IDS: Final = ("call_id", "request_id", "terminal_id", "resume_id", "name", "agent", "tool_kind", "stop")
 _WORDS: Final = ("title", "error", "info", "why")
@@ -78,6 +110,20 @@ def _of_child(asked: Any) -> Out | None:
     return _too_long("prompt for a child", chars, PROMPT_CHARS_MAX) if chars > PROMPT_CHARS_MAX else None
 
 
+def _of_terminal(asked: Any) -> Out | None:
+    command = sum(len(word.encode(errors="replace")) for word in asked.argv)
+    variables = sum(len(f"{name}={value}".encode(errors="replace")) for name, value in asked.env.items())
+    for what, count, unit, most in (
+        ("command", command, "bytes", COMMAND_BYTES_MAX),
+        ("environment", len(asked.env), "variables", VARIABLES_MAX),
+        ("environment", variables, "bytes", VARIABLES_BYTES_MAX),
+        ("working directory", len(asked.cwd or ""), "characters", PATH_CHARS_MAX),
+    ):
+        if count > most:
+            return Malformed(f"the agent gave a {what} of {count} {unit} for a terminal; the most is {most}")
+    return None
+
+
 def _of_usage(usage: Any) -> Out | None:
     size = len(msgspec.json.encode(usage.used))
     return Usage({"omitted_bytes": size}) if size > USAGE_BYTES_MAX else None
@@ -86,6 +132,7 @@ def _of_usage(usage: Any) -> Out | None:
 _MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {
     PermissionAsked: _of_permission,
     ChildAsked: _of_child,
+    TerminalOpened: _of_terminal,
     Usage: _of_usage,
 }
 _BOUNDED: Final = (

@@ -20,6 +20,10 @@ VALUE_CHARS_MIN: Final = 8
 """A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
 HELD_CHARS_MAX: Final = 4096
 """The longest run without a space that is waited for; a longer one is looked at in pieces."""
+KEY_CHARS_MAX: Final = 32 * 1024
+"""The longest private key: RSA of 16,384 bits has 13,000 characters. What goes on after that without an end is none."""
+MARK_CHARS_MAX: Final = 64
+"""The longest first or last line of a private key."""
 
 _NAMES: Final = re.compile(
     r"(?i)(^|_)(api_?key|access_?key|private_?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth)(_|$)"
@@ -37,6 +41,10 @@ _LOOKS: Final = (
     r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # JSON Web Tokens
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
 )
+_KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_KEY_ENDS: Final = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+_KEY_MAY_BEGIN: Final = re.compile(r"-(?:-(?:-(?:-(?:-(?:B(?:E(?:G(?:I(?:N(?: [A-Z ]*-{0,4})?)?)?)?)?)?)?)?)?)?\Z")
+"""The beginning of the first line of a private key, at the end of a text: that one has spaces in it."""
 _BEGINNINGS: Final = (
     *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "xox", "AIza", "npm_"),
     *("pypi-", "eyJ"),
@@ -103,30 +111,71 @@ class Redactor:
         """How many characters at the end of *text* may be the beginning of what must not be kept."""
         run = text[-HELD_CHARS_MAX:].rsplit(None, 1)[-1] if text and not text[-1].isspace() else ""
         starts = (at for at in range(len(run)) if self._may_begin(run[at:]))
-        return len(run) - next(starts, len(run))
+        mark = _KEY_MAY_BEGIN.search(text, max(0, len(text) - MARK_CHARS_MAX))
+        return max(len(run) - next(starts, len(run)), len(text) - mark.start() if mark is not None else 0)
 
     def _may_begin(self, run: str) -> bool:
         return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in self._beginnings)
 
 
 class Unbroken:
-    """A stream of text that comes in pieces, given on so that nothing hides in two of them."""
+    """A stream of text that comes in pieces, given on so that nothing hides in two of them.
+
+    Of a private key nothing is kept: what comes after its first line is dropped, until its last one, or until it is too
+    long to be one.
+    """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held = ""
+        self._key_chars: int | None = None
+        """How much of a private key has come; ``None`` outside of one."""
+
+    @property
+    def in_key(self) -> bool:
+        """A private key has begun, and not ended."""
+        return self._key_chars is not None
 
     def feed(self, text: str) -> str:
         """What can be given on now."""
-        text = self._held + text
+        text, said = self._held + text, ""
+        self._held = ""
+        while text:
+            if self._key_chars is not None:
+                text = self._after_key(text)
+                continue
+            begun = _KEY_BEGINS.search(text)
+            if begun is None:
+                return said + self._outside(text)
+            said += self._redactor.text(text[: begun.start()]) + "[redacted]"
+            text, self._key_chars = text[begun.end() :], 0
+        return said
+
+    def _outside(self, text: str) -> str:
         held = self._redactor.held_back(text) if len(text) < HELD_CHARS_MAX else 0
         whole, self._held = text[: len(text) - held], text[len(text) - held :]
         return self._redactor.text(whole)
 
+    def _after_key(self, text: str) -> str:
+        """What comes after the key that has begun; the end of *text* is held where its last line may have begun."""
+        assert self._key_chars is not None, "a key has begun"
+        ends = _KEY_ENDS.search(text)
+        left = KEY_CHARS_MAX - self._key_chars
+        if ends is not None and ends.start() <= left:
+            self._key_chars = None
+            return text[ends.end() :]
+        if len(text) > left + MARK_CHARS_MAX:
+            self._key_chars = None
+            return text[left:]
+        keep = min(len(text), MARK_CHARS_MAX)
+        self._key_chars += len(text) - keep
+        self._held = text[len(text) - keep :]
+        return ""
+
     def end(self) -> str:
-        """The rest."""
+        """The rest. A key that goes on with what comes next is still one."""
         held, self._held = self._held, ""
-        return self._redactor.text(held)
+        return "" if self.in_key else self._redactor.text(held)
 
 
 @cache

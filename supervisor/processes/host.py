@@ -17,6 +17,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from actors.waiting import within
 from supervisor.ports import Launch, ProcessReport, SpawnError
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.keeping import Keeping
@@ -202,8 +203,7 @@ class WardenProcess:
             self._watching.cancel()
 
     async def _ended_within(self, seconds: float) -> None:
-        with anyio.move_on_after(seconds):
-            await self._ended.wait()
+        await within(seconds, self._ended.wait)
 
     def close(self) -> None:
         """Let go of everything, the warden included: it goes on alone if it is not done."""

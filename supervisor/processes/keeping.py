@@ -13,11 +13,13 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
+from actors.waiting import within
 from supervisor.processes.containment import Containment
 from supervisor.processes.identity import identity_of
 from supervisor.processes.keeper import MESSAGE_BYTES
@@ -107,8 +109,7 @@ class Keeping:
         """Let go of it, and wait until it has seen everything out; one that takes too long goes on alone."""
         self._let_go()
         if self._keeper is not None:
-            with anyio.move_on_after(LEAVE_S):
-                await died(self._keeper)
+            await within(LEAVE_S, partial(died, self._keeper))
             self._keeper.poll()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import apsw
 import msgspec
 from anyio.abc import ByteStream
 
+from supervisor import open_supervisor, overview
 from supervisor.abort import AbortPlan
 from supervisor.adapters.catalogue import codec_for
 from supervisor.config import BadPlan, load_plan
@@ -22,7 +25,10 @@ from supervisor.invariants import RecordChecker
 from supervisor.journal.database import open_database
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.reader import JournalReader
-from supervisor.ports import ChildAsked, JournalError, Out, PermissionAsked, Ready, TerminalOpened
+from supervisor.journal.sqlite import SqliteJournal
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.session import SessionData, SessionLimits
+from supervisor.ports import Append, ChildAsked, JournalError, Out, PermissionAsked, Ready, TerminalOpened
 from supervisor.surfaces.control import _Door
 from supervisor.validate import split_lines, validate_lines
 from supervisor.vocabulary import LifecycleEvent
@@ -133,6 +139,8 @@ class Told(ByteStream):
 class Deaf:
     """A supervisor that refuses everything."""
 
+    outage = None
+
     stop_now = anyio.Event()
 
     def plan_abort(self, *_: object, **__: object) -> AbortPlan:
@@ -221,6 +229,75 @@ def journals() -> Iterator[Take]:
         yield take
 
 
+@contextmanager
+def rows() -> Iterator[Take]:
+    """A row of a journal that says anything at all is a :class:`JournalError` to who reads it, or starts on it."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        good = Path(folder) / "good"
+        anyio.run(_one_session, good)
+
+        def take(data: bytes) -> None:
+            state = StateDir(Path(folder) / "state")
+            shutil.rmtree(state.root, ignore_errors=True)
+            shutil.copytree(good, state.root)
+            column, _, value = data.partition(b"=")
+            _overwrite(state.journal, COLUMNS[len(column) % len(COLUMNS)], value)
+            with suppress(JournalError), JournalReader(state.journal) as reader:
+                list(reader.events())
+                overview.tree(reader.entities())
+            anyio.run(_started, state.root)
+
+        yield take
+
+
+COLUMNS = (
+    "entities.data",
+    "entities.state",
+    "entities.kind",
+    "events.metadata",
+    "events.entity_type",
+    "events.timestamp",
+)
+
+
+async def _one_session(path: Path) -> None:
+    """A journal whose one session is still open, as a supervisor leaves it that is killed."""
+    journal = await SqliteJournal.open(StateDir.open(path).journal, jsonl=path / "transitions.jsonl")
+    data = SessionData(id="a", agent="x", limits=SessionLimits())
+    born = LifecycleEvent(
+        seq=1,
+        timestamp=1.0,
+        monotonic_s=1.0,
+        entity_type="session",
+        entity_id="a",
+        entity_seq=1,
+        event="Born",
+        to_status="Initializing",
+        outcome="born",
+        metadata=msgspec.to_builtins(data),
+    )
+    await journal.append([Append(record=born, parent_id=None, state="Initializing", data=msgspec.json.encode(data))])
+    await journal.close()
+
+
+async def _started(path: Path) -> None:
+    try:
+        async with open_supervisor(path):
+            pass
+    except* JournalError:
+        pass
+
+
+def _overwrite(path: Path, column: str, value: bytes) -> None:
+    table, _, name = column.partition(".")
+    db = apsw.Connection(str(path))
+    for stored in (value, value.decode(errors="replace")):
+        with suppress(apsw.Error):  # what the table's own rules refuse is not there
+            db.execute(f"UPDATE {table} SET {name} = ?", (stored,))
+            break
+    db.close()
+
+
 ACP = (
     b'"jsonrpc":"2.0"',
     b'"id":1',
@@ -264,5 +341,6 @@ TARGETS: Mapping[str, Target] = {
         Target("tails", 0.1, LINE, tails),
         Target("records", 0.13, RECORD, simple(records)),
         Target("journal", 0.02, (), journals),
+        Target("rows", 0.002, (b'{"id":"a"}', b"null", b"session", b"Running", b"turn", b"1e999"), rows),
     )
 }

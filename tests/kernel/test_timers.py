@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_kit import Script, both, running, virtual
 
-from actors import ActorStopped, ActorSystem, Context, KernelEvent, open_system
+from actors import ActorStopped, ActorSystem, Context, KernelEvent, Paused, open_system
+from actors.timers import GRACE_S, LATE_S
+from actors.waiting import within
 
 
 class Clocked:
@@ -311,3 +313,101 @@ def test_any_history_of_set_and_cancel_fires_what_a_plain_dict_says(operations: 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert [serial for serial, _ in heard] == [serial for serial, _ in expected]
     assert [at for _, at in heard] == pytest.approx([at for _, at in expected])
+
+
+# ---------------------------------------------------------------------------------------------------- pauses
+@virtual
+async def test_after_a_pause_each_timer_has_what_it_had_left(autojump_clock: trio.testing.MockClock) -> None:
+    """The clock of timers stands still while nobody runs, and for a grace after that: they do not fire all at once."""
+    async with open_system() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context = context_of(system, "a")
+        for delay_s in (10, 11, 30):
+            context.set_timer(delay_s, delay_s, delay_s)
+        await trio.sleep(5)
+        autojump_clock.jump(100)
+        await trio.sleep(60)
+        resumed = 105 + GRACE_S
+        assert clocked.heard == [(10, resumed), (11, resumed + 1), (30, resumed + 20)]
+
+
+@virtual
+async def test_what_came_in_during_a_pause_is_heard_before_a_timer(autojump_clock: trio.testing.MockClock) -> None:
+    """A message that somebody sends as soon as he can run again voids the timer that was due meanwhile."""
+    async with open_system() as system:
+        clocked = Clocked()
+        ref = system.spawn(clocked, "a")
+        context = context_of(system, "a")
+        context.set_timer("late", 10, "late")
+        await trio.sleep(5)
+        autojump_clock.jump(100)
+        await trio.sleep(GRACE_S / 2)
+        ref.tell(lambda ctx: ctx.cancel_timer("late"))
+        await trio.sleep(60)
+        assert clocked.words() == []
+
+
+@virtual
+async def test_a_pause_is_told_of_once(autojump_clock: trio.testing.MockClock) -> None:
+    """With how late its end was noticed; a second one within the grace begins the grace anew."""
+    events: list[KernelEvent] = []
+    async with open_system() as system:
+        system.on_event = events.append
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context_of(system, "a").set_timer("k", 10, "k")
+        await trio.sleep(5)
+        autojump_clock.jump(100)
+        await trio.sleep(GRACE_S / 2)
+        assert events == [Paused(95)]
+        autojump_clock.jump(1000)
+        await trio.sleep(60)
+        assert [type(event) for event in events] == [Paused, Paused]
+        assert clocked.heard == [("k", 1105 + GRACE_S / 2 + GRACE_S)]
+
+
+@virtual
+async def test_a_limit_does_not_count_a_pause(autojump_clock: trio.testing.MockClock) -> None:
+    """A block that had 20 seconds when everything stopped has them when it goes on, from the next timer on."""
+    async with open_system() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context_of(system, "a").set_timer("k", 10, "k")
+        began = trio.current_time()
+        with system.timers.limit(20) as scope:
+            await trio.sleep(5)
+            autojump_clock.jump(100)
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+        assert trio.current_time() - began == pytest.approx(105 + GRACE_S + 10)
+
+
+@virtual
+async def test_what_is_a_little_late_is_no_pause(autojump_clock: trio.testing.MockClock) -> None:
+    """A busy machine holds timers up by fractions of a second: they fire at once, as they were due."""
+    async with open_system() as system:
+        clocked = Clocked()
+        system.spawn(clocked, "a")
+        context_of(system, "a").set_timer("k", 10, "k")
+        await trio.sleep(9.5)
+        autojump_clock.jump(0.5 + LATE_S * 0.9)
+        await trio.sleep(60)
+        assert clocked.heard == [("k", 10 + LATE_S * 0.9)]
+
+
+@virtual
+async def test_a_wait_that_nobody_could_hear_gets_a_grace(autojump_clock: trio.testing.MockClock) -> None:
+    """What has come by the time that everybody runs again is not too late; what has not come by then is."""
+    event = trio.Event()
+
+    async def jumped() -> None:
+        await trio.sleep(1)
+        autojump_clock.jump(100)
+        await trio.sleep(GRACE_S / 2)
+        event.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(jumped)
+        assert await within(5, event.wait)
+    assert not await within(5, trio.Event().wait)

@@ -1,0 +1,80 @@
+"""What a process has of everything that may leak, read off at one moment; and whether it stayed flat.
+
+A quantity is flat if the mean of the last fifth of its samples is at most 5 % above the mean of the first fifth.
+The garbage collector runs before each sample: what is counted is what somebody still holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import statistics
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+__all__ = ["FLAT", "JUDGED", "Sample", "drift", "take"]
+
+FLAT: Final = 0.05
+"""By how much a quantity may grow from the first fifth of the samples to the last one: the aim of this project."""
+PARTS: Final = 5
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+JUDGED: Final = ("rss_mb", "pss_mb", "descriptors", "tasks", "threads", "objects")
+"""What must be flat. Journal, transcripts and sessions so far are told and not judged."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment: seconds since the start, then how much there is of everything; sizes in 10^6 bytes."""
+
+    at_s: float
+    rss_mb: float
+    pss_mb: float
+    descriptors: int
+    tasks: int
+    threads: int
+    objects: int
+    journal_mb: float
+    started: int
+
+
+def take(at_s: float, state_dir: Path, started: int) -> Sample:
+    """Read everything off now; inside an event loop."""
+    gc.collect()
+    return Sample(
+        at_s=round(at_s, 3),
+        rss_mb=int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 1e6,
+        pss_mb=_pss_mb(),
+        descriptors=len(os.listdir("/proc/self/fd")),
+        tasks=_tasks(),
+        threads=threading.active_count(),
+        objects=len(gc.get_objects()),
+        journal_mb=sum(path.stat().st_size for path in _journal_files(state_dir)) / 1e6,
+        started=started,
+    )
+
+
+def drift(values: Sequence[float]) -> float:
+    """By what share the last fifth exceeds the first fifth."""
+    part = max(1, len(values) // PARTS)
+    first, last = statistics.fmean(values[:part]), statistics.fmean(values[-part:])
+    return (last - first) / first if first else float(last > 0)
+
+
+def _pss_mb() -> float:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")) / 1e6
+
+
+def _tasks() -> int:
+    if trio.lowlevel.in_trio_run():
+        return trio.lowlevel.current_statistics().tasks_living
+    return len(asyncio.all_tasks())
+
+
+def _journal_files(state_dir: Path) -> list[Path]:
+    return [path for path in (state_dir / "runtime").glob("journal.db*") if path.is_file()]

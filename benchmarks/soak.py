@@ -1,0 +1,223 @@
+"""Hours of work leave nothing behind: sessions come, work, are aborted, crash and go, and the process stays its size.
+
+``python -m benchmarks.soak --minutes 30`` runs a supervisor on a state directory, starts 20 sessions a second, and
+reads off every few seconds what may leak (:mod:`benchmarks.gauges`): then no session starts until none is left, so that
+whatever there is was left behind; the load is made up for afterwards. It writes the samples as JSON and draws them as
+SVG into ``benchmarks/results``; the exit status is 1 if something grew by more than 5 % after the warm-up, or the load
+was not kept up. The journal keeps what it is given: its size is told, not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import msgspec
+
+from benchmarks.curves import Curve, drawn
+from benchmarks.gauges import FLAT, JUDGED, Sample, drift, take
+from benchmarks.harness import BACKENDS, run
+from supervisor import AgentTurn, Session, Supervisor, ToolAborted, open_supervisor
+from supervisor.config import LimitsConfig, Settings
+
+__all__ = ["Load", "Soak", "main", "soak", "write"]
+
+RESULTS = Path(__file__).parent / "results"
+KEPT_UP = 0.95
+"""The share of the sessions asked for that must have been started."""
+BUSY_S = 0.2
+"""How long a turn or a tool call takes."""
+SETTINGS = Settings(
+    max_sessions=1_000, limits=LimitsConfig(backoff_base_ms=10, backoff_cap_ms=10, restarts_max=1, max_total_errors=3)
+)
+
+
+class Load(NamedTuple):
+    """How much, and for how long."""
+
+    minutes: float
+    warm_up_minutes: float
+    rate: float = 20.0
+    """Sessions started per second."""
+    every_s: float = 5.0
+    """Seconds between two samples."""
+
+
+class Soak(msgspec.Struct, kw_only=True):
+    """What was found. ``drifts``: by what share each judged quantity grew after the warm-up."""
+
+    backend: str
+    samples: list[Sample] = []
+    outcomes: dict[str, int] = {}
+    drifts: dict[str, float] = {}
+    kept_up: float = 0.0
+
+    @property
+    def flat(self) -> bool:
+        return self.kept_up >= KEPT_UP and all(one <= FLAT for one in self.drifts.values())
+
+
+# ------------------------------------------------------------------------------------------------------ the customers
+class Churn:
+    """Starts sessions at a steady rate, and has each of them do one of the things that sessions do."""
+
+    def __init__(self, sup: Supervisor, load: Load) -> None:
+        self._sup, self._load = sup, load
+        self._chance = random.Random(1)
+        self._hanging: dict[str, anyio.Event] = {}
+        self._open = anyio.Event()
+        self._open.set()
+        self._none = anyio.Event()
+        self.alive = self.started = 0
+        self.outcomes: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        began_s = anyio.current_time()
+        async with anyio.create_task_group() as group:
+            while (elapsed_s := anyio.current_time() - began_s) < self._load.minutes * 60:
+                await self._open.wait()
+                if self.started < elapsed_s * self._load.rate:
+                    kind = self._chance.choice(("work", "work", "delegate", "crash", "abort", "abort_call", "again"))
+                    group.start_soon(self._one, kind)
+                    self.started += 1
+                    self.alive += 1
+                await anyio.sleep(0.5 / self._load.rate)
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """A block in which no session lives. What was not started is made up for, at twice the rate."""
+        self._open, self._none = anyio.Event(), anyio.Event()
+        if self.alive:
+            await self._none.wait()
+        yield
+        self._open.set()
+
+    async def _one(self, kind: str) -> None:
+        session = await self._sup.start_session(kind.replace("_", "-"), agent=self._agent)
+        match kind:
+            case "abort" | "abort_call":
+                outcome = await self._aborted(session, kind)
+            case "again":
+                await session.run("work")
+                await session.send("and one thing more")
+                outcome = (await session.run("work")).outcome
+            case _:
+                outcome = (await session.run(kind)).outcome
+        await session.close()
+        self.outcomes[f"{kind}: {outcome}"] += 1
+        self.alive -= 1
+        if not self.alive:
+            self._none.set()
+
+    async def _aborted(self, session: Session, kind: str) -> str:
+        """What is aborted is at work on a call."""
+        results: list[str] = []
+        hangs = self._hanging[session.id] = anyio.Event()
+
+        async def asked() -> None:
+            results.append((await session.run("hang")).outcome)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(asked)
+            await hangs.wait()
+            if kind == "abort":
+                await session.abort(reason="the soak")
+            else:
+                await self._sup.abort(f"{session.id}:t1:c1", "tool", reason="the soak")
+        del self._hanging[session.id]
+        return results[0]
+
+    async def _agent(self, turn: AgentTurn) -> str:
+        """Does what its prompt says."""
+        turn.say("so it begins\n")
+        match turn.prompt:
+            case "crash":
+                raise RuntimeError("crashed as it was told to")
+            case "delegate":
+                return (await turn.delegate("child", "work")).text
+            case "hang":
+                with suppress(ToolAborted):
+                    await turn.call("hangs", self._hang, turn.session_id)
+            case _:
+                await turn.call("works", anyio.sleep, BUSY_S)
+        return "done"
+
+    async def _hang(self, session_id: str) -> None:
+        self._hanging[session_id].set()
+        await anyio.sleep_forever()
+
+
+# ------------------------------------------------------------------------------------------------------------ the run
+async def soak(backend: str, load: Load, state_dir: Path) -> Soak:
+    """Run the load; what was found."""
+    found = Soak(backend=backend)
+    async with open_supervisor(state_dir, settings=SETTINGS) as sup:
+        churn = Churn(sup, load)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_watch, found, load, churn, state_dir)
+            await churn.run()
+            group.cancel_scope.cancel()
+    found.outcomes = dict(sorted(churn.outcomes.items()))
+    found.kept_up = sum(churn.outcomes.values()) / (load.minutes * 60 * load.rate)
+    warm = [one for one in found.samples if one.at_s >= load.warm_up_minutes * 60]
+    found.drifts = {name: round(drift([getattr(one, name) for one in warm]), 4) for name in JUDGED if warm}
+    return found
+
+
+async def _watch(found: Soak, load: Load, churn: Churn, state_dir: Path) -> None:
+    began_s = anyio.current_time()
+    while True:
+        await anyio.sleep(load.every_s)
+        async with churn.pause():
+            found.samples.append(take(anyio.current_time() - began_s, state_dir, churn.started))
+        if sys.stderr.isatty():
+            print(f"\r{found.samples[-1]}", end="", file=sys.stderr)
+
+
+def write(found: Soak, load: Load, folder: Path) -> None:
+    """``soak-BACKEND.json`` and ``soak-BACKEND.svg`` in *folder*."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"soak-{found.backend}.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)))
+    names = (*JUDGED, "journal_mb")
+    curves = [Curve(name, [(one.at_s / 60, float(getattr(one, name))) for one in found.samples]) for name in names]
+    title = f"{load.rate:g} sessions a second for {load.minutes:g} minutes, {found.backend}"
+    (folder / f"soak-{found.backend}.svg").write_text(drawn(title, curves, warm_until=load.warm_up_minutes))
+
+
+def _told(found: Soak) -> None:
+    first, last = found.samples[0], found.samples[-1]
+    for name, share in found.drifts.items():
+        verdict = "flat" if share <= FLAT else "GROWS"
+        print(f"{name:<12} {getattr(last, name):>12,.1f}  {share:+8.2%} after the warm-up  {verdict}")
+    print(f"{'journal_mb':<12} {last.journal_mb:>12,.1f}  from {first.journal_mb:,.1f}  (not judged)")
+    print(f"kept up with {found.kept_up:.1%} of the load: {found.outcomes}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--warm-up-minutes", type=float, default=None, help="by default a sixth of the time")
+    parser.add_argument("--rate", type=float, default=20.0, help="sessions per second")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between samples")
+    parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    warm_up = given.minutes / 6 if given.warm_up_minutes is None else given.warm_up_minutes
+    load = Load(given.minutes, warm_up, given.rate, given.every)
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        found: Soak = run(soak, given.backend, load, Path(folder) / "sd", backend=given.backend)
+    write(found, load, given.out)
+    _told(found)
+    return 0 if found.flat else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

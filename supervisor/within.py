@@ -1,0 +1,21 @@
+"""The rule for paths that a plan or an agent names: they stay within their workspace, however they are written.
+
+A plan's agents work at or below the directory of the plan; the commands that an agent asks us to run, at or below the
+directory of its session. What counts is where a path leads: ``..`` and symbolic links are followed first. It keeps
+mistakes in, and what was talked into one; it is no sandbox, for a program that runs may go anywhere that its user may.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["outside"]
+
+
+def outside(field: str, path: str, workspace: str) -> str:
+    """Why *path* may not be used, naming the *field*; nothing, if it is at or below *workspace*. Both are absolute."""
+    within, found = os.path.realpath(workspace), os.path.realpath(path)
+    if found == within or found.startswith(within.rstrip("/") + "/"):
+        return ""
+    leads = "" if found == path else f" leads to {found!r}, which"
+    return f"{field}: {path!r}{leads} is not within {within!r}; leave it out, or name a directory at or below that"
