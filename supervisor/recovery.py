@@ -1,142 +1,418 @@
-"""Closes the books of a supervisor that died: what it left open in the journal is ended there, by the tables.
+"""Takes over what a dead supervisor left open: every live entity is had again, and goes on by its own table.
 
-Its processes are gone already: their wardens saw to that. Sessions stop with the reason, turns fail and are reaped,
-agents are dead, tasks that were in progress are orphaned and fail, those that had not begun are cancelled. Nothing is
-resumed, nothing is left looking alive, and every step is a record like any other: what ends with a session is caused
-by the record that stopped it.
+Its processes are gone already: their keeper and wardens saw to that. So agents are told dead before anything else can
+happen to them, turns that were under way fail with their supervisor, charged to nobody, and their sessions try again.
+An effect that is owed happens under its own id, once; one that cannot happen again, or of which nobody can tell whether
+it did, is settled, and the session's ``Resumed`` record names it. Times count from where they began. A session that
+nobody continues is stopped, and ends by the ladder like any other.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-import msgspec
+import anyio
 
-from actors.machine import Event
-from supervisor.entity import Entity, Lifecycle
-from supervisor.kinds import AGENT_KIND, SESSION_KIND, TASK_KIND, TURN_KIND
-from supervisor.ledger import Cause
-from supervisor.lifecycles.agent import Agent, AgentData
+from actors.machine import Effect, Event
+from supervisor.abort_state import AbortState
+from supervisor.effects import (
+    Answer,
+    BuildPrompt,
+    Bury,
+    CleanUp,
+    LogFatal,
+    OpenTurn,
+    PrepareWorktree,
+    StartTimer,
+    StorePrompt,
+    Tell,
+    Verify,
+)
+from supervisor.entity import Entity
+from supervisor.hands import Hands
+from supervisor.inheritance import RESUMED, Answered, Left, Past, entity_of, past_of
+from supervisor.ladder import Endings
+from supervisor.ledger import Cause, Owed
+from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentReaped,
-    Ended,
+    BackoffElapsed,
     FatalError,
+    OperatorStop,
+    SessionExited,
     TaskClaimed,
     TaskFailed,
     ToolCompleted,
 )
-from supervisor.lifecycles.session import Session, SessionData
-from supervisor.lifecycles.task import Cancelled, Closed, Orphaned, RecoveryFailed, Task, TaskData, Unclaimed
-from supervisor.lifecycles.turn import Turn, TurnData
+from supervisor.lifecycles.session import Session, backoff_ms
+from supervisor.lifecycles.task import (
+    Cancelled,
+    Closed,
+    Orphaned,
+    RecoveryFailed,
+    Task,
+    TaskEvent,
+    Unclaimed,
+)
+from supervisor.lifecycles.turn import Turn
 from supervisor.ports import EntityRow, Journal
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortReason, Exit, Kind, Rung, ToolOutcome, TransitionReason, Verdict
+from supervisor.vocabulary import (
+    AbortReason,
+    AbortScope,
+    Exit,
+    Kind,
+    Rung,
+    ToolOutcome,
+    TransitionReason,
+    Verdict,
+)
+from supervisor.work import AgentProfile, Work
 
-__all__ = ["close_books"]
+__all__ = ["WHY", "Recovered", "Recovery", "end_task", "loses_nothing"]
 
-WHY = "its supervisor ended without closing it"
-CAUSE = Cause(actor="recovery")
+WHY: Final = "its supervisor ended without closing it"
+CAUSE: Final = Cause(actor="recovery")
+LOSS: Final = Verdict(
+    exit=Exit.ERROR,
+    error=WHY,
+    transition_reason=TransitionReason.ORPHAN_RECOVERED,
+    abort_reason=AbortReason.UNKNOWN,
+)
+REPEATED: Final = (Answer, BuildPrompt, Bury, CleanUp, LogFatal, OpenTurn, PrepareWorktree, StorePrompt, Tell, Verify)
+"""Effects that may happen again: they are words, or have the same result each time."""
+BY_PROMPT: Final = frozenset({"command", "inprocess"})
+"""Adapters whose agents have each prompt for itself: between two of them there is no conversation."""
+WORKING: Final = frozenset({Session.RUNNING, Session.INTERRUPTING})
+SETTLED: Final = frozenset({Turn.COMPLETING, Turn.FAILED})
 
-
-class _Kind(NamedTuple):
-    lifecycle: Lifecycle
-    states: Any
-    data: Any
-
-
-KINDS = {
-    Kind.SESSION: _Kind(SESSION_KIND, Session, SessionData),
-    Kind.TURN: _Kind(TURN_KIND, Turn, TurnData),
-    Kind.AGENT: _Kind(AGENT_KIND, Agent, AgentData),
-    Kind.TASK: _Kind(TASK_KIND, Task, TaskData),
-}
-
-
-async def close_books(tree: Tree, journal: Journal) -> list[str]:
-    """End what an earlier supervisor left open; the ids of the sessions among it."""
-    rows = [row for row in await journal.entities(live_only=True) if row.kind in KINDS]
-    opened = [_revive(tree, row) for row in rows]
-    sessions = [one for one in opened if one.kind is Kind.SESSION]
-    # Sessions stop first, so that what their turns still report is absorbed and starts nothing.
-    stops = {one.id: await _stop(tree, journal, one) for one in sessions}
-    for one in opened:
-        if one.kind is Kind.TURN:
-            over = Turn(one.state) in (Turn.COMPLETING, Turn.FAILED)
-            cause = await _last_change(tree, journal, one) if over else stops.get(one.parent_id or "", CAUSE)
-            await _tell(tree, one, _end_turn(one), cause)
-    for one in opened:
-        if one.kind is Kind.AGENT:
-            await _tell(tree, one, _end_agent(), stops.get(one.parent_id or "", CAUSE))
-        elif one.kind is Kind.TASK:
-            await _tell(tree, one, _end_task(Task(one.state)), CAUSE)
-    for one in reversed(sessions):  # who was born below another ends before that one
-        await _tell(tree, one, [Ended(rung=Rung.ABANDON.value, took_s=0.0)], stops[one.id])
-    await tree.ledger.flush()
-    for one in opened:
-        tree.bury(one.id)
-    await journal.settle([effect_id for effect_id, _, _ in await journal.owed()])
-    return [one.id for one in sessions]
+Admit = Callable[[EntityRow, Past], Work]
+"""Makes the work of a session that is revived, and admits it to the tree."""
+GoesOn = Callable[[Entity, Past, Entity | None], bool]
+"""Whether a session goes on: its entity, its past, and the agent that it had (``None``: none was alive)."""
 
 
-def _revive(tree: Tree, row: EntityRow) -> Entity:
-    kind = KINDS[Kind(row.kind)]
-    data = msgspec.json.decode(row.data, type=kind.data)
-    entity = Entity(kind.lifecycle, row.id, row.parent_id, kind.states(row.state), data, tree.ledger)
-    entity.entity_seq = row.entity_seq
-    tree.adopt(entity)
-    return entity
+class Recovered(NamedTuple):
+    """What was taken over: the ids of the sessions that go on, and of those that were stopped; the tasks that wait to
+    be taken up; and how the last prompt of a session ended."""
+
+    resumed: tuple[str, ...]
+    stopped: tuple[str, ...]
+    tasks: tuple[str, ...]
+    answers: Mapping[str, Answered]
 
 
-async def _stop(tree: Tree, journal: Journal, session: Entity) -> Cause:
-    """What stopped a session: its supervisor's death, unless something else had before."""
-    if Session(session.state) is Session.STOPPED:
-        return await _last_change(tree, journal, session)
-    return await _tell(tree, session, [FatalError(message=WHY)], CAUSE)
+class Recovery:
+    """One take-over.
+
+    Args:
+        tree, journal, hands, endings: of the supervisor that takes over.
+        admit: makes the work of a session.
+        goes_on: which sessions go on.
+        stays: which tasks wait to be taken up.
+        ended: waits for a session's last record.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        journal: Journal,
+        hands: Hands,
+        endings: Endings,
+        *,
+        admit: Admit,
+        goes_on: GoesOn,
+        stays: Callable[[Entity], bool],
+        ended: Callable[[Work], Awaitable[None]],
+    ) -> None:
+        self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
+        self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
+        self._pasts: dict[str, Past] = {}
+        self._states: dict[str, Session] = {}
+        """The state in which each session was left."""
+        self._turns: list[tuple[Entity, Turn]] = []
+        self._agents: list[Entity] = []
+        self._tasks: list[Entity] = []
+        self._going: set[str] = set()
+        self._given_up: set[str] = set()
+        self._opening: set[str] = set()
+        """Turns that are about to be born."""
+        self._causes: dict[str, Cause] = {}
+        """What the rest of a session's recovery follows from: its ``Resumed`` record, or what has stopped it."""
+
+    async def run(self, rows: Sequence[EntityRow]) -> Recovered:
+        """Take over those *rows*: every live entity of the journal.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        for row in sorted(rows, key=lambda row: row.born_seq):
+            await self._revive(row)
+        works = [self._tree.works[session_id] for session_id in self._pasts]
+        owed = [Left.of(row) for row in await self._journal.owed()]
+        again = [one for one in owed if self._happens_again(one)]
+        self._opening = {one.effect.turn_id for one in again if isinstance(one.effect, OpenTurn)}
+        for one in owed:
+            if one not in again:
+                self._tree.ledger.settle(one.effect_id)
+        for work in works:
+            self._note(work, owed, again)
+        for turn, state in self._turns:
+            if state is Turn.IDLE:  # only who is claimed can fail
+                self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
+        await self._stop(works)
+        self._go_on(works, again)
+        for task in self._tasks:
+            if not self._stays(task):
+                await end_task(self._tree, task)
+        stopped = [work for work in works if work.told]
+        for work in stopped:
+            await self._ended(work)
+        await self._tree.ledger.flush()
+        await self._settle_the_dead()
+        left = {work.session_id: None for work in stopped}
+        return Recovered(
+            resumed=tuple(one for one in self._pasts if one not in left),
+            stopped=tuple(left),
+            tasks=tuple(task.id for task in self._tasks if task.id in self._tree.entities),
+            answers={one: past.answer for one, past in self._pasts.items() if past.answer is not None},
+        )
+
+    async def _settle_the_dead(self) -> None:
+        """Who has ended owes nothing."""
+        owed = [effect_id for effect_id, whose, _ in await self._journal.owed() if whose not in self._tree.entities]
+        if owed:
+            await self._journal.settle(owed)
+
+    # ------------------------------------------------------------------ who is there
+    async def _revive(self, row: EntityRow) -> None:
+        entity = entity_of(row, self._tree.ledger)
+        match entity.kind:
+            case Kind.SESSION:
+                past = self._pasts[row.id] = await past_of(self._journal, row.id)
+                self._states[row.id] = Session(entity.state)
+                work = self._admit(row, past)
+                self._tree.revive(entity, home=work.root_id, contained=work.root_id != work.session_id)
+                return
+            case Kind.TURN:
+                self._turns.append((entity, Turn(entity.state)))
+            case Kind.AGENT:
+                self._agents.append(entity)
+            case Kind.TASK:
+                self._tasks.append(entity)
+        self._tree.revive(entity)
+
+    def _had(self, session_id: str) -> Entity | None:
+        """The agent that it had: there is one at a time."""
+        return next((one for one in self._agents if one.parent_id == session_id), None)
+
+    # ------------------------------------------------------------------ what is owed
+    def _happens_again(self, one: Left) -> bool:
+        entity = self._tree.entities.get(one.entity_id)
+        if isinstance(one.effect, Tell):
+            return one.effect.to in self._tree.entities
+        if entity is None or not isinstance(one.effect, REPEATED):
+            return False
+        if isinstance(one.effect, OpenTurn | PrepareWorktree | BuildPrompt) and not self._goes_on(entity.id):
+            return False
+        return not (isinstance(one.effect, OpenTurn) and one.effect.turn_id in self._tree.entities)
+
+    def _goes_on(self, session_id: str) -> bool:
+        """Decided once."""
+        if session_id not in self._causes:
+            past, entity = self._pasts[session_id], self._tree.entity(session_id)
+            stopped = self._states[session_id] is Session.STOPPED
+            if not stopped and not past.lost and self._decides(entity, past, self._had(session_id)):
+                self._going.add(session_id)
+            self._causes[session_id] = Cause(past.entered_seq, None, CAUSE.actor) if stopped else CAUSE
+        return session_id in self._going
+
+    def _perform(self, entity_id: str, effect: Effect, seq: int, effect_id: str | None = None) -> None:
+        entity = self._tree.entities.get(entity_id)  # who was told to end may have done so already
+        if entity is not None:
+            self._hands.perform(Owed(entity_id, effect_id, effect, seq, entity.epoch))
+            return
+        cause = Cause(seq, effect_id, entity_id)
+        heard = isinstance(effect, Tell) and self._tree.tell(effect.to, effect.event, cause=cause)
+        if not heard:
+            self._tree.ledger.settle(effect_id)
+
+    # ------------------------------------------------------------------ what is said of it
+    def _note(self, work: Work, owed: Sequence[Left], again: Sequence[Left]) -> None:
+        """One record for each session that goes on: how, what happens again, and what may have happened or not."""
+        session_id, past = work.session_id, self._pasts[work.session_id]
+        if not self._goes_on(session_id):
+            return
+        agent = self._had(session_id)
+        work.resume_id = past.resume_id if agent is None else agent.data.resume_id
+        work.interrupted = past.interrupted or self._states[session_id] in WORKING
+        mine = [one for one in owed if one.entity_id.partition(":")[0] == session_id]
+        told = {
+            "state": self._states[session_id].value,
+            "resume_id": work.resume_id,
+            "interrupted": work.interrupted,
+            "again": [_named(one) for one in mine if one in again],
+            "unknown": [_named(one) for one in mine if one not in again and not isinstance(one.effect, StartTimer)],
+        }
+        record = self._tree.entity(session_id).note(RESUMED, CAUSE, told, reason="its supervisor ended; it goes on")
+        self._causes[session_id] = Cause(record.seq, None, CAUSE.actor)
+
+    def _tell(self, entity_id: str, event: Event) -> None:
+        entity = self._tree.entities.get(entity_id)
+        if entity is not None:
+            above = entity.id if entity.kind is Kind.SESSION else entity.parent_id or ""
+            self._tree.tell(entity_id, event, cause=self._causes.get(above, CAUSE))
+
+    # ------------------------------------------------------------------ ends
+    async def _stop(self, works: Sequence[Work]) -> None:
+        """Whoever was ending goes on with that; whoever nobody continues is stopped. Parents first; all have heard it
+        when this returns, and so have those who end with them."""
+        for work in works:
+            if self._states[work.session_id] is Session.STOPPED:
+                self._end(work)
+        for work in works:
+            self._finish_abort(work)
+        for work in works:
+            if not (work.told or self._goes_on(work.session_id)):
+                work.hurried = True  # its processes were killed with its supervisor
+                record = await self._tree.post(work.session_id, FatalError(message=WHY), cause=CAUSE)
+                self._causes[work.session_id] = Cause(record.seq, None, CAUSE.actor)
+                self._given_up.add(work.session_id)
+        for work in [one for one in works if one.told]:
+            await work.heard.wait()
+            if self._states[work.session_id] is not Session.STOPPED and work.session_id not in self._given_up:
+                self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
+
+    def _end(self, work: Work) -> None:
+        """An end that was under way goes on, as old as it is."""
+        data, past = self._tree.entity(work.session_id).data, self._pasts[work.session_id]
+        elapsed_s = max(0.0, self._tree.ledger.clock.now() - past.entered_s)
+        deadline = anyio.current_time() - elapsed_s + work.policy.ladder.total_s
+        work.asked = AbortState(abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline)
+        work.hurried = True
+        cause = self._causes[work.session_id]
+        self._endings.begin(work, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
+
+    def _finish_abort(self, work: Work) -> None:
+        """An abort is on record that had not reached all of its targets."""
+        record = self._pasts[work.session_id].abort
+        if record is None or self._states[work.session_id] is Session.STOPPED:
+            return
+        siblings = record.metadata.get("scope") == AbortScope.SIBLING
+        for one in self._beside(work, record.seq) if siblings else [work]:
+            stop = OperatorStop(
+                reason=record.reason,
+                abort_id=record.abort_id,
+                abort_reason=AbortReason.USER_INTERRUPT,
+                transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
+            )
+            one.hurried = True
+            self._tree.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+
+    def _beside(self, work: Work, seq: int) -> list[Work]:
+        """Its siblings that were there when that record was made."""
+        siblings = list(work.parent.children.values()) if work.parent is not None else []
+        return [one for one in siblings if one is not work and self._tree.entity(one.session_id).born_seq < seq]
+
+    # ------------------------------------------------------------------ sessions that go on
+    def _go_on(self, works: Sequence[Work], again: Sequence[Left]) -> None:
+        """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
+        for agent in self._agents:
+            self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
+        for one in again:
+            self._perform(one.entity_id, one.effect, one.seq, one.effect_id)
+        begun = {(one.entity_id, type(one.effect)) for one in again}
+        for work in works:
+            self._step(work, begun)
+        for turn, state in self._turns:
+            self._see_to(turn, state, begun)
+
+    def _step(self, work: Work, begun: set[tuple[str, type]]) -> None:
+        """The step that was under way is begun again, unless it was owed and has been."""
+        session_id = work.session_id
+        if work.told or not self._goes_on(session_id):
+            return
+        data = self._tree.entity(session_id).data
+        match self._states[session_id]:
+            case Session.INITIALIZING | Session.SESSION_COMPLETE if self._waits_for_worktree(data.turn_id):
+                self._begin(session_id, PrepareWorktree(), begun)
+            case Session.BUILDING_PROMPT:
+                self._begin(session_id, BuildPrompt(), begun)
+            case Session.SPAWNING:
+                self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
+            case Session.COOLING_DOWN:
+                self._wait_on(session_id, backoff_ms(data.consecutive_errors, data.limits) / 1000)
+
+    def _waits_for_worktree(self, turn_id: str) -> bool:
+        """Its turn is there, or about to be, and has no agent yet."""
+        turn = next((state for one, state in self._turns if one.id == turn_id), None)
+        return turn_id in self._opening or turn in (Turn.IDLE, Turn.CLAIMING)
+
+    def _begin(self, entity_id: str, effect: Effect, begun: set[tuple[str, type]]) -> None:
+        if (entity_id, type(effect)) not in begun:
+            seq = self._causes.get(entity_id.partition(":")[0], CAUSE).seq
+            self._perform(entity_id, effect, seq or 0)
+
+    def _wait_on(self, session_id: str, delay_s: float) -> None:
+        """Its backoff goes on where it was; while nobody was there it went on, too."""
+        past = self._pasts[session_id]
+        left_s = past.entered_s + delay_s - self._tree.ledger.clock.now()
+        timer = StartTimer(name="backoff", delay_s=max(0.0, left_s), event=BackoffElapsed())
+        self._perform(session_id, timer, past.entered_seq)
+
+    # ------------------------------------------------------------------ turns
+    def _see_to(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:
+        """A turn without its agent fails, if it had begun; one that is over is verified, or cleaned up after."""
+        work = self._tree.works.get(turn.parent_id or "")
+        if turn.id not in self._tree.entities:
+            return
+        if work is None:
+            self._end_alone(turn, state)
+        elif state in SETTLED:
+            self._begin(turn.id, CleanUp(), begun)
+        elif state is Turn.VERIFYING:
+            self._begin(turn.id, Verify(), begun)
+        elif not self._waits(work, turn):
+            self._tell(turn.id, TaskFailed(verdict=LOSS))
+
+    def _waits(self, work: Work, turn: Entity) -> bool:
+        """It has no agent yet, and its session goes on towards one, or tells it by itself that this has failed."""
+        data = self._tree.entity(work.session_id).data
+        if data.turn_id != turn.id or data.current is None:
+            return False
+        state = self._states[work.session_id]
+        return work.session_id in self._given_up or (state not in WORKING and state is not Session.STOPPED)
+
+    def _request_of(self, session_id: str) -> str:
+        session = self._tree.entities.get(session_id)
+        return session.data.current.id if session is not None and session.data.current is not None else ""
+
+    def _end_alone(self, turn: Entity, state: Turn) -> None:
+        """Its session was given up before it had ended: nobody else sees to it."""
+        if state not in SETTLED:
+            self._tell(turn.id, TaskFailed(verdict=LOSS))
+        for call in turn.data.open:
+            unknown = ToolCompleted(call_id=call.call_id, outcome=ToolOutcome.UNKNOWN, reason=WHY, over=True)
+            self._tell(turn.id, unknown)
+        self._tell(turn.id, AgentReaped(degraded=True, note=WHY))
 
 
-async def _tell(tree: Tree, entity: Entity, events: list[Event], cause: Cause) -> Cause:
-    """One event after the other, each caused by the one before; the last one, as a cause."""
-    for event in events:
-        record = await tree.post(entity.id, event, cause=cause)
-        if record.outcome != "stale":
-            cause = Cause(record.seq, None, CAUSE.actor)
-    return cause
+async def end_task(tree: Tree, task: Entity) -> None:
+    """End a task that nobody takes up.
+
+    Raises:
+        JournalError: the journal failed meanwhile.
+    """
+    cause = CAUSE
+    for event in _end_of_task(Task(task.state)):
+        cause = Cause((await tree.post(task.id, event, cause=cause)).seq, None, CAUSE.actor)
+    tree.bury(task.id)
 
 
-async def _last_change(tree: Tree, journal: Journal, entity: Entity) -> Cause:
-    """The record of the last change of its state, as a cause; it may be one that was only made just now."""
-    await tree.ledger.flush()
-    found, after = None, 0
-    while page := await journal.events(entity_id=entity.id, after_seq=after):
-        after = page[-1].seq
-        changes = [one.seq for one in page if one.outcome == "born" or one.from_status not in ("", one.to_status)]
-        found = changes[-1] if changes else found
-    return CAUSE if found is None else Cause(found, None, CAUSE.actor)
-
-
-def _end_turn(turn: Entity) -> list[Event]:
-    """A turn that has failed already, perhaps just now with its session, may not have given its calls their result."""
-    failed = TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=WHY, abort_reason=AbortReason.UNKNOWN))
-    reaped = AgentReaped(degraded=True, note=WHY)
-    match Turn(turn.state):
-        case Turn.IDLE:
-            return [TaskClaimed(), failed, reaped]
-        case Turn.COMPLETING | Turn.FAILED:
-            return [*(_end_call(call.call_id) for call in turn.data.open), reaped]
-        case _:
-            return [failed, reaped]
-
-
-def _end_call(call_id: str) -> ToolCompleted:
-    return ToolCompleted(call_id=call_id, outcome=ToolOutcome.UNKNOWN, reason=WHY, over=True)
-
-
-def _end_agent() -> list[Event]:
-    return [AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN)]
-
-
-def _end_task(state: Task) -> list[Event]:
+def _end_of_task(state: Task) -> list[TaskEvent]:
+    """How a task ends that nobody takes up; one that failed rests."""
     match state:
         case Task.OPEN:
             return [Cancelled(reason=WHY)]
@@ -148,6 +424,19 @@ def _end_task(state: Task) -> list[Event]:
         case Task.ORPHANED:  # an earlier recovery was cut short
             return [RecoveryFailed(reason=WHY)]
         case Task.DONE:  # verified; only the word on it was lost
-            return [Closed(reason="nothing to merge: the session worked in place")]
+            return [Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch")]
         case _:
             return []
+
+
+def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None) -> bool:
+    """True if a session can go on as if nothing had been: its agent's conversation can be loaded, or there is none."""
+    if agent is None or agent.state is Agent.STARTING:
+        return True
+    if agent.data.resume_id is not None and profile.adapter == agent.data.adapter:
+        return True
+    return profile.adapter in BY_PROMPT and session.state not in WORKING
+
+
+def _named(one: Left) -> str:
+    return f"{one.effect_id} {type(one.effect).__name__}"

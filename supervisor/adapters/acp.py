@@ -66,7 +66,9 @@ class AcpCodec:
         self._replies: dict[int, tuple[_OnResult, _OnError]] = {}
         self._requests = 0
         self._session: str | None = None
-        self._closable = False
+        self._loading: str | None = None
+        """The conversation that is being loaded: what the agent tells of it meanwhile has been heard before."""
+        self._loads = self._closable = False
         self._info = ""
         self._prompted = False
         self._cancelling = False
@@ -86,9 +88,10 @@ class AcpCodec:
     def argv(self, command: Sequence[str], prompt: str) -> tuple[str, ...]:
         return tuple(command)
 
-    def start(self, cwd: str) -> list[Out]:
+    def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
         hello = {"protocolVersion": wire.PROTOCOL_VERSION, "clientCapabilities": _CAPABILITIES, "clientInfo": _CLIENT}
-        return [self._ask("initialize", hello, lambda result: self._initialized(result, cwd), self._not_ready)]
+        on_result: _OnResult = lambda result: self._initialized(result, cwd, resume_id)  # noqa: E731
+        return [self._ask("initialize", hello, on_result, self._not_ready)]
 
     def prompt(self, text: str) -> list[Out]:
         if self._over:
@@ -203,18 +206,41 @@ class AcpCodec:
                 return [wire.error(rpc_id, wire.METHOD_NOT_FOUND, f"method not found: {method}")]
 
     # ------------------------------------------------------------------------------------------ opening
-    def _initialized(self, result: Raw, cwd: str) -> list[Out]:
+    def _initialized(self, result: Raw, cwd: str, resume_id: str | None) -> list[Out]:
         agent = wire.read(result, wire.Initialized, "the answer to initialize")
         if agent.protocol_version != wire.PROTOCOL_VERSION:
             theirs, ours = agent.protocol_version, wire.PROTOCOL_VERSION
             what = f"the agent speaks ACP version {theirs}; this supervisor speaks version {ours}"
             return self._end(f"{what}: install a version of the agent that speaks ACP {ours}")
-        self._closable, self._info = agent.closable, agent.info
-        return [self._ask("session/new", {"cwd": cwd, "mcpServers": []}, self._opened, self._not_ready)]
+        self._loads, self._closable, self._info = agent.loads, agent.closable, agent.info
+        if resume_id is None:
+            return [self._new(cwd)]
+        if not self._loads:
+            return [*_not_loaded("the agent cannot load conversations any more"), self._new(cwd)]
+        self._loading = resume_id
+        params = {"sessionId": resume_id, "cwd": cwd, "mcpServers": []}
+        return [self._ask("session/load", params, self._loaded, lambda error: self._load_failed(error, cwd))]
+
+    def _new(self, cwd: str) -> Send:
+        return self._ask("session/new", {"cwd": cwd, "mcpServers": []}, self._opened, self._not_ready)
 
     def _opened(self, result: Raw) -> list[Out]:
-        self._session = wire.read(result, wire.SessionOpened, "the answer to session/new").session_id
-        return [Ready(self._session, self._info)]
+        return self._begin(wire.read(result, wire.SessionOpened, "the answer to session/new").session_id)
+
+    def _begin(self, session: str) -> list[Out]:
+        self._session, self._loading = session, None
+        return [Ready(session if self._loads else None, self._info)]
+
+    def _loaded(self, result: Raw) -> list[Out]:
+        assert self._loading is not None, "nothing else asks for it"
+        return self._begin(self._loading)
+
+    def _load_failed(self, error: RpcError, cwd: str) -> list[Out]:
+        """The conversation is lost: the work goes on in a new one."""
+        if error.code == wire.AUTHENTICATION_NEEDED:
+            return self._not_ready(error)
+        self._calls.forget()
+        return [*_not_loaded(f"{error.text} (code {error.code})"), self._new(cwd)]
 
     def _not_ready(self, error: RpcError) -> list[Out]:
         if error.code == wire.AUTHENTICATION_NEEDED:
@@ -242,7 +268,7 @@ class AcpCodec:
     # ------------------------------------------------------------------------------------------ session/update
     def _update(self, params: Raw) -> list[Out]:
         update = wire.read(params, wire.SessionUpdate, "session/update")
-        if self._session not in (None, update.session_id):
+        if self._session not in (None, update.session_id) or update.session_id == self._loading:
             return []
         name = wire.read(update.update, wire.UpdateName, "session/update").session_update
         match name:
@@ -305,6 +331,10 @@ class AcpCodec:
     def _end(self, why: str) -> list[Out]:
         self._over = True
         return [Malformed(why)]
+
+
+def _not_loaded(why: str) -> list[Out]:
+    return [Text("log", f"the conversation could not be loaded, a new one is begun: {why}\n")]
 
 
 def _permission_answer(rpc_id: RpcId, option_id: str | None) -> Send:

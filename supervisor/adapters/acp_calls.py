@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from supervisor.ports import ToolClosed, ToolOpened
 
-__all__ = ["ToolCalls"]
+__all__ = ["CLOSED_MAX", "ToolCalls"]
+
+CLOSED_MAX = 20_000
+"""Calls that are over and known by their ids: a late word about one of them opens none. Twice what a turn may have."""
 
 
 class ToolCalls:
@@ -15,7 +18,7 @@ class ToolCalls:
 
     def __init__(self) -> None:
         self._served: dict[str, bool] = {}
-        self._closed: set[str] = set()
+        self._closed: dict[str, None] = {}
 
     def opened(self, call_id: str, title: str, kind: str) -> list[ToolOpened]:
         """The agent speaks of *call_id*; only the first word about it opens it."""
@@ -28,7 +31,7 @@ class ToolCalls:
         """*call_id* is over; only the first word counts."""
         if self._served.pop(call_id, None) is None:
             return []
-        self._closed.add(call_id)
+        self._close(call_id)
         return [ToolClosed(call_id, outcome)]
 
     def close_all(self, outcome: str) -> list[ToolClosed]:
@@ -37,8 +40,14 @@ class ToolCalls:
 
     def forget(self) -> None:
         """A new turn begins: a call that the last one left open cannot come back in it."""
-        self._closed.update(self._served)
+        for call_id in self._served:
+            self._close(call_id)
         self._served.clear()
+
+    def _close(self, call_id: str) -> None:
+        self._closed[call_id] = None
+        if len(self._closed) > CLOSED_MAX:
+            del self._closed[next(iter(self._closed))]
 
     def is_open(self, call_id: str | None) -> bool:
         return call_id in self._served

@@ -61,8 +61,8 @@ CANCELLED: Final = -32800
 """JSON-RPC codes, the last two as ACP assigns them."""
 
 _INT64 = Meta(ge=-(2**63), le=2**63 - 1)
-RpcId: TypeAlias = Annotated[int, _INT64] | str | None
-"""What names a request. Larger integers are refused: they could not be written back."""
+RpcId: TypeAlias = Annotated[int, _INT64] | Annotated[str, Meta(max_length=256)] | None
+"""What names a request. Larger integers are refused: they could not be written back; longer words need not be kept."""
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
@@ -120,6 +120,7 @@ class SessionCapabilities(Wire):
 
 
 class AgentCapabilities(Wire):
+    load_session: bool | None = None
     session_capabilities: SessionCapabilities | None = None
 
 
@@ -133,6 +134,11 @@ class Initialized(Wire):
         """True if the agent offers ``session/close``."""
         agent = self.agent_capabilities or AgentCapabilities()
         return agent.session_capabilities is not None and agent.session_capabilities.close is not None
+
+    @property
+    def loads(self) -> bool:
+        """True if the agent offers ``session/load``."""
+        return bool(self.agent_capabilities is not None and self.agent_capabilities.load_session)
 
     @property
     def info(self) -> str:

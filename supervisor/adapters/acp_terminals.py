@@ -14,6 +14,7 @@ import supervisor.adapters.acp_messages as wire
 from supervisor.adapters.acp_calls import ToolCalls
 from supervisor.adapters.acp_messages import RpcId
 from supervisor.adapters.exit_status import signal_name
+from supervisor.bounds import TERMINALS_MAX
 from supervisor.ports import Out, TerminalKilled, TerminalOpened
 
 __all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "Terminal", "Terminals"]
@@ -23,6 +24,9 @@ OUTPUT_BYTES: Final = 1024 * 1024
 
 OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
 """How much an agent may have us keep, whatever limit it sets."""
+
+WAITING_MAX: Final = 64
+"""Requests that may wait for the end of one command."""
 
 
 class Terminals:
@@ -34,6 +38,9 @@ class Terminals:
 
     def create(self, rpc_id: RpcId, terminal_id: str, asked: wire.TerminalCreate) -> list[Out]:
         """A command for the call it names or evidently serves, else for a call of its own that ends with it."""
+        if len(self._known) >= TERMINALS_MAX:
+            why = f"terminal/create: there are {len(self._known)} terminals, the most there may be; release some first"
+            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
         argv = (asked.command, *(asked.args or ()))
         outs: list[Out] = []
         call_id = self._calls.serve(asked.tool_call_id)
@@ -80,6 +87,9 @@ class Terminals:
     def _wait(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
         if not terminal.running:
             return [wire.result(rpc_id, terminal.exit_status())]
+        if len(terminal.waiting) >= WAITING_MAX:
+            why = f"terminal/wait_for_exit: {WAITING_MAX} requests wait for {terminal_id!r} already, the most"
+            return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
         terminal.waiting.append(rpc_id)
         return []
 

@@ -36,7 +36,7 @@ class CommandCodec:
         self._prompt_in_argv = any(PROMPT in word for word in command)
         return tuple(word.replace(PROMPT, prompt) for word in command)
 
-    def start(self, cwd: str) -> list[Out]:
+    def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
         return [Ready()]
 
     def prompt(self, text: str) -> list[Out]:

@@ -128,10 +128,10 @@ class FunctionLink(LinkBase):
         try:
             launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
             await self._post(self.work.session_id, launched)
-            self._report_ready(None, "in-process")
+            self._report_ready("in-process")
             await self._stop.wait()
             # A function may clean up after its cancellation, but one that swallows it is abandoned.
-            with anyio.move_on_after(self.work.policy.ladder.cancel_s):
+            with self.tree.system.timers.limit(self.work.policy.ladder.cancel_s):
                 await self.free()
             exited = AgentExited(status=0, ended_by="exit")
         finally:
@@ -239,7 +239,7 @@ class FunctionLink(LinkBase):
         await call.settled.wait()
         if call.done.is_set():
             return
-        with anyio.move_on_after(self.work.policy.ladder.cancel_s):
+        with self.tree.system.timers.limit(self.work.policy.ladder.cancel_s):
             await call.done.wait()
 
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:

@@ -3,6 +3,9 @@
 A line of the prompt that starts with ``@`` is a step, any other line is prose. What it does to its client is real:
 tool calls, client terminals, sub-agents, permissions, and every way to misbehave that ``STEPS`` names. It is for
 demonstrations and tests. It runs alone and isolated, so it imports nothing but the standard library.
+
+With ``SCRIPTED_MEMORY`` in its environment (a directory) it keeps its conversations there, and loads them again: a
+prompt that it had been interrupted at goes on after the last step that it had done.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import json
 import os
 import signal
 import subprocess
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -102,12 +106,51 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0].strip() or "(no output)"
 
 
+# ---------------------------------------------------------------------------------------------------- the memory
+class Memory:
+    """One conversation in a file: a line of JSON for each prompt, step that was done, word that was said, and end.
+
+    With no file it is forgotten with its process.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.lines: list[dict[str, Any]] = []
+        if path is not None and path.exists():
+            whole = path.read_text().rpartition("\n")[0]  # a kill may have cut the last line
+            self.lines = [json.loads(line) for line in whole.splitlines()]
+
+    def keep(self, **what: Any) -> None:
+        self.lines.append(what)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(what) + "\n")
+
+    @property
+    def prompts(self) -> int:
+        return sum("prompt" in line for line in self.lines)
+
+    def done(self, steps: list[Step]) -> int:
+        """How many groups of these steps were done when the last prompt, if it was this one, was interrupted."""
+        begun = [at for at, line in enumerate(self.lines) if "prompt" in line]
+        last = self.lines[begun[-1] :] if begun else []
+        if not last or any("over" in line for line in last) or last[0]["prompt"] != _texts(steps):
+            return 0
+        return sum("done" in line for line in last) + int(last[0]["from"])
+
+
+def _texts(steps: list[Step]) -> list[str]:
+    return [f"{step.word} {step.rest} {step.block}" for step in steps]
+
+
 # ---------------------------------------------------------------------------------------------------- the wire
 class Agent:
     """The agent's side of one connection: requests in both directions, and at most one turn per session."""
 
     def __init__(self) -> None:
         self.directories: dict[str, str] = {}
+        self.memories: dict[str, Memory] = {}
+        self._folder = os.environ.get("SCRIPTED_MEMORY")
         self.turns: dict[str, asyncio.Task[str]] = {}
         self.deaf = False
         self.ended = asyncio.Event()
@@ -181,9 +224,11 @@ class Agent:
             case "initialize":
                 self.send({"id": rpc_id, "result": self._hello()})
             case "session/new":
-                session = self.name("session")
-                self.directories[session] = params["cwd"]
+                session = self.name("session" if self._folder is None else f"session-{uuid.uuid4().hex}")
+                self._open(session, params["cwd"])
                 self.send({"id": rpc_id, "result": {"sessionId": session}})
+            case "session/load":
+                self._load(rpc_id, params["sessionId"], params["cwd"])
             case "session/prompt":
                 self._prompt(rpc_id, params["sessionId"], params["prompt"])
             case "session/close":
@@ -192,8 +237,24 @@ class Agent:
             case _:
                 self.send({"id": rpc_id, "error": {"code": -32601, "message": f"method not found: {method}"}})
 
+    def _open(self, session: str, cwd: str) -> None:
+        self.directories[session] = cwd
+        self.memories[session] = Memory(None if self._folder is None else Path(self._folder, session))
+
+    def _load(self, rpc_id: Any, session: str, cwd: str) -> None:
+        """Tell again what was said in a conversation, as the protocol wants it, and go on in it."""
+        if self._folder is None or not Path(self._folder, session).is_file() or "/" in session:
+            self.send({"id": rpc_id, "error": {"code": -32602, "message": f"session/load: no session {session!r}"}})
+            return
+        self._open(session, cwd)
+        for line in self.memories[session].lines:
+            if "said" in line:
+                chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": line["said"]}}
+                self.send({"method": "session/update", "params": {"sessionId": session, "update": chunk}})
+        self.send({"id": rpc_id, "result": None})
+
     def _hello(self) -> dict[str, Any]:
-        capabilities = {"loadSession": False, "sessionCapabilities": {"close": {}}}
+        capabilities = {"loadSession": self._folder is not None, "sessionCapabilities": {"close": {}}}
         info = {"name": "scripted", "version": "1"}
         return {"protocolVersion": 1, "agentCapabilities": capabilities, "agentInfo": info, "authMethods": []}
 
@@ -231,6 +292,7 @@ class Turn:
         self.agent = agent
         self.session = session
         self.cwd = cwd
+        self.memory = agent.memories[session]
 
     async def play(self, text: str) -> str:
         """Do the steps of *text* in order; the stop reason."""
@@ -238,12 +300,24 @@ class Turn:
         steps = parse(urgent[1] if urgent else text)
         if not steps:
             self.say(f"understood: {urgent[0]}" if urgent else "nothing to do")
+        done = self.memory.done(steps)
+        self.memory.keep(**{"prompt": _texts(steps), "from": done})
+        if done:
+            self.say(f"going on after {done} of {len(list(_groups(steps)))}")
         try:
-            for group in _groups(steps):
+            for group in list(_groups(steps))[done:]:
                 await _all(self._step(step) for step in group)
+                self.memory.keep(done=group[0].line)
         except Stop as stop:
-            return str(stop)
-        return "end_turn"
+            return self._over(str(stop))
+        except BadScript:
+            self._over("failed")
+            raise
+        return self._over("end_turn")
+
+    def _over(self, stop: str) -> str:
+        self.memory.keep(over=stop)
+        return stop
 
     async def _step(self, step: Step) -> None:
         try:
@@ -257,6 +331,7 @@ class Turn:
         self.agent.send({"method": "session/update", "params": {"sessionId": self.session, "update": update}})
 
     def say(self, text: str) -> None:
+        self.memory.keep(said=text + "\n")
         self.update("agent_message_chunk", content={"type": "text", "text": text + "\n"})
 
     def tool(self, title: str, kind: str) -> str:
@@ -496,6 +571,10 @@ async def _compact(turn: Turn, step: Step) -> None:
         turn.update("compaction_update", compactionId=compaction, status=status)
 
 
+async def _recall(turn: Turn, step: Step) -> None:
+    turn.say(f"prompts so far: {turn.memory.prompts}")
+
+
 async def _usage(turn: Turn, step: Step) -> None:
     turn.update("usage_update", used=int(step.rest), size=_CONTEXT_TOKENS)
 
@@ -523,6 +602,7 @@ STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
     "halfline": _halfline,
     "wait": _wait,
     "compact": _compact,
+    "recall": _recall,
     "usage": _usage,
 }
 """What each word does. The script language is this table."""

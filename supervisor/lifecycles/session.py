@@ -180,6 +180,11 @@ def threshold_reached(data: SessionData, event: SessionExited) -> bool:
     )
 
 
+def supervisor_lost(data: SessionData, event: SessionExited) -> bool:
+    """It ended with its supervisor: that is nobody's failure."""
+    return event.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
+
+
 def clean_and_threshold_reached(data: SessionData, event: SessionExited) -> bool:
     return exited_clean(data, event) and threshold_reached(data, event)
 
@@ -210,8 +215,8 @@ def _change(data: SessionData, **changes: Any) -> SessionData:
 
 
 def backoff_ms(consecutive_errors: int, limits: SessionLimits) -> int:
-    """``min(2000 * 2^(n-1), 60000)`` for n consecutive errors (seed 003)."""
-    exponent = min(consecutive_errors - 1, 32)
+    """``min(2000 * 2^(n-1), 60000)`` for n consecutive errors (seed 003); without one, as for the first."""
+    exponent = min(max(consecutive_errors - 1, 0), 32)
     return int(min(limits.backoff_base_ms * 2**exponent, limits.backoff_cap_ms))
 
 
@@ -368,6 +373,10 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
     return changed, ()
 
 
+def note_loss(data: SessionData, event: SessionExited) -> Answered:
+    return _change(data, last_error=event.verdict.error), ()
+
+
 def back_off(data: SessionData, event: SessionExited) -> Answered:
     delay_s = backoff_ms(data.consecutive_errors, data.limits) / 1000
     return data, (StartTimer(name="backoff", delay_s=delay_s, event=BackoffElapsed()),)
@@ -487,6 +496,7 @@ PROMPTS = "the seed does not say where prompts come from: they are queued, one r
 KEPT = "the seed interrupts only in Running; elsewhere a message is kept for the next prompt"
 POINT = "the seed interrupts at once; a sender may ask for the tool boundary, or for the end of the turn"
 BEFORE_READY = "a clean exit before it was ready is an error"
+LOST = "what ended with its supervisor is tried again, and charged to nobody"
 JOINED = "Stopped is committed at once; what was below it is joined afterwards"
 
 SESSION: Machine[Session, SessionData] = Machine(
@@ -505,6 +515,14 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[reset_errors_when_stable, turn_ready, raise_latched],
         ),
         rule(SessionStarted, S.SPAWNING, S.RUNNING, do=[reset_errors_when_stable, turn_ready, send_prompt]),
+        rule(
+            SessionExited,
+            S.SPAWNING,
+            S.COOLING_DOWN,
+            when=supervisor_lost,
+            do=[conclude, note_loss, back_off, fail_launched_turn],
+            extension=LOST,
+        ),
         rule(
             SessionExited,
             S.SPAWNING,
@@ -529,6 +547,14 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[conclude, count_failure, log_fatal, fail_launched_turn, end_scope],
         ),
         rule(SessionExited, S.SPAWNING, S.COOLING_DOWN, do=[conclude, count_failure, back_off, fail_launched_turn]),
+        rule(
+            SessionExited,
+            S.RUNNING,
+            S.COOLING_DOWN,
+            when=supervisor_lost,
+            do=[conclude, note_loss, back_off],
+            extension=LOST,
+        ),
         rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success]),
         rule(
             SessionExited,

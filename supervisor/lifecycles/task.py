@@ -65,7 +65,11 @@ class Task(Enum):
 
 
 class TaskData(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task knows: its holder, its retry budget, what it waits for, and its last words."""
+    """What a task knows: its holder, its retry budget, what it waits for, and its last words.
+
+    ``run`` names the run of a plan that it belongs to, ``name`` is its id in that plan, and ``digest`` stands for what
+    the plan says of it: so another supervisor finds it again.
+    """
 
     max_retries: int = 3
     needs_approval: bool = False
@@ -75,6 +79,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     waiting_for: tuple[str, ...] = ()
     summary: str = ""
     last_failure: str = ""
+    run: str = ""
+    name: str = ""
+    digest: str = ""
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ __all__ = ["UNREACHABLE", "Coverage", "to_reach"]
 WIRED: Final = ("session", "turn", "agent", "task")
 """The machines that the runtime runs; nothing runs the others yet."""
 
-_NOBODY: Final = "nothing plans, splits, blocks, approves, retries or recovers tasks yet: a plan runs each of them once"
+_NOBODY: Final = "nothing plans, splits, blocks, approves or retries tasks yet: a plan runs each of them once"
 _KEPT: Final = "who waits for a boundary keeps its message until its incarnation is over; what comes later is stale"
 
 UNREACHABLE: Final[Mapping[str, str]] = {
@@ -34,8 +34,6 @@ UNREACHABLE: Final[Mapping[str, str]] = {
             "task: IN_PROGRESS blocked BLOCKED",
             "task: IN_PROGRESS split WAITING_FOR_SUBTASKS",
             "task: IN_PROGRESS requeued OPEN",
-            "task: ORPHANED recovered DONE",
-            "task: ORPHANED requeued OPEN",
             "task: BLOCKED unblocked OPEN",
             "task: BLOCKED cancelled CANCELLED",
             "task: WAITING_FOR_SUBTASKS subtasks_completed DONE",

@@ -64,13 +64,16 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("agent.open_call", 0.05, "the agent ends its turn with a call still open"),
     # The disk: an opportunity is a commit.
     FaultKind("disk.slow", 0.10, "a commit takes seconds"),
-    FaultKind("disk.error", 0.01, "a commit fails with EIO; nothing is known"),
-    FaultKind("disk.full", 0.01, "a commit fails with ENOSPC, although it may be there"),
+    FaultKind("disk.error", 0.01, "a commit fails with EIO, although it may be there; the disk is down for a while"),
+    FaultKind("disk.full", 0.01, "a commit fails with ENOSPC, although it may be there, until somebody makes room"),
+    FaultKind("disk.readonly", 0.01, "the file system is read-only for a while"),
+    FaultKind("disk.locked", 0.01, "the database stays locked, longer than a commit waits for it"),
     FaultKind("disk.busy", 0.02, "the database is locked: a commit takes the busy time-out and succeeds"),
     FaultKind("workspace.missing", 0.08, "the working directory of a session cannot be had"),
     # Clocks: an opportunity is a quarter of a minute.
     FaultKind("clock.jump", 0.10, "the wall clock jumps by up to an hour, forwards or backwards"),
     FaultKind("clock.suspend", 0.03, "the machine sleeps: time leaps for everybody at once"),
+    FaultKind("clock.pause", 0.03, "the supervisor is stopped for longer than any deadline: all that was due is late"),
     # The machine: an opportunity is a commit.
     FaultKind("machine.crash", 0.004, "the supervisor is killed; another one starts on what is durable"),
     # Hosts and operators: an opportunity is a wish.

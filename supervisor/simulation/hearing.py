@@ -93,6 +93,10 @@ class Hearing:
                 key = (session_id, str(answer["outcome"]), str(answer["error"]))
                 self._answers[key] = self._answers.get(key, 0) + 1
 
+    def is_stopped(self, session_id: str) -> bool:
+        """True if it is on record that it was told to end."""
+        return self._states.get(session_id) == "Stopped"
+
     def _close_call(self, turn_id: str, name: str) -> None:
         for call, known in self._open_calls.items():
             if known == name and call.startswith(f"{turn_id}:c"):
@@ -135,9 +139,9 @@ class Hearing:
         return tuple(one for one in self._children.get(parent, ()) if one != session_id)
 
     def abort_answered(self, wanted: Wanted, receipt: Receipt, waited: Collection[str] = ()) -> None:
-        """An abort was answered: what it was to end has been told so, on record; a disk that had not answered by the
-        deadline is said so in the receipt. *waited*: those whose last record it waits for."""
-        if receipt.recorded_at is None and not receipt.already_ended:
+        """An abort was answered: what it was to end has been told so, on record; a disk that is down, or had not
+        answered by the deadline, is said so in the receipt. *waited*: those whose last record it waits for."""
+        if receipt.outage is not None or (receipt.recorded_at is None and not receipt.already_ended):
             return
         if receipt.already_ended and wanted.sessions != (wanted.target,):
             return  # the call or the session that it was aimed at had ended: nobody else is its business

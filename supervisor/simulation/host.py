@@ -7,12 +7,14 @@ supervisor, so that the work goes on whatever is killed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.config import AgentConfig, Plan, TaskConfig
-from supervisor.plan_runner import run_plan
+from supervisor.plan_runner import TaskResult, run_plan
 from supervisor.runtime import Session, Supervisor
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
@@ -42,10 +44,16 @@ class Customer:
         self.plans = chance.happens(drawn(load.plans, chance, "plans"), "plan")
         self.lost_at_s: float | None = None
         self.turn = 0
+        self.session_id: str | None = None
+        """The session that works for it: it may go on under the next supervisor."""
+        self.asked = False
+        """A prompt of that session has no answer yet."""
+        self.plan: Plan | None = None
+        """The plan that is run for it."""
 
     @property
     def done(self) -> bool:
-        return self.turns_left <= 0 or self.sessions_left <= 0
+        return self.turns_left <= 0 or (self.sessions_left <= 0 and self.session_id is None and self.plan is None)
 
 
 def _weighted(weights: tuple[float, float, float], chance: Chance) -> str:
@@ -120,6 +128,9 @@ class Host:
     async def _serve(self, customer: Customer, arrival_s: float) -> None:
         await anyio.sleep(max(0.0, arrival_s - self._world.now()))
         while not customer.done and not self._sup.stopping.is_set():
+            if customer.session_id is not None or customer.plan is not None:
+                await self._resume(customer)
+                continue
             customer.sessions_left -= 1
             self.tally.sessions += 1
             if customer.plans:
@@ -129,11 +140,53 @@ class Host:
             if not customer.done:
                 await anyio.sleep(RETRY_S)
 
+    async def _resume(self, customer: Customer) -> None:
+        """What another supervisor began for it: its session, if that goes on, or its plan."""
+        if customer.plan is not None:
+            await self._run_plan(customer)
+        elif any(one.id == customer.session_id for one in self._sup.sessions()):
+            self.tally.resumed += 1
+            session = self._sup.session(customer.session_id or "")
+            if not customer.asked or await self._hear(customer, session):
+                await self._prompt_on(customer, session)
+        if self._dead:
+            return
+        customer.session_id = None
+        if not customer.done:
+            await anyio.sleep(RETRY_S)
+
+    async def _hear(self, customer: Customer, session: Session) -> bool:
+        """How the prompt ends that was asked of the last supervisor; false if the session is lost."""
+        result = None
+        with self._desk.asking(f"result {session.id}") as said:
+            result = await session.result()
+            said.append(f"{result.outcome}: {result.error}" if result is not None else "nothing is asked of it")
+            if result is not None and not self._dead:
+                self._oracle.hearing.prompt_answered(session.id, result.outcome, result.error)
+        if self._dead:
+            return False
+        customer.asked = False
+        if result is not None:
+            self._count(customer, result.outcome)
+        return result is None or result.outcome != "aborted"
+
     async def _run_session(self, customer: Customer) -> None:
         session = await self._start(customer)
-        if session is None:
-            return
-        while not customer.done or customer.turns_left > 0:
+        if session is not None:
+            customer.session_id = session.id
+            await self._prompt_on(customer, session)
+            customer.session_id = customer.session_id if self._dead else None
+        elif not self._dead:
+            customer.sessions_left += self._sup.outage is not None  # who waits for a disk has lost nothing yet
+
+    @property
+    def _dead(self) -> bool:
+        """The supervisor was killed: whatever it seems to have answered since, nobody heard."""
+        return self._world.killed.is_set()
+
+    async def _prompt_on(self, customer: Customer, session: Session) -> None:
+        """One prompt after the other; then the session is closed."""
+        while customer.turns_left > 0:
             if not await self._prompt(customer, session):
                 return
             if customer.turns_left <= 0:
@@ -159,9 +212,10 @@ class Host:
     async def _start(self, customer: Customer) -> Session | None:
         session = None
         with self._desk.asking(f"start c{customer.number}") as said:
-            policy = self._policy(customer)
+            policy, outage = self._policy(customer), self._sup.outage
             session = await self._sup.start_session(f"c{customer.number}", agent=customer.agent, policy=policy)
             said.append(session.id)
+            self._oracle.begun(session.id, outage)
             self._oracle.acknowledged(session.id)
             self._oracle.rules(session.id, policy)
         return session
@@ -178,11 +232,19 @@ class Host:
     async def _prompt(self, customer: Customer, session: Session) -> bool:
         """One prompt; false if the session is lost."""
         customer.turn += 1
+        customer.asked = True
         result = None
         with self._desk.asking(f"prompt {session.id}") as said:
             result = await session.run(f"turn {customer.turn} of customer {customer.number}")
             said.append(f"{result.outcome}: {result.error}")
-            self._oracle.hearing.prompt_answered(session.id, result.outcome, result.error)
+            if not self._dead:
+                self._oracle.hearing.prompt_answered(session.id, result.outcome, result.error)
+        if self._dead:
+            return False
+        customer.asked = False
+        if result is None and self._sup.outage is not None:  # the same again when the disk may have recovered
+            await anyio.sleep(RETRY_S)
+            return True
         if result is None:
             self._lost(customer)
             return False
@@ -220,15 +282,22 @@ class Host:
             customer.lost_at_s = None
 
     async def _run_plan(self, customer: Customer) -> None:
-        chance = customer.chance.below("plan", customer.sessions_left)
-        count: int = drawn(self._world.drawn.load.tasks, chance, "tasks")
-        tasks = tuple(self._task(customer, number, chance) for number in range(count))
-        plan = Plan(agents=_configs(), tasks=tasks, max_sessions=chance.integer(1, 3, "at once"))
+        plan = customer.plan = customer.plan or self._plan(customer)
+        results: Sequence[TaskResult] = ()
         with self._desk.asking(f"plan of customer {customer.number}") as said:
             result = await run_plan(self._sup, plan)
             said.append(" ".join(f"{one.id}={one.outcome}" for one in result.tasks.values()))
-            for one in result.tasks.values():
+            results = list(result.tasks.values())
+        if not self._dead:
+            customer.plan = None
+            for one in results:
                 self._count(customer, one.outcome)
+
+    def _plan(self, customer: Customer) -> Plan:
+        chance = customer.chance.below("plan", customer.sessions_left)
+        count: int = drawn(self._world.drawn.load.tasks, chance, "tasks")
+        tasks = tuple(self._task(customer, number, chance) for number in range(count))
+        return Plan(agents=_configs(), tasks=tasks, max_sessions=chance.integer(1, 3, "at once"))
 
     def _task(self, customer: Customer, number: int, chance: Chance) -> TaskConfig:
         needs = tuple(f"p{customer.number}-{one}" for one in range(number) if chance.happens(0.3, "needs", number, one))

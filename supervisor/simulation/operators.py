@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from supervisor.abort import AbortPlan, Receipt
+from supervisor.abort import AbortPlan, Receipt, TreeNode
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.runtime import Session, Supervisor
 from supervisor.simulation.asking import Desk
@@ -63,7 +63,9 @@ class Operators:
             await self._wish(chance.below(wishes), f"{self._world.lives}.{number}.{wishes}")
 
     def _look(self, number: int) -> None:
-        """Whoever wants something looks first; what is seen is what is on record."""
+        """Whoever wants something looks first; what is seen is what is on record, or that nothing can be."""
+        if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
+            self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
         running = self._oracle.promises.running
         recount(self._oracle.violated, self._sup, self._world.disk.entities, running, number)
 
@@ -142,11 +144,12 @@ class Operators:
         """Abort it, and hold the receipt to what it says."""
         at_s, wanted = self._world.now(), self._oracle.hearing.want_abort(target, scope)
         with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
-            delegating = {one.started_by for one in self._sup.tree.nodes().values()}
+            delegating = {one.started_by for one in self._sup.tree.nodes().values() if _is_still_its(one)}
             plan = self._planned(target, scope, now)
             how: dict[str, Any] = {"reason": "an operator", "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
             said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
+            self._oracle.receipt_came(receipt, at_s, plan.deadline_s if plan is not None else 0.0)
             self._hold_to(receipt, at_s, within_s)
             waited = [one.id for one in plan.nodes if one.mode is CancelMode.WAIT_COMPLETED] if plan is not None else ()
             self._oracle.hearing.abort_answered(wanted, receipt, waited)
@@ -183,8 +186,10 @@ class Operators:
 
     async def _send(self, target: str, *, urgent: bool, at: DeliveryPoint | None = None) -> None:
         with self._desk.asking(f"send {target}") as said:
+            outage = self._sup.outage
             message_id = await Session(self._sup, target).send("listen", urgent=urgent, at=at, sender="operator")
             said.append(message_id)
+            self._oracle.begun(message_id, outage)
             self._oracle.acknowledged(message_id)
 
     async def _leave_message(self, chance: Chance, place: str) -> None:
@@ -207,9 +212,10 @@ class Operators:
         if target is not None:
             mode = chance.choice(tuple(CancelMode), "mode")
             with self._desk.asking(f"start child of {target}, {mode}") as said:
-                policy = self._other_policy(chance)
+                policy, outage = self._other_policy(chance), self._sup.outage
                 child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
                 said.append(child.id)
+                self._oracle.begun(child.id, outage)
                 self._oracle.rules(child.id, policy)
                 self._oracle.acknowledged(child.id)
                 result = await child.run(f"prompt {place}")
@@ -270,8 +276,14 @@ class Operators:
 
     async def _drain(self, chance: Chance, place: str) -> None:
         with self._desk.asking("stop") as said:
+            self._world.stop_asked = True
             await self._sup.stop(now=chance.happens(0.3, "now"), actor="operator")
             if chance.happens(0.5, "again"):
                 await anyio.sleep(chance.between(0.0, 5.0, "how soon"))
                 await self._sup.stop(actor="operator")
             said.append("stopping")
+
+
+def _is_still_its(node: TreeNode) -> bool:
+    """Whether a session belongs to the one whose call has started it: nobody has adopted it."""
+    return node.started_by is not None and node.parent == session_of(node.started_by)

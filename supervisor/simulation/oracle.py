@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from actors.machine import Step
+from actors.timers import GRACE_S
+from supervisor.abort import Receipt
 from supervisor.invariants import INVARIANTS, RecordChecker, Violation
 from supervisor.ports import Append, EntityRow
 from supervisor.simulation.coverage import Coverage
@@ -37,6 +39,9 @@ _TELLING = frozenset(
 RECORD_S = 45.0
 """And for the last record on top of that: five commits of the slowest disk (8 s each), one after the other, for what
 follows from another record, and the clean-up of a turn (5 s)."""
+RECEIPT_S = 11.0
+"""What a receipt may take on top of its plan's deadline: twice what a loaded machine is given (``supervisor.ladder``),
+and the grain of the timers."""
 KEPT = 50
 """Violations that are kept with their words; the others are counted."""
 
@@ -73,6 +78,8 @@ class Oracle:
         self._statuses: dict[int, str] = {}
         """The exit statuses of processes, in words."""
         self._slept: list[tuple[float, float]] = []
+        self._reaped_at: dict[str, float] = {}
+        """When the last process of a session was reaped that was not lost."""
         self.hearing = Hearing(self.violated)
         self._ends_promised: dict[str, str] = {}
         self._ruled: dict[str, AbortPolicy] = {}
@@ -106,16 +113,28 @@ class Oracle:
     def started(self, wall_s: float) -> None:
         """A supervisor starts at that Unix time; its clock is the run's from here on, and never before its journal."""
         self._offset_s = max(wall_s, self._last_s) - self._now()
-        self.promises.forget()
+        self.promises.forget(self._offset_s)
+        for session_id in [one for one in self._due if not self.hearing.is_stopped(one)]:
+            self._check_due(session_id)  # nobody knows any more that it was to end: it may go on
+            self._due.pop(session_id, None)
 
     def killed(self) -> None:
         """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""
         self.hearing.asked.clear()
         self._record_due.clear()
 
+    def disk_was_down(self, seconds: float) -> None:
+        """Nothing could be written for so long: what was to be recorded comes as much later. Ends do not."""
+        self._trace.note(f"disk was down {seconds:.6f}")
+        self.promises.disk_was_down(seconds)
+        for session_id in self._record_due:
+            self._record_due[session_id] += seconds
+
     def slept(self, seconds: float) -> None:
-        """Time leapt for everybody: no bound can hold while the machine sleeps."""
-        self._slept.append((self._now(), seconds))
+        """Time leapt for everybody: no bound can hold while the machine sleeps, and in the grace after that."""
+        self._slept.append((self._now(), seconds + GRACE_S))
+        self.promises.slept(seconds)
+        seconds += GRACE_S
         for session_id in self._due:
             self._due[session_id] += seconds
         for session_id in self._record_due:
@@ -152,6 +171,21 @@ class Oracle:
         due = at_s + bound_s + self._slept_since(at_s)
         self._due[session_id] = min(due, self._due.get(session_id, due))
         self._check_due(session_id)
+        if (late_s := self._reaped_at.get(session_id, due) - due) > 0:  # heard of late, from a disk that was down
+            self.violated("bounded_kill", session_id, f"its last process lived {late_s:.3f} s beyond its ladder")
+
+    def receipt_came(self, receipt: Receipt, at_s: float, deadline_s: float) -> None:
+        """An abort that was asked for at *at_s* is answered, within its plan's deadline, whatever the disk does. One of
+        what was ending already has the time of that end, and of its record, unless the disk is down."""
+        bound_s = self._bound_s + RECORD_S if receipt.already_ended else deadline_s
+        late_s = self._now() - at_s - bound_s - RECEIPT_S - self._slept_since(at_s)
+        if late_s > 0:
+            self.violated("degraded", receipt.target, f"the receipt of its abort comes {late_s:.3f} s too late")
+
+    def begun(self, entity_id: str, outage: object) -> None:
+        """Something new was taken by a supervisor which knew of that outage, or of none."""
+        if outage is not None:
+            self.violated("degraded", entity_id, f"was taken while the journal could not be written: {outage}")
 
     def promised(self, session_id: str, abort_id: str) -> None:
         """A receipt says that this session was ended."""
@@ -161,6 +195,11 @@ class Oracle:
         """A receipt says that this session's scope has ended: so have its processes, by now."""
         if left := self._left(session_id):
             self.violated("no_survivor", session_id, f"has ended by the receipt of {abort_id}, but these live: {left}")
+
+    @property
+    def anybody_left(self) -> bool:
+        """True while a process lives whose warden is not lost."""
+        return any(self._left(session_id) for session_id in self._live)
 
     def _left(self, session_id: str) -> str:
         """The processes of a session that should not be there any more, in words."""
@@ -238,6 +277,7 @@ class Oracle:
         """No survivor: with the last record of a session, its processes are dead and reaped."""
         self._ended.add(record.entity_id)
         self._due.pop(record.entity_id, None)
+        self._reaped_at.pop(record.entity_id, None)
         if left := self._left(record.entity_id):
             self.violated("no_survivor", record.entity_id, f"has ended, but these live: {left}", record.seq)
 
@@ -262,7 +302,8 @@ class Oracle:
             case "reaped":
                 self._check_due(session_id)
                 live = self._live.get(session_id, {})
-                live.pop(event.pid, None)
+                if live.pop(event.pid, None) is not None and event.pid not in self._lost:
+                    self._reaped_at[session_id] = self._now()
                 if not live:
                     self._live.pop(session_id, None)
 

@@ -2,7 +2,10 @@
 
 A timer is set when the record that wants it is durable, and dies with the state that wanted it. Its event names that
 record as its cause, so each is held to its own instant: not before, and no later than the grain of the run's timers,
-but for what the machine has slept meanwhile. A timer that nobody has heard of when later records are there was lost.
+but for what the machine has slept since it was set. A timer that nobody has heard of when later records are there was
+lost. One that falls due while nobody runs comes after a grace for what came in. What was slept is no rung's time: an
+end that it fell into still takes what its rungs take, and no rung less.
+A backoff outlives its supervisor: it is measured from its own record, by the journal's clock, whoever lived meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from actors.machine import Step
+from actors.timers import GRACE_S, LATE_S
 from supervisor.effects import StartTimer
 from supervisor.invariants.books import RECOVERY
 from supervisor.vocabulary import Ladder, LifecycleEvent, Rung
@@ -22,6 +26,11 @@ __all__ = ["Promised"]
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5
 """Times are sums of floats, some of them of Unix times."""
+MENDED_S = 10.0
+"""How much later than a disk has recovered its supervisor knows: the slowest commit (8 s), and some."""
+BACKOFF = "BackoffElapsed"
+STARTING_S = 60.0
+"""How long a supervisor may take to read its journal and end what it stops: several commits of the slowest disk."""
 GIVEN_UP_S = 5.0
 """On top of its rungs, what a loaded machine may add before a scope is given up (``supervisor.ladder``)."""
 
@@ -30,10 +39,15 @@ class _Timer(NamedTuple):
     """One that runs: whose it is, what it raises, and when (the run's seconds)."""
 
     due_s: float
+    set_s: float
     seq: int
     entity_id: str
     event: str
     lasting: bool
+    due_at: float = 0.0
+    """The same by the journal's clock, from its record on."""
+    late_s: float = 0.0
+    """How much later it may be: a supervisor that starts sets it when it has read its journal."""
 
 
 class _End(NamedTuple):
@@ -64,12 +78,33 @@ class Promised:
         self._ends: dict[str, _End] = {}
         self._within_s: dict[str, float] = {}
         """What each abort was given, in seconds."""
+        self._pauses: list[tuple[float, float]] = []
+        """When nobody ran, and for how many seconds."""
+        self._outages: list[tuple[float, float]] = []
+        """When the disk had recovered, and after how many seconds."""
 
-    def forget(self) -> None:
-        """Another supervisor: the timers of the last one ring no more."""
+    def forget(self, offset_s: float) -> None:
+        """Another supervisor: of the timers of the last one only backoffs go on. *offset_s* is what its clock is ahead
+        of the run's."""
+        going_on = [one for timers in self._timers.values() for one in timers.values() if one.event == BACKOFF]
         self._timers.clear()
         self._due.clear()
         self._ends.clear()
+        for one in going_on:
+            due_s = max(one.due_at - offset_s, self._now())
+            self._set(one._replace(due_s=due_s, late_s=STARTING_S))
+
+    def _set(self, timer: _Timer) -> None:
+        self._timers.setdefault(timer.entity_id, {})[timer.seq] = timer
+        heapq.heappush(self._due, timer)
+
+    def slept(self, seconds: float) -> None:
+        """Nobody runs for so long, from now on."""
+        self._pauses.append((self._now(), seconds))
+
+    def disk_was_down(self, seconds: float) -> None:
+        """Nothing could be written for so long, until now."""
+        self._outages.append((self._now(), seconds))
 
     # ------------------------------------------------------------------ timers
     def running(self, entity_id: str) -> int:
@@ -82,11 +117,11 @@ class Promised:
             self._leave(record.entity_id)
         for effect in step.effects:
             if type(effect) is StartTimer:
-                due_s = self._now() + effect.delay_s
+                set_s = self._now()
                 name = type(effect.event).name()
-                timer = _Timer(due_s, record.seq, record.entity_id, name, effect.lasting)
-                self._timers.setdefault(record.entity_id, {})[record.seq] = timer
-                heapq.heappush(self._due, timer)
+                due_at = record.monotonic_s + effect.delay_s
+                due_s = set_s + effect.delay_s
+                self._set(_Timer(due_s, set_s, record.seq, record.entity_id, name, effect.lasting, due_at))
         if record.to_status in ("FAILED", "COMPLETING"):  # a turn's deadline means nothing any more
             self._timers.pop(record.entity_id, None)
 
@@ -110,19 +145,39 @@ class Promised:
         late_s = at_s - timer.due_s
         if late_s < -ROUNDING_S:
             self._say("punctual", timer.entity_id, f"{timer.event} comes {-late_s:.6f} s before its time")
-        elif late_s > self._spare_s(timer.due_s):
+        elif late_s > self._spare_s(timer) + timer.late_s:
             self._say("punctual", timer.entity_id, f"{timer.event} comes {late_s:.6f} s after its time")
+        elif not timer.late_s:
+            self._check_heard_first(timer, at_s)
 
-    def _spare_s(self, due_s: float) -> float:
-        """How much later than that something may come: what is rounded up, and what was slept around then."""
-        return self._grain_s + ROUNDING_S + self._slept_since(due_s - self._grain_s - ROUNDING_S)
+    def _check_heard_first(self, timer: _Timer, at_s: float) -> None:
+        """One that fell due while nobody ran comes after what came in meanwhile: not within the grace after that. (One
+        that has lived through several pauses has a due time of its own that is not known here.)"""
+        pauses = [(began_s, slept_s) for began_s, slept_s in self._pauses if began_s + slept_s > timer.set_s]
+        if len(pauses) != 1:
+            return
+        began_s, slept_s = pauses[0]
+        woke_s = began_s + slept_s
+        if began_s <= timer.due_s < woke_s - LATE_S - self._grain_s and at_s < woke_s + GRACE_S - ROUNDING_S:
+            words = f"nobody ran for {slept_s:.6f} s, and {timer.event} comes {at_s - woke_s:.6f} s after that"
+            self._say("punctual", timer.entity_id, f"{words}; {GRACE_S:g} s are for what came in")
+
+    def _spare_s(self, timer: _Timer) -> float:
+        """How much later it may come: what is rounded up, and what was slept since it was set.
+
+        One that lasts stands still while the disk is down.
+        """
+        spare_s = self._grain_s + ROUNDING_S + self._slept_since(timer.set_s - ROUNDING_S)
+        if timer.lasting:
+            spare_s += sum(lasted_s + MENDED_S for end_s, lasted_s in self._outages if end_s >= timer.set_s)
+        return spare_s
 
     def _check_overdue(self, at_s: float) -> None:
         """All that happened before that moment is on record by now."""
-        while self._due and self._due[0].due_s < at_s - self._grain_s - ROUNDING_S:
+        while self._due and self._due[0].due_s + self._due[0].late_s < at_s - self._grain_s - ROUNDING_S:
             timer = heapq.heappop(self._due)
             pending = self._timers.get(timer.entity_id, {}).get(timer.seq)
-            if pending is not None and timer.due_s + self._spare_s(timer.due_s) < at_s:
+            if pending is not None and timer.late_s + timer.due_s + self._spare_s(timer) < at_s:
                 del self._timers[timer.entity_id][timer.seq]
                 self._say("punctual", timer.entity_id, f"{timer.event} was due {at_s - timer.due_s:.6f} s ago")
 
@@ -162,7 +217,7 @@ class Promised:
             Rung.TERMINATE: request_s,
             Rung.ABANDON: ladder.total_s + GIVEN_UP_S + ladder.kill_s + GIVEN_UP_S,
         }.get(Rung(rung), 0.0)
-        spare_s = 3 * self._grain_s + ROUNDING_S + self._slept_since(end.began_s)
+        spare_s = 3 * self._grain_s + ROUNDING_S
         if took_s > most_s + spare_s:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at most {most_s:g} s")
         if not end.pressed and took_s < least_s - ROUNDING_S:

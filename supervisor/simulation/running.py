@@ -19,7 +19,7 @@ from actors.fault import deciding
 from actors.timers import DEAD_MAX
 from actors.waiting import any_of
 from supervisor.adapters.inprocess import AgentTurn
-from supervisor.ports import JournalError
+from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.runtime import Supervisor, supervise
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills import drill
@@ -27,13 +27,14 @@ from supervisor.simulation.engine import Ran, run
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.guest import Guest
 from supervisor.simulation.host import Host
-from supervisor.simulation.journal import DiskFailed
+from supervisor.simulation.journal import DiskFailed, SupervisorKilled
 from supervisor.simulation.meter import Cost
 from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.scenario import Drawn
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
+from supervisor.supervision import LAST_RECORDS_S
 
 __all__ = ["Intrude", "Played", "Report", "simulate", "simulate_main"]
 
@@ -44,6 +45,8 @@ Intrude = Callable[[int, World, Host], None]
 
 RESTART_S = 0.5
 """How long it takes until a supervisor that was lost is started again."""
+SWEEP_S = 10.0
+"""How long a start may take to end what it finds."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
 """What every turn, and every start, of a simulated agent that nothing strikes fits into: the limits' defaults."""
 LIVES_MAX = 30
@@ -157,12 +160,20 @@ class _Run:
         while not self.host.done and self.world.lives < LIVES_MAX:
             await self._live(outside)
             await anyio.sleep(RESTART_S)
+            await self._sweep()
         if not self.host.done:
             self.oracle.violated("quiescence", "run", f"the work is not done after {LIVES_MAX} supervisors")
         self.world.heal()
         await self._live(outside, last=True)
         while self.world.killed.is_set():  # only an intruder does that once the faults have stopped
+            await self._sweep()
             await self._live(outside, last=True)
+
+    async def _sweep(self) -> None:
+        """As a start of the real one: what the last one ran is gone before anything else happens."""
+        with anyio.move_on_after(SWEEP_S):
+            while self.oracle.anybody_left:  # noqa: ASYNC110  its processes have no event for that
+                await anyio.sleep(RESTART_S / 10)
 
     async def _heal(self) -> None:
         await anyio.sleep(self.host.last_arrival_s + self.drawn.heal_after_s)
@@ -174,9 +185,10 @@ class _Run:
 
     async def _probe(self, sup: Supervisor) -> None:
         """After all that, a supervisor without faults does what it is asked."""
+        killed = self.world.killed
         session = await sup.start_session("probe", agent=_answers_at_once)
         result = await session.run("are you there?")
-        if not result.ok:
+        if not result.ok and not killed.is_set():  # what a killed one says, nobody hears
             words = f"a prompt without faults is {result.outcome}: {result.error}"
             self.oracle.violated("quiescence", session.id, words)
         await session.close()
@@ -206,6 +218,7 @@ class _Run:
                 async with supervise(parts, self.world.profiles(), self.drawn.settings) as sup:
                     if not last:
                         await self.host.play(sup)
+                        self._check_lasted(sup)
                     elif not killed.is_set():
                         await self._probe(sup)
                         await self._drill()
@@ -213,14 +226,29 @@ class _Run:
         except* JournalError as failure:
             self.gave_up = failure.exceptions[0]
             self.trace.note(f"the supervisor gave up: {self.gave_up}")
-            if not isinstance(self.gave_up, DiskFailed) and not killed.is_set():
-                self.oracle.violated("durable", "run", f"the journal failed, and not by a fault: {self.gave_up}")
+            self._check_gave_up(self.gave_up)
         except* Exception as failure:
             if not killed.is_set():
                 raise
             del failure
         finally:
             over.set()
+
+    def _check_lasted(self, sup: Supervisor) -> None:
+        """As long as somebody wants something, a disk that is down is waited for."""
+        if isinstance(sup.failure, JournalUnavailable) and not (self.world.stop_asked or self.world.killed.is_set()):
+            self.oracle.violated("degraded", "run", f"was given up in the middle of its work: {sup.failure}")
+
+    def _check_gave_up(self, failure: BaseException) -> None:
+        """A supervisor gives up when it was killed, when its disk fails before it has begun, or when its end has come
+        and the disk is still down after the time that is given to it."""
+        if isinstance(failure, DiskFailed | SupervisorKilled) or self.world.killed.is_set():
+            return
+        if not isinstance(failure, JournalUnavailable):
+            self.oracle.violated("durable", "run", f"the journal failed, and not by a fault: {failure}")
+        elif self.world.outage_s < LAST_RECORDS_S:
+            words = f"was given up after {self.world.outage_s:.3f} s, of at least {LAST_RECORDS_S:g} s: {failure}"
+            self.oracle.violated("degraded", "run", words)
 
     def _look_behind(self, sup: Supervisor) -> None:
         """A supervisor that has closed holds nothing any more."""

@@ -15,6 +15,8 @@ class Tally(msgspec.Struct):
     aborted: int = 0
     lost: int = 0
     sessions: int = 0
+    resumed: int = 0
+    """Sessions that a customer went on with under another supervisor."""
     unanswered: int = 0
     """Prompts that customers wanted and that were never completed."""
     recoveries_s: list[float] = []

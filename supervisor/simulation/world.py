@@ -30,6 +30,7 @@ from supervisor.simulation.oracle import HOME, Oracle
 from supervisor.simulation.scenario import Drawn
 from supervisor.simulation.trace import Trace
 from supervisor.work import AgentFunction, AgentProfile
+from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["AGENTS", "Agents", "World"]
 
@@ -43,6 +44,8 @@ EPOCH_S = 1_800_000_000.0
 JUMP_S = 3600.0
 TICK_S = 15.0
 """How often clocks may go wrong."""
+PAUSE_S = 2 * 3600.0
+"""The longest pause of a supervisor: longer than any deadline there is."""
 
 
 class SimulatedWall:
@@ -56,13 +59,13 @@ class SimulatedWall:
         return self._now() + self.offset_s
 
 
-class _Workspace:
+class _Workspace(DirectoryWorkspace):
     """Directories that cost nothing, but time; some cannot be had."""
 
     def __init__(self, chance: Chance, faults: FaultPlan) -> None:
         self._chance, self._faults = chance, faults
 
-    async def prepare(self, session_id: str, directory: str) -> str:
+    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         # Mostly at once; sometimes as long as a checkout takes.
         await anyio.sleep(0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id))
         if self._faults.strikes("workspace.missing", session_id):
@@ -105,6 +108,8 @@ class World:
         self.crashes = 0
         self.killed = anyio.Event()
         """The supervisor that lives now has been killed."""
+        self.stop_asked = False
+        """It has been told to end."""
         self._group = group
         self._agents = agents or {name: msgspec.structs.replace(drawn.shape, adapter=name) for name in AGENTS}
         self._passed: dict[tuple[str, str], int] = {}
@@ -120,8 +125,12 @@ class World:
     def parts(self) -> Parts:
         """The doors of the next supervisor."""
         self.lives += 1
-        self.killed = anyio.Event()
-        self._journal = SimulatedJournal(self.disk, self.faults, self._crashes, self.drawn.commit_s)
+        self.killed, self.stop_asked = anyio.Event(), False
+        if self._journal is not None:
+            self._journal.leave()
+        self._journal = SimulatedJournal(
+            self.disk, self.faults, self._crashes, self.drawn.commit_s, self.oracle.disk_was_down
+        )
         self._processes = SimulatedProcesses(
             self._group,
             self._program_for,
@@ -153,10 +162,20 @@ class World:
             return
         self.crashes += 1
         self.trace.note("killed")
-        self._journal.dead = True
         self._processes.crash()
         self.oracle.killed()
+        self._journal.leave()
         self.killed.set()
+
+    @property
+    def outage_s(self) -> float:
+        """How long the newest outage under the newest supervisor has lasted, or lasted; 0 without one."""
+        return 0.0 if self._journal is None else self._journal.outage_s
+
+    @property
+    def disk_refuses(self) -> bool:
+        """What the newest supervisor asked of its disk last was refused."""
+        return self._journal is not None and self._journal.refuses
 
     # ------------------------------------------------------------------ agents
     def _program_for(self, launch: Launch) -> Program:
@@ -201,8 +220,16 @@ class World:
             if self.faults.strikes("clock.suspend", ticks):
                 slept_s = self.faults.draws("clock.suspend", ticks).between(1.0, 2 * TICK_S)
                 self.trace.note(f"machine slept {slept_s:.3f}")
-                self.oracle.slept(slept_s)
-                leap(slept_s)
+                self._skip(slept_s)
+            if self.faults.strikes("clock.pause", ticks):
+                stopped_s = self.faults.draws("clock.pause", ticks).between(60.0, PAUSE_S)
+                self.trace.note(f"supervisor stopped for {stopped_s:.3f}")
+                self._skip(stopped_s)
+
+    def _skip(self, seconds: float) -> None:
+        """Nobody runs for so long."""
+        self.oracle.slept(seconds)
+        leap(seconds)
 
     def heal(self) -> None:
         """No fault strikes any more."""

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from supervisor.__main__ import _simulate
+from supervisor.__main__ import _plan, _simulate
 from supervisor.simulation import coverage, oracle
 from supervisor.simulation.commands import cli
 from supervisor.simulation.commands.wanted import Wanted
@@ -36,7 +36,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
-        group = commands(lambda request: 9, lambda as_json, verbose: 9, _simulate)
+        group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
         return (execute(group, ["simulate", *map(str, arguments)]), *capsys.readouterr())
 
     return run

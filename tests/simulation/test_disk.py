@@ -233,6 +233,7 @@ def test_what_is_found_is_compared_with_the_plan(disk: SimulatedDisk, change: st
         database.append(batch)
     database.db.execute(change)
     database.close()
+    disk.mount({str(PATH): bytes(disk.content(str(PATH)) or b"")})  # as after a power cut: in another boot
     assert found(plan(), disk) == there
 
 

@@ -16,6 +16,7 @@ from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.vocabulary import AbortScope
+from supervisor.workspace.directory import DirectoryWorkspace
 from tests.support import Run, ask, quick, supervising
 
 virtual = pytest.mark.trio
@@ -35,10 +36,10 @@ async def _one_turn(workdir: Path, seed: int, *only: str, shape: AgentShape = SH
     return result, run
 
 
-class _Places:
+class _Places(DirectoryWorkspace):
     """A workspace without a disk: a thread of the real one would take virtual ages."""
 
-    async def prepare(self, session_id: str, directory: str) -> str:
+    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         await anyio.lowlevel.checkpoint()
         return "/"
 

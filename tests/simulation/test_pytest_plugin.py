@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
 
-from supervisor import AgentConfig, AgentTurn, JournalError, Refused, Settings, Supervisor
+from supervisor import AgentConfig, AgentTurn, JournalUnavailable, Session, Settings, Supervisor
 from supervisor.config import LimitsConfig
 from supervisor.simulation import pytest_plugin
 from supervisor.simulation.agents.profile import AgentShape
@@ -224,19 +225,56 @@ def test_faults_strike_where_they_are_asked_for() -> None:
     assert all(one.report.faults == {} for one in _simulate()(main))
 
 
-def test_a_disk_that_fails_is_heard_by_the_test() -> None:
-    """Whatever stops a supervisor comes out of the call, with the seed, and is never mistaken for a success."""
+def test_a_disk_that_is_down_at_the_end_is_heard_by_the_test() -> None:
+    """A supervisor that gives up on its disk is never mistaken for a success: that comes out, with the seed."""
 
     async def main(sup: Supervisor) -> None:
         session = await sup.start_session("s", agent=_mine)
-        for _ in range(1000):
-            await session.run("work")
 
-    with pytest.raises((JournalError, Refused)) as caught:
-        _simulate(*range(1, 9))(main, faults=["disk.error"])
+        async def until_degraded() -> None:
+            await sup.degraded()
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(until_degraded)
+            await _work(session, 300)
+            group.cancel_scope.cancel()
+
+    with pytest.raises(JournalUnavailable, match=r"simulated disk\.error.*the run ended before") as caught:
+        _simulate(*range(15, 30))(main, faults=["disk.error"])
     (note,) = caught.value.__notes__
-    assert note.startswith("the supervisor gave up: ")
     assert "run it again: again " in note
+
+
+def test_prompts_outlast_a_disk_that_fails() -> None:
+    """Whoever waits for an answer waits for the disk too, however long, and loses nothing by it but time. (Where the
+    disk is down at the very end, the end says so: that is another test.)"""
+    outages = answered = 0
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=_mine)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_count, sup)
+            await _work(session, 50)
+            group.cancel_scope.cancel()
+        nonlocal answered
+        answered += 1
+
+    async def _count(sup: Supervisor) -> None:
+        nonlocal outages
+        await sup.degraded()
+        outages += 1
+
+    for seed in range(1, 9):
+        with suppress(JournalUnavailable):
+            _simulate(seed)(main, faults=["disk.error", "disk.full", "disk.readonly"])
+    assert answered == 8
+    assert outages
+
+
+async def _work(session: Session, prompts: int) -> None:
+    for _ in range(prompts):
+        assert (await session.run("work")).ok
 
 
 def test_a_test_that_waits_for_ever_fails() -> None:

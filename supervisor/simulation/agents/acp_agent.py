@@ -34,6 +34,8 @@ from supervisor.simulation.machine.inside import Inside, Program
 __all__ = ["acp_agent"]
 
 CONTEXT_TOKENS: Final = 200_000
+LOSES: Final = 0.1
+"""How often a conversation that is to be loaded is lost."""
 _encode: Final = msgspec.json.Encoder().encode
 _STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
 _OPTIONS: Final = [{"optionId": one, "name": one, "kind": one} for one in ("allow_once", "reject_once")]
@@ -77,6 +79,8 @@ class _Agent:
         self.shape = shape
         self.spend = spend
         self.place = inside.name
+        self.session = inside.name
+        """Its name for the conversation: its own, or that of the one that it has loaded."""
         self.chance = chance.below("agent", inside.name)
         self.trouble = Trouble(inside, faults, inside.name)
         self.tokens = 0
@@ -138,14 +142,14 @@ class _Agent:
     def update(self, what: str, **fields: Any) -> dict[str, Any]:
         """The message that tells of something in our session."""
         update = {"sessionUpdate": what, **fields}
-        return {"method": "session/update", "params": {"sessionId": self.place, "update": update}}
+        return {"method": "session/update", "params": {"sessionId": self.session, "update": update}}
 
     def post(self, method: str, params: dict[str, Any]) -> _Request:
         """Ask for something."""
         asked = _Request()
         self._asked += 1
         self._requests[self._asked] = asked
-        self.put({"id": self._asked, "method": method, "params": {"sessionId": self.place, **params}})
+        self.put({"id": self._asked, "method": method, "params": {"sessionId": self.session, **params}})
         return asked
 
     async def ask(self, method: str, params: dict[str, Any]) -> _Answer:
@@ -162,6 +166,8 @@ class _Agent:
                 self._cancel()
             case "session/prompt":
                 self._begin(message["id"], message["params"]["prompt"][0]["text"])
+            case "session/load":
+                self.put({"id": message["id"], **self._load(message["params"]["sessionId"])})
             case method:
                 self.put({"id": message["id"], **self._reply(method)})
 
@@ -176,7 +182,7 @@ class _Agent:
             case "initialize":
                 closes: dict[str, Any] = {"close": {}} if self.chance.happens(0.5, "closes") else {}
                 info = {"name": "simulated", "version": "1"}
-                can = {"loadSession": False, "sessionCapabilities": closes}
+                can = {"loadSession": self.chance.happens(self.shape.loads, "loads"), "sessionCapabilities": closes}
                 return {"result": {"protocolVersion": 1, "agentCapabilities": can, "agentInfo": info}}
             case "session/new":
                 return {"result": {"sessionId": self.place}}
@@ -185,6 +191,17 @@ class _Agent:
                 return {"result": {}}
             case _:
                 return {"error": {"code": -32601, "message": f"method not found: {method}"}}
+
+    def _load(self, session: str) -> _Answer:
+        """Tell again what was in a conversation, and go on in it; now and then it is lost."""
+        if self.chance.happens(LOSES, "load"):
+            return {"error": {"code": -32602, "message": f"there is no session {session}"}}
+        self.session = session
+        self.put(self.update("agent_message_chunk", content=_text("as I said before")))
+        for status in ("in_progress", "completed"):
+            call = {"toolCallId": f"{session}:before", "title": "done long ago", "kind": "execute", "status": status}
+            self.put(self.update("tool_call" if status == "in_progress" else "tool_call_update", **call))
+        return {"result": None}
 
     # -------------------------------------------------------------------------------------------------------- turns
     def _begin(self, rpc_id: Any, prompt: str) -> None:

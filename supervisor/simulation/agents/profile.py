@@ -17,7 +17,7 @@ __all__ = ["AgentShape"]
 
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
 COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
-PROBABILITIES: Final = ("parallel", "terminals", "child_processes", "delegation", "beside", "permission")
+PROBABILITIES: Final = ("parallel", "terminals", "child_processes", "delegation", "beside", "permission", "loads")
 
 
 class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +40,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         delegates_to: the agents that child sessions have; empty for the supervisor's choice.
         cancel_modes: what its end may mean to its child sessions.
         permission: that a tool call asks for permission first (ACP only).
+        loads: that it can load its conversations again (ACP only).
         text_chars: characters said per step.
         tokens: tokens used per turn.
         start_s: seconds until it is ready.
@@ -64,6 +65,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     delegates_to: tuple[str, ...] = ()
     cancel_modes: tuple[CancelMode, ...] = tuple(CancelMode)
     permission: float = 0.1
+    loads: float = 0.5
     text_chars: tuple[int, int] = (20, 400)
     tokens: tuple[int, int] = (1_000, 20_000)
     start_s: tuple[float, float] = (0.5, 4.0)

@@ -159,8 +159,9 @@ class SessionCopy(Copy):
         self.offered = 0
 
     def _fail(self, verdict: Meta, *, tell: bool) -> Effects:
-        self.consecutive += 1
-        self.total += 1
+        charged = verdict["transition_reason"] != "orphan_recovered"
+        self.consecutive += charged
+        self.total += charged
         limits = self.limits
         spent = self.consecutive >= limits["max_consecutive_errors"] or self.total >= limits["max_total_errors"]
         told: Effects = []
@@ -168,12 +169,12 @@ class SessionCopy(Copy):
             how = "Error" if verdict["exit"] == "Success" else verdict["exit"]
             words = ("Verdict", how, verdict["transition_reason"], verdict["abort_reason"], verdict["status"])
             told = [("Tell", self.turn_id, ("TaskFailed", words, None, ())), ("CancelStep",)]
-        if spent:
+        if spent and charged:
             self.state, self.outcome = "Stopped", "failed"
             return [("LogFatal",), *told, ("EndScope", self.abort_id, False)]
         self.state = "CoolingDown"
         wait_ms = limits["backoff_base_ms"]
-        for _ in range(min(self.consecutive - 1, 32)):
+        for _ in range(min(max(self.consecutive - 1, 0), 32)):
             wait_ms *= 2
         wait_s = min(wait_ms, limits["backoff_cap_ms"]) / 1000
         return [("StartTimer", "backoff", wait_s, ("BackoffElapsed",), False), *told]

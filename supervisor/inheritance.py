@@ -1,0 +1,182 @@
+"""What a dead supervisor left in the journal: who is alive there, what it still owes, and what its log tells of it.
+
+Only reading happens here, and folding of what was read: a session's place and policy, how often it crashed of late, the
+conversation that its agent could load, and the abort that was under way. Everything is computed from records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from actors.machine import Event
+from supervisor.effects import SupervisorEffect, decoded
+from supervisor.entity import Entity, Lifecycle
+from supervisor.fold import KINDS
+from supervisor.kinds import AGENT_KIND, SESSION_KIND, TASK_KIND, TURN_KIND
+from supervisor.ledger import Ledger
+from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Kind, LifecycleEvent, TransitionReason
+
+__all__ = ["LOST", "PLACED", "RESUMED", "Answered", "Left", "Past", "entity_of", "past_of"]
+
+PLACED = "Placed"
+"""The fact that says how a session differs from what its parent, or the settings, would have given it."""
+RESUMED = "Resumed"
+"""The fact that a session goes on under another supervisor."""
+LOST = "ActorLost"
+"""The fact that a session's actor crashed: whoever waited was told so, and it never goes on."""
+
+LIFECYCLES: dict[str, Lifecycle] = {
+    Kind.SESSION: SESSION_KIND,
+    Kind.TURN: TURN_KIND,
+    Kind.AGENT: AGENT_KIND,
+    Kind.TASK: TASK_KIND,
+}
+_TOLD = (Kind.SESSION, Kind.TURN, Kind.AGENT)
+"""Whom an effect can have something to tell."""
+
+
+class Left(NamedTuple):
+    """An effect that is owed: by whom, under which id, and the record that wanted it."""
+
+    effect_id: str
+    entity_id: str
+    seq: int
+    effect: SupervisorEffect
+
+    @classmethod
+    def of(cls, row: tuple[str, str, bytes]) -> Left:
+        effect_id, entity_id, payload = row
+        return cls(effect_id, entity_id, int(effect_id.partition(".")[0]), decoded(payload, _event_of))
+
+
+def _event_of(name: str, fields: Any) -> Event:
+    kind = next(kind for one in _TOLD if (kind := KINDS[one].events.get(name)) is not None)
+    event: Event = msgspec.convert(fields, kind)
+    return event
+
+
+def entity_of(row: EntityRow, ledger: Ledger) -> Entity:
+    """The entity as its row has it: its state, its data, and the number of its last record.
+
+    Raises:
+        JournalError: no entity can be like that.
+    """
+    try:
+        kind = KINDS[row.kind]
+        data, state = msgspec.json.decode(row.data, type=kind.data), kind.states[row.state]
+    except (msgspec.MsgspecError, KeyError) as wrong:
+        words = f"the journal's entity {row.id!r} is damaged ({wrong}); restore a copy or use another --state-dir"
+        raise JournalError(words) from None
+    entity = Entity(LIFECYCLES[row.kind], row.id, row.parent_id, state, data, ledger)
+    entity.entity_seq = row.entity_seq
+    entity.born_seq, entity.born_at, entity.changed_at = row.born_seq, row.born_at, row.changed_at
+    return entity
+
+
+class Answered(NamedTuple):
+    """How a prompt ended, and the record that says so."""
+
+    outcome: str
+    error: str
+    seq: int
+
+
+class Past:
+    """What a session's log tells that its data does not keep."""
+
+    def __init__(self) -> None:
+        self.policy: AbortPolicy | None = None
+        self.mode = CancelMode.WAIT_COMPLETED
+        self.started_by: str | None = None
+        """The tool call that asked for it."""
+        self.requests = 0
+        self.crashes: tuple[float, ...] = ()
+        """When it failed after a start (monotonic seconds)."""
+        self.entered_seq, self.entered_s = 0, 0.0
+        """The record that brought it into its state, and when."""
+        self.born_by: int | None = None
+        self.directory: str | None = None
+        """Where it works, if it had that already."""
+        self.resume_id: str | None = None
+        self.interrupted = False
+        self.abort: LifecycleEvent | None = None
+        """The last abort that names it, unless it has been told to end since."""
+        self.lost = False
+        self.answer: Answered | None = None
+        """How its last prompt ended, if that is over."""
+
+    def take(self, record: LifecycleEvent) -> None:
+        """The next record of its log."""
+        match record.outcome:
+            case "born":
+                self.born_by = record.cause_id
+                self._enter(record)
+            case "fact":
+                self._fact(record)
+            case "transition":
+                self._moved(record)
+
+    def _enter(self, record: LifecycleEvent) -> None:
+        self.entered_seq, self.entered_s = record.seq, record.monotonic_s
+
+    def _fact(self, record: LifecycleEvent) -> None:
+        told = record.metadata
+        match record.event:
+            case "Placed":
+                self.mode = CancelMode(told["mode"])
+                self.policy = msgspec.convert(told["policy"], AbortPolicy | None)
+            case "Resumed":
+                self.resume_id, self.interrupted = told["resume_id"], told["interrupted"]
+            case "AbortRecord" if told.get("policy_edge") is None and told.get("scope") != AbortScope.TOOL:
+                self.abort = record
+            case "ActorLost":
+                self.lost = True
+
+    def _moved(self, record: LifecycleEvent) -> None:
+        if record.from_status != record.to_status:
+            self._enter(record)
+        match record.event:
+            case "TurnRequested":
+                number = str(record.metadata["request_id"]).rpartition(":r")[2]
+                self.requests, self.answer = max(self.requests, int(number)), None
+            case "TurnReaped" if record.from_status == "SessionComplete":
+                how = "completed" if record.metadata["completed"] else "failed"
+                self.answer = Answered(how, str(record.metadata["error"]), record.seq)
+            case "WorktreeReady":
+                self.directory = str(record.metadata["path"])
+            case "SessionStarted":
+                self.resume_id, self.interrupted = None, False
+            case "SessionExited" if record.from_status == "Running" and record.to_status == "CoolingDown":
+                if record.transition_reason != TransitionReason.ORPHAN_RECOVERED:
+                    self.crashes = (*self.crashes, record.monotonic_s)
+            case "OperatorStop" | "FatalError":
+                self.abort = None
+
+
+async def past_of(journal: Journal, session_id: str) -> Past:
+    """Read a session's whole log."""
+    past = Past()
+    async for page in _pages(journal, session_id):
+        for record in page:
+            past.take(record)
+    past.started_by = await _call_of(journal, past.born_by)
+    return past
+
+
+async def _pages(journal: Journal, entity_id: str) -> AsyncIterator[Sequence[LifecycleEvent]]:
+    after = 0
+    while page := await journal.events(entity_id=entity_id, after_seq=after):
+        after = page[-1].seq
+        yield page
+
+
+async def _call_of(journal: Journal, seq: int | None) -> str | None:
+    """The tool call that this record began, if it is such a record."""
+    found = await journal.events(after_seq=seq - 1, limit=1) if seq else []
+    if not found or found[0].event != "tool_started":
+        return None
+    return f"{found[0].entity_id}:c{found[0].metadata['number']}"

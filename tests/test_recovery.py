@@ -1,0 +1,181 @@
+"""What a restart finds in a journal, and makes of it: the parts of a take-over, each for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from supervisor.config import AgentConfig, Plan, TaskConfig
+from supervisor.entity import Entity
+from supervisor.inheritance import Past
+from supervisor.interrupted import continued, digest_of, heirs_of
+from supervisor.kinds import AGENT_KIND, SESSION_KIND
+from supervisor.lifecycles.agent import Agent, AgentData
+from supervisor.lifecycles.events import SessionExited
+from supervisor.lifecycles.session import SESSION, Session, SessionData, SessionLimits, backoff_ms
+from supervisor.lifecycles.task import TaskData
+from supervisor.ports import EntityRow
+from supervisor.recovery import LOSS, loses_nothing
+from supervisor.vocabulary import AbortPolicy, CancelMode, LifecycleEvent
+from supervisor.work import AgentProfile
+
+AGENTS = {"a": AgentConfig(adapter="command", command=("true",))}
+
+
+# ---------------------------------------------------------------------------------------------------- the table
+@pytest.mark.parametrize("state", [Session.SPAWNING, Session.RUNNING])
+def test_a_loss_is_charged_to_nobody(state: Session) -> None:
+    """What ended with its supervisor cools down, its counters as they were, also one failure before the threshold."""
+    limits = SessionLimits(max_consecutive_errors=2, max_total_errors=4)
+    data = SessionData(id="s", agent="a", limits=limits, incarnation=3, consecutive_errors=1, total_errors=3)
+    step = SESSION.step(state, data, SessionExited(incarnation=3, verdict=LOSS))
+    assert step.state is Session.COOLING_DOWN
+    assert (step.data.consecutive_errors, step.data.total_errors, step.data.concluded) == (1, 3, 3)
+
+
+def test_without_an_error_the_backoff_is_the_first_one() -> None:
+    """Two seconds by default, as after one error."""
+    assert backoff_ms(0, SessionLimits()) == backoff_ms(1, SessionLimits()) == 2_000
+
+
+# ---------------------------------------------------------------------------------------------------- who goes on
+def agent(adapter: str, state: Agent, resume_id: str | None = None) -> Entity:
+    data = AgentData(id="s:a1", session_id="s", adapter=adapter, resume_id=resume_id)
+    return Entity(AGENT_KIND, "s:a1", "s", state, data, None)  # type: ignore[arg-type]  # nothing is recorded
+
+
+def session(state: Session) -> Entity:
+    return Entity(SESSION_KIND, "s", None, state, SessionData(id="s", agent="a"), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "state", "had", "goes_on"),
+    [
+        ("acp", Session.RUNNING, agent("acp", Agent.WORKING, "u1"), True),
+        ("acp", Session.RUNNING, agent("acp", Agent.WORKING), False),
+        ("acp", Session.SESSION_COMPLETE, agent("acp", Agent.IDLE), False),
+        ("acp", Session.SPAWNING, agent("acp", Agent.STARTING), True),
+        ("acp", Session.COOLING_DOWN, None, True),
+        ("command", Session.RUNNING, agent("acp", Agent.WORKING, "u1"), False),
+        ("command", Session.RUNNING, agent("command", Agent.WORKING), False),
+        ("inprocess", Session.SESSION_COMPLETE, agent("inprocess", Agent.IDLE), True),
+        ("inprocess", Session.INTERRUPTING, agent("inprocess", Agent.WORKING), False),
+    ],
+)
+def test_who_loses_nothing(adapter: str, state: Session, had: Entity | None, goes_on: bool) -> None:
+    """Whose conversation can be loaded by the same adapter, or who has none to lose."""
+    assert loses_nothing(AgentProfile(name="a", adapter=adapter), session(state), had) is goes_on
+
+
+# ---------------------------------------------------------------------------------------------------- a session's past
+def past_of(*records: Mapping[str, Any]) -> Past:
+    past = Past()
+    for seq, one in enumerate(records, 1):
+        known: dict[str, Any] = {
+            "timestamp": 0.0,
+            "monotonic_s": float(seq),
+            "entity_type": "session",
+            "entity_id": "s",
+        }
+        past.take(msgspec.convert({**known, "seq": seq, "entity_seq": seq, **one}, LifecycleEvent))
+    return past
+
+
+def test_its_place_is_on_record() -> None:
+    """A policy and a cancel mode of its own are found again."""
+    policy = AbortPolicy(tool_to_sibling=True)
+    told = {"mode": "try", "policy": msgspec.to_builtins(policy)}
+    past = past_of({"event": "Placed", "outcome": "fact", "metadata": told})
+    assert (past.policy, past.mode) == (policy, CancelMode.TRY)
+
+
+def test_its_crashes_are_counted_again() -> None:
+    """A failure after a start counts against the restart limit, the loss of a supervisor does not."""
+    failed = {"event": "SessionExited", "from_status": "Running", "to_status": "CoolingDown"}
+    past = past_of(
+        failed, {**failed, "transition_reason": "orphan_recovered"}, {**failed, "to_status": "SessionComplete"}
+    )
+    assert past.crashes == (1.0,)
+
+
+def test_a_conversation_outlives_two_crashes() -> None:
+    """What one restart was to load, the next one is, unless an agent was ready in between."""
+    resumed = {"event": "Resumed", "outcome": "fact", "metadata": {"resume_id": "u1", "interrupted": True}}
+    started = {"event": "SessionStarted", "from_status": "Spawning", "to_status": "Running"}
+    assert (past_of(resumed).resume_id, past_of(resumed).interrupted) == ("u1", True)
+    assert (past_of(resumed, started).resume_id, past_of(resumed, started).interrupted) == (None, False)
+
+
+def test_an_abort_that_was_not_heard_is_found() -> None:
+    """Its record stands, and nothing that the session was told since."""
+    asked = {"event": "AbortRecord", "outcome": "fact", "metadata": {"scope": "session", "id": "x"}}
+    stopped = {"event": "OperatorStop", "from_status": "Running", "to_status": "Stopped"}
+    assert past_of(asked).abort is not None
+    assert past_of(asked, stopped).abort is None
+
+
+# ---------------------------------------------------------------------------------------------------- plans
+def plan_of(**prompts: str) -> Plan:
+    tasks = tuple(TaskConfig(id=name, agent="a", prompt=prompt) for name, prompt in prompts.items())
+    return Plan(agents=AGENTS, tasks=tasks)
+
+
+def rows_of(plan: Plan, run: str, *states: str) -> list[EntityRow]:
+    return [
+        EntityRow(
+            kind="task",
+            id=f"task:{task.id}-{run}",
+            parent_id=None,
+            state=state,
+            data=msgspec.json.encode(
+                TaskData(run=run, name=task.id, digest=digest_of(task), claimed_by=task.id if state != "OPEN" else "")
+            ),
+            entity_seq=1,
+            ended=state == "CLOSED",
+            born_seq=1,
+            born_at=0.0,
+            changed_at=0.0,
+        )
+        for task, state in zip(plan.tasks, states, strict=True)
+    ]
+
+
+def test_a_plan_continues_its_interrupted_run() -> None:
+    """The tasks of the run by name; who holds one of them goes on, too."""
+    plan = plan_of(one="1", two="2", three="3")
+    rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN")
+    assert {name: task.state.value for name, task in continued(plan, rows).items()} == {
+        "one": "CLOSED",
+        "two": "IN_PROGRESS",
+        "three": "OPEN",
+    }
+    assert heirs_of(plan, rows) == {"task:one-1.1", "task:two-1.1", "task:three-1.1", "one", "two"}
+
+
+def test_a_plan_may_have_grown() -> None:
+    """A task more is no other plan."""
+    rows = rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")
+    assert list(continued(plan_of(one="1", two="2"), rows)) == ["one"]
+
+
+@pytest.mark.parametrize("plan", [plan_of(one="another"), plan_of(two="1")])
+def test_another_plan_continues_nothing(plan: Plan) -> None:
+    """A task that is not as it was, or not there, makes it another plan."""
+    assert continued(plan, rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")) == {}
+
+
+@pytest.mark.parametrize("state", ["CLOSED", "FAILED", "CANCELLED"])
+def test_a_run_that_is_over_is_not_continued(state: str) -> None:
+    """Where every task is settled, the same plan starts a run of its own."""
+    plan = plan_of(one="1")
+    assert continued(plan, rows_of(plan, "1.1", state)) == {}
+
+
+def test_of_two_interrupted_runs_the_newer_one_goes_on() -> None:
+    """One run continues one run."""
+    plan = plan_of(one="1")
+    rows = rows_of(plan, "1.1", "OPEN") + rows_of(plan, "2.1", "OPEN")
+    assert [task.entity_id for task in continued(plan, rows).values()] == ["task:one-2.1"]
