@@ -16,18 +16,24 @@ from typing import Annotated, Literal
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
+from supervisor.acceptance import ARGV, KINDS, TIMEOUT_S, AcceptanceTest
 from supervisor.complaints import Problem, Problems, complaints
 from supervisor.lifecycles.session import SessionLimits
 from supervisor.plan_source import BadPlan, FieldPath, Source, read_source
+from supervisor.ports import Retention
 from supervisor.vocabulary import AbortPolicy, Ladder
+from supervisor.within import outside
 
 __all__ = [
+    "AcceptanceConfig",
     "AgentConfig",
     "BadPlan",
     "LadderConfig",
     "LimitsConfig",
     "Plan",
     "PolicyConfig",
+    "RecoveryConfig",
+    "RetentionConfig",
     "Settings",
     "TaskConfig",
     "load_plan",
@@ -100,13 +106,48 @@ class LimitsConfig(Model):
         return msgspec.convert(self.model_dump(), SessionLimits)
 
 
+_KEPT = Retention()
+
+
+class RetentionConfig(Model):
+    """What the journal keeps of what has ended, and how often the rest goes to the archive; null is no bound."""
+
+    keep_s: Seconds | None = _KEPT.keep_s
+    records_max: Count | None = _KEPT.records_max
+    every_s: Annotated[float, Strict(), Field(ge=1, allow_inf_nan=False)] = 3600.0
+
+    def value(self) -> Retention:
+        return Retention(keep_s=self.keep_s, records_max=self.records_max)
+
+
+class RecoveryConfig(Model):
+    """What becomes of the work of a supervisor that died.
+
+    ``sessions``: ``resume`` those whose conversation can be loaded again, or that have none to lose, and stop the rest;
+    ``restart`` those too, each in a new conversation, its prompt asked again; or ``stop`` them all. ``orphans``: a task
+    whose session is lost is ``open`` for another one, at most ``max_retries`` times, or has ``failed``, or is ``done``.
+    """
+
+    sessions: Literal["resume", "restart", "stop"] = "resume"
+    orphans: Literal["open", "failed", "done"] = "open"
+
+
 class Settings(Model):
-    """How a supervisor runs: sessions at once, the time a drain may take, and what holds for every session."""
+    """How a supervisor runs: sessions at once, the time a drain may take, what holds for every session, and for how
+    long the journal keeps it.
+
+    With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
+    into *merge_into*: by default the branch that is checked out.
+    """
 
     max_sessions: Count = 6
     drain_s: Seconds = 120.0
     policy: PolicyConfig = PolicyConfig()
     limits: LimitsConfig = LimitsConfig()
+    workspace: Literal["directory", "worktree"] = "directory"
+    merge_into: Text = ""
+    retention: RetentionConfig = RetentionConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
 
 
 # --------------------------------------------------------------------------------------------------------- plans
@@ -131,13 +172,51 @@ class AgentConfig(Model):
         return self
 
 
+class AcceptanceConfig(Model):
+    """What must hold of a piece of work: one kind of test, and how long it may take."""
+
+    file_exists: Text | None = None
+    python_import: Text | None = None
+    javascript_import: Text | None = None
+    unit_tests: tuple[Text, ...] | None = None
+    lint: tuple[Text, ...] | None = None
+    command: tuple[Text, ...] | None = None
+    timeout_s: Seconds = TIMEOUT_S
+
+    @model_validator(mode="after")
+    def _is_one_test(self) -> AcceptanceConfig:
+        if found := list(_acceptance_problems(self)):
+            raise Problems(found)
+        return self
+
+    def value(self) -> AcceptanceTest:
+        kind, given = next(iter(_given(self).items()))
+        return AcceptanceTest(kind=kind, words=(given,) if isinstance(given, str) else given, timeout_s=self.timeout_s)
+
+
+def _given(test: AcceptanceConfig) -> dict[str, str | tuple[str, ...]]:
+    """The kinds that *test* says, with what it says of them."""
+    return {name: given for name in KINDS if (given := getattr(test, name)) is not None}
+
+
+def _acceptance_problems(test: AcceptanceConfig) -> Iterator[Problem]:
+    given = _given(test)
+    if len(given) != 1:
+        said = f"says {' and '.join(given)}" if given else "says nothing"
+        yield (), f"{said}; give exactly one of {', '.join(KINDS)}"
+    for name, words in given.items():
+        if not words or not words[0]:
+            yield (name,), f"is empty; give {'the argv, for example [pytest, -q]' if name in ARGV else 'a name'}"
+
+
 class TaskConfig(Model):
-    """A piece of work: one prompt for one agent, after the tasks it depends on."""
+    """A piece of work: one prompt for one agent, after the tasks it depends on; *acceptance* must hold of it."""
 
     id: Name
     agent: str
     prompt: Text = ""
     depends_on: tuple[str, ...] = ()
+    acceptance: tuple[AcceptanceConfig, ...] = ()
 
 
 class Plan(Settings):
@@ -249,12 +328,18 @@ def model_at(path: FieldPath) -> type[BaseModel] | None:
             return AgentConfig
         case ("tasks", _):
             return TaskConfig
+        case ("tasks", _, "acceptance", _):
+            return AcceptanceConfig
         case ("policy",):
             return PolicyConfig
         case ("policy", "ladder"):
             return LadderConfig
         case ("limits",):
             return LimitsConfig
+        case ("retention",):
+            return RetentionConfig
+        case ("recovery",):
+            return RecoveryConfig
         case _:
             return None
 
@@ -275,9 +360,11 @@ def _locate(agent: AgentConfig, path: FieldPath, base: Path, problems: list[Prob
         changes["command"] = (_absolute(program, base) if "/" in program else program, *agent.command[1:])
         problems += [((*path, "command"), words) for words in _program_problems(agent, base)]
     if agent.cwd is not None:
-        changes["cwd"] = _absolute(agent.cwd, base)
-        if not Path(_absolute(agent.cwd, base)).is_dir():
-            problems.append(((*path, "cwd"), f"no directory {_absolute(agent.cwd, base)!r}; make it or leave cwd out"))
+        changes["cwd"] = cwd = _absolute(agent.cwd, base)
+        if not Path(cwd).is_dir():
+            problems.append(((*path, "cwd"), f"no directory {cwd!r}; make it or leave cwd out"))
+        elif why := outside("", cwd, str(base)).removeprefix(": "):
+            problems.append(((*path, "cwd"), f"{why}; --workdir is where agents without a cwd work"))
     return agent.model_copy(update=changes)
 
 

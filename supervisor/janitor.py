@@ -1,0 +1,144 @@
+"""The janitor: it checks the work of a session, brings it to where it is for, and clears the place away afterwards.
+
+A task is done when its acceptance tests pass, and closed when its work is merged (seed 000: "Janitor verification
+passed + branch merged"). The tests run in the session's own scope: whatever ends the session ends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+
+from actors import ActorStopped
+from supervisor.acceptance import AcceptanceTest, Checked, accepted
+from supervisor.entity import Refused
+from supervisor.logs import get_logger
+from supervisor.moments import Moment
+from supervisor.ports import Merge, ProcessHost, Released, Workspace
+from supervisor.tree import Tree
+from supervisor.work import Work
+
+__all__ = ["Janitor"]
+
+_log = get_logger()
+
+PUT_AWAY_S = 60.0
+"""How long it may take to put a place away: a commit of all that an agent left. What is not done is done later."""
+
+
+class Janitor:
+    """Checks, merges and clears away. Its actor outlives every session.
+
+    Args:
+        actor_id: the actor in whose scope places are put away.
+    """
+
+    def __init__(self, tree: Tree, actor_id: str, processes: ProcessHost, workspace: Workspace) -> None:
+        self._tree = tree
+        self._actor_id = actor_id
+        self._processes = processes
+        self._workspace = workspace
+        self._busy = 0
+        self._rest: Moment | None = None
+
+    async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> str:
+        """Why the work of a session is not accepted, ``""`` if it is. What the tests say is in its transcript.
+
+        Raises:
+            Refused: the session ended before that could be said.
+        """
+        if not tests:
+            return ""
+        found: list[Checked] = []
+        over = Moment()
+        work, ctx = self._tree.works.get(session_id), self._tree.system.context(session_id)
+        if work is not None and ctx is not None:
+            with suppress(ActorStopped):
+                work.start(ctx, self._check, work, tests, found, over)
+                await over.wait()
+        if not found:
+            raise Refused(f"session {session_id!r} was ended before its acceptance tests were")
+        last = found[-1]
+        return "" if last.passed else f"{last.test.title}: {last.problem}"
+
+    async def _check(self, work: Work, tests: Sequence[AcceptanceTest], found: list[Checked], over: Moment) -> None:
+        scope = anyio.CancelScope()
+        work.heard.then(scope.cancel)  # nobody is asked to come to an end: it is ended at once
+        try:
+            with scope:
+                done = await accepted(self._processes, tests, work.directory, work.profile.env)
+                for one in done:
+                    work.transcript.write("acceptance", _told(one), at=self._tree.ledger.clock.now())
+                found += done
+        finally:
+            work.heard.forget(scope.cancel)
+            over.set()
+
+    async def merge(self, session_id: str, message: str) -> Merge:
+        """Bring the work of a session to where it is for; one that cannot be said to be there is refused."""
+        try:
+            return await self._workspace.merge(session_id, message)
+        except OSError as error:
+            return Merge(outcome="refused", why=str(error))
+
+    async def put_away(self, session_id: str, message: str) -> Released:
+        """Clear away where a session worked. What cannot be cleared away is left, and said so."""
+        released = Released()
+        with anyio.move_on_after(PUT_AWAY_S, shield=True):
+            try:
+                released = await self._workspace.put_away(session_id, message)
+            except OSError as error:
+                _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
+        if released.branch or released.directory:
+            _log.info("work is left that is not merged", session=session_id, **_left(released))
+        return released
+
+    def follow(self, work: Work) -> None:
+        """Clear away after that session, when its last record is made."""
+        if self._workspace.temporary and work.root_id == work.session_id:
+            work.ended.then(lambda: self._put_away_later(work.session_id))
+
+    def clear(self) -> None:
+        """Clear away what an earlier supervisor left of sessions that do not live any more."""
+        if self._workspace.temporary:
+            self._start(self._clear)
+
+    async def rest(self) -> None:
+        """Wait until nothing is being cleared away."""
+        while self._busy:
+            self._rest = Moment()
+            await self._rest.wait()
+
+    def _put_away_later(self, session_id: str) -> None:
+        self._start(self.put_away, session_id, f"what {session_id} left")
+
+    async def _clear(self) -> None:
+        for session_id in await self._workspace.left():
+            if session_id not in self._tree.works:
+                await self.put_away(session_id, f"what {session_id} left")
+
+    def _start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: str) -> None:
+        ctx = self._tree.system.context(self._actor_id)
+        if ctx is not None:
+            ctx.start_task(self._counted, fn, args, name=fn.__name__)
+
+    async def _counted(self, fn: Callable[..., Coroutine[Any, Any, object]], args: tuple[str, ...]) -> None:
+        self._busy += 1
+        try:
+            await fn(*args)
+        finally:
+            self._busy -= 1
+            if self._rest is not None and not self._busy:
+                self._rest.set()
+
+
+def _told(one: Checked) -> str:
+    said = f"{one.output}\n" if one.output else ""
+    return f"{said}{one.test.title}: {one.problem or 'passed'}\n"
+
+
+def _left(released: Released) -> dict[str, str]:
+    return {"branch": released.branch, "directory": released.directory}

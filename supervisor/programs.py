@@ -1,0 +1,83 @@
+"""A program run to its end for its answer: with a deadline, under a warden, and the last of what it said.
+
+For the programs that the runtime itself needs (git, acceptance tests), not for agents: nobody talks with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import msgspec
+
+from supervisor.ports import Launch, Process, ProcessHost, SpawnError
+
+__all__ = ["OUTPUT_MAX", "Ran", "run_program"]
+
+OUTPUT_MAX = 64 * 1024
+"""Bytes of each output that are kept, the last ones: errors stand at the end."""
+
+DRAIN_S = 1.0
+"""How long output is still read once the program itself has ended: a descendant may hold it open for ever."""
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program ended. ``status`` is its exit status in Python's form (negative: signal), ``None`` where there is
+    none: it could not be started, was still running at its deadline, or its warden was lost. ``problem`` says which.
+    """
+
+    status: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    problem: str = ""
+    took_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    @property
+    def output(self) -> str:
+        """What it said, errors last, as text."""
+        return b"\n".join(part.rstrip() for part in (self.stdout, self.stderr) if part.strip()).decode(errors="replace")
+
+
+async def run_program(host: ProcessHost, launch: Launch, *, timeout_s: float) -> Ran:
+    """Run *launch* to its end; whatever it started has ended too. Never raises for what the program does."""
+    began = anyio.current_time()
+    out, err = _Tail(), _Tail()
+    status, problem = None, ""
+    try:
+        async with host.spawn(launch) as process:
+            process.close_input()
+            with anyio.move_on_after(timeout_s) as deadline:
+                status = await _heard(process, out, err)
+            if deadline.cancelled_caught:
+                problem = f"it was still running after {timeout_s:g} s"
+            elif status is None:
+                problem = "how it ended is not known: its warden was lost"
+    except SpawnError as error:
+        problem = str(error)
+    took_s = round(anyio.current_time() - began, 6)
+    return Ran(status=status, stdout=out.kept, stderr=err.kept, problem=problem, took_s=took_s)
+
+
+async def _heard(process: Process, out: _Tail, err: _Tail) -> int | None:
+    """Read both outputs until the program has ended, and a little longer."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(out.fill, process.receive)
+        group.start_soon(err.fill, process.receive_err)
+        status = await process.wait_exit()
+        group.cancel_scope.deadline = anyio.current_time() + DRAIN_S
+    return status
+
+
+class _Tail:
+    """The last bytes of an output."""
+
+    def __init__(self) -> None:
+        self.kept = b""
+
+    async def fill(self, receive: Callable[[], Awaitable[bytes]]) -> None:
+        while piece := await receive():
+            self.kept = (self.kept + piece)[-OUTPUT_MAX:]

@@ -1,0 +1,310 @@
+"""A git worktree and a branch for each root session, and the way back into the branch that all the work is for.
+
+What an agent leaves is committed before its worktree goes; a branch goes only when its work is in the target; nothing
+is ever checked out over, reset or forced. The target moves by fast-forward alone: a merge is made beside every
+worktree, and whoever has the target checked out keeps local changes, or the merge is refused. Hooks and helpers that
+an agent may have put into the repository are not run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+import anyio
+import msgspec
+
+from supervisor.ports import Launch, Merge, ProcessHost, Released
+from supervisor.programs import Ran, run_program
+
+__all__ = ["GitWorkspaces", "WorkspaceError", "branch_of"]
+
+GIT_S = 60.0
+"""How long one git command may take: a checkout of a large repository is the longest of them."""
+
+GIT_MIN: Final = (2, 38)
+"""The first that merges without a worktree (``merge-tree --write-tree``)."""
+
+TRIES = 5
+"""How often a merge is made anew because the target moved meanwhile."""
+
+_IDENTITY: Final = {
+    "GIT_AUTHOR_NAME": "supervisor",
+    "GIT_AUTHOR_EMAIL": "supervisor@localhost",
+    "GIT_COMMITTER_NAME": "supervisor",
+    "GIT_COMMITTER_EMAIL": "supervisor@localhost",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+_QUIET: Final = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "gc.auto=0")
+_SUBMODULE: Final = "160000"
+
+
+class WorkspaceError(OSError):
+    """There is no place to work, or what was done there cannot be had; the message says why."""
+
+
+class GitWorkspaces:
+    """``supervisor.ports.Workspace`` over the worktrees of one repository; one task at a time changes anything."""
+
+    temporary: Final = True
+
+    def __init__(self, host: ProcessHost, root: Path, repository: str, target: str = "") -> None:
+        """Args:
+        host: where git is run.
+        root: the directory below which worktrees are made.
+        repository: a directory in the repository.
+        target: the branch that the work is for; by default the one that is checked out there.
+        """
+        self._host = host
+        self._root = root
+        self._repository = repository
+        self._target = target
+        self._one_at_a_time = anyio.Lock()
+
+    async def check(self) -> None:
+        """See that git can do what will be asked of it.
+
+        Raises:
+            WorkspaceError: it is missing or too old; the repository, or its target, is not there.
+        """
+        version = await self._git(self._repository, "version")
+        if not version.ok:
+            raise WorkspaceError(f"workspace: worktree needs git: {_last(version)}")
+        found = re.search(r"(\d+)\.(\d+)", _text(version))
+        if found is None or tuple(map(int, found.groups())) < GIT_MIN:
+            raise WorkspaceError(
+                f"workspace: worktree needs git {'.'.join(map(str, GIT_MIN))}, this is {_text(version)}"
+            )
+        await self._inside(self._repository)
+        await self.target()
+
+    # ------------------------------------------------------------------------------------------ a place to work
+    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
+        """A worktree on a branch of its own; the place in it that *directory* has in the repository.
+
+        Raises:
+            WorkspaceError: the repository, its target or the directory is missing, or git cannot do it.
+        """
+        inside = await self._inside(directory)
+        place = self._place(root_id)
+        async with self._one_at_a_time:
+            if not await self._is_whole(place):
+                await self._make(root_id, place)
+        return str(place / inside)
+
+    async def _inside(self, directory: str) -> str:
+        """The way from the top of the repository to *directory*."""
+        found = await self._git(directory, "rev-parse", "--show-toplevel", "--show-prefix")
+        if not found.ok:
+            raise WorkspaceError(f"{directory} is not in a git repository ({_last(found)}); use workspace: directory")
+        top, _, inside = found.stdout.decode(errors="surrogateescape").partition("\n")
+        ours = _text(await self._must(self._repository, "rev-parse", "--show-toplevel"))
+        if top != ours:
+            raise WorkspaceError(f"{directory} is in another repository than {ours}; use workspace: directory")
+        return inside.strip("\n")
+
+    async def _is_whole(self, place: Path) -> bool:
+        """True if it was checked out to the end: git keeps a worktree locked while it is made."""
+        if not _is_worktree(place):
+            return False
+        listed = await self._git(str(place), "rev-parse", "--git-dir")
+        return listed.ok and not (Path(place, _text(listed)) / "locked").exists()
+
+    async def _make(self, session_id: str, place: Path) -> None:
+        await anyio.to_thread.run_sync(_parent_of, place)
+        for words in (("worktree", "remove", "--force", "--force", str(place)), ("worktree", "prune")):
+            await self._git(self._repository, *words)
+        branch, target = branch_of(session_id), await self.target()
+        await self._set_aside(branch, target)
+        made = await self._git(self._repository, "worktree", "add", "-B", branch, str(place), f"refs/heads/{target}")
+        if not made.ok:
+            raise WorkspaceError(f"no worktree for session {session_id!r}: {_last(made)}")
+
+    async def _set_aside(self, branch: str, target: str) -> None:
+        """A branch of that name that holds work of an earlier journal gets another name."""
+        tip = await self._commit_of(self._repository, f"refs/heads/{branch}")
+        if tip and not await self._contains(f"refs/heads/{target}", tip):
+            await self._must(self._repository, "branch", "--move", branch, f"{branch}.{tip[:12]}")
+
+    async def target(self) -> str:
+        """The branch that the work is for.
+
+        Raises:
+            WorkspaceError: there is none: no branch is checked out, or it has no commit.
+        """
+        if not self._target:
+            here = await self._git(self._repository, "symbolic-ref", "--quiet", "--short", "HEAD")
+            if not here.ok:
+                raise WorkspaceError(f"{self._repository} has no branch checked out; name one as workspace.target")
+            self._target = _text(here)
+        if not await self._commit_of(self._repository, f"refs/heads/{self._target}"):
+            raise WorkspaceError(f"the branch {self._target!r} of {self._repository} has no commit; make a first one")
+        return self._target
+
+    # ------------------------------------------------------------------------------------------ the way back
+    async def merge(self, session_id: str, message: str) -> Merge:
+        """Commit what a session has not committed, and bring its work into the target.
+
+        Raises:
+            WorkspaceError: git cannot do what it must.
+        """
+        async with self._one_at_a_time:
+            target, work = await self.target(), await self._saved(session_id, message)
+            if not work:
+                return Merge(outcome="nothing", target=target, why="there is no branch of that session")
+            for _ in range(TRIES):
+                merge = await self._merge_once(target, work, message)
+                if merge is not None:
+                    return msgspec.structs.replace(merge, target=target)
+            return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
+
+    async def _saved(self, session_id: str, message: str) -> str:
+        """The commit that a session has come to, with all that was not committed; ``""`` where there is none."""
+        place, branch = self._place(session_id), branch_of(session_id)
+        if not _is_worktree(place):
+            return await self._commit_of(self._repository, f"refs/heads/{branch}")
+        where = str(place)
+        await self._must(where, "add", "--all")
+        staged = await self._git(where, "diff", "--cached", "--quiet")
+        if not staged.ok:
+            await self._must(where, "commit", "--no-verify", "--quiet", "--message", message)
+        return await self._named(where, branch)
+
+    async def _named(self, where: str, branch: str) -> str:
+        """The commit of the worktree, which a branch is made to hold: an agent may have checked out something else."""
+        here = await self._commit_of(where, "HEAD")
+        if not await self._contains(f"refs/heads/{branch}", here):
+            moved = await self._contains(here, f"refs/heads/{branch}")
+            name = branch if moved else f"{branch}.{here[:12]}"
+            await self._must(where, "update-ref", f"refs/heads/{name}", here)
+        return here
+
+    async def _merge_once(self, target: str, work: str, message: str) -> Merge | None:
+        """One merge; ``None`` if the target moved meanwhile."""
+        head = await self._commit_of(self._repository, f"refs/heads/{target}")
+        if await self._contains(head, work):
+            return Merge(outcome="nothing", commit=head, why=f"everything is in {target} already")
+        tried = await self._git(
+            self._repository, "merge-tree", "--write-tree", "--name-only", "--no-messages", head, work
+        )
+        tree, *files = _text(tried).splitlines() or [""]
+        if tried.status == 1 and tree:
+            return Merge(outcome="refused", files=tuple(files), why=f"in conflict with {target}: {', '.join(files)}")
+        if not tried.ok:
+            raise WorkspaceError(f"git merge-tree failed: {_last(tried)}")
+        made = await self._must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
+        return await self._advance(target, head, _text(made))
+
+    async def _advance(self, target: str, head: str, commit: str) -> Merge | None:
+        holder = await self._holder(target)
+        if holder is None:
+            moved = await self._git(self._repository, "update-ref", f"refs/heads/{target}", commit, head)
+            return Merge(outcome="merged", commit=commit) if moved.ok else None
+        moved = await self._git(holder, "merge", "--ff-only", "--quiet", commit)
+        if moved.ok:
+            return Merge(outcome="merged", commit=commit)
+        if await self._commit_of(self._repository, f"refs/heads/{target}") != head:
+            return None
+        return Merge(outcome="refused", why=f"{holder} has changes of its own in the way: {_last(moved)}")
+
+    async def _holder(self, target: str) -> str | None:
+        """The worktree that has *target* checked out."""
+        listed = await self._must(self._repository, "worktree", "list", "--porcelain", "-z")
+        for entry in listed.stdout.decode(errors="surrogateescape").split("\0\0"):
+            fields = dict(line.partition(" ")[::2] for line in entry.split("\0"))
+            if fields.get("branch") == f"refs/heads/{target}" and "prunable" not in fields:
+                return fields["worktree"]
+        return None
+
+    # ------------------------------------------------------------------------------------------ clean-up
+    async def put_away(self, session_id: str, message: str) -> Released:
+        """Commit what a session has not committed, and remove its worktree; its branch too if the target has it all.
+
+        Raises:
+            WorkspaceError: git cannot do what it must.
+        """
+        async with self._one_at_a_time:
+            await self._saved(session_id, message)
+            place, branch, target = self._place(session_id), branch_of(session_id), await self.target()
+            if _is_worktree(place):
+                if await self._holds_more(str(place), target):
+                    return Released(branch=branch, directory=str(place))
+                await self._must(self._repository, "worktree", "remove", "--force", str(place))
+            return Released(branch="" if await self._dropped(branch, target) else branch)
+
+    async def left(self) -> list[str]:
+        """The sessions that have a worktree."""
+        names = await anyio.to_thread.run_sync(_names_in, self._root)
+        return [unquote(name, errors="surrogateescape") for name in names]
+
+    async def _holds_more(self, where: str, target: str) -> bool:
+        """True if a removal would lose something: what is not committed, or a repository inside this one."""
+        status = await self._must(where, "status", "--porcelain", "--untracked-files=normal")
+        inside = await self._must(where, "diff", "--raw", f"refs/heads/{target}", "HEAD")
+        return bool(status.stdout.strip()) or any(
+            _SUBMODULE in line.split()[1:2] for line in _text(inside).splitlines()
+        )
+
+    async def _dropped(self, branch: str, target: str) -> bool:
+        """Remove *branch* if the target has it; exactly the commit that was looked at. True if it is gone."""
+        tip = await self._commit_of(self._repository, f"refs/heads/{branch}")
+        if not tip:
+            return True
+        if not await self._contains(f"refs/heads/{target}", tip):
+            return False
+        return (await self._git(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)).ok
+
+    # ------------------------------------------------------------------------------------------ git itself
+    def _place(self, session_id: str) -> Path:
+        return self._root / branch_of(session_id).partition("/")[2]
+
+    async def _contains(self, one: str, other: str) -> bool:
+        """True if *other* is *one*, or came before it."""
+        return (await self._git(self._repository, "merge-base", "--is-ancestor", other, one)).ok
+
+    async def _commit_of(self, where: str, name: str) -> str:
+        found = await self._git(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        return _text(found) if found.ok else ""
+
+    async def _must(self, where: str, *words: str) -> Ran:
+        ran = await self._git(where, *words)
+        if not ran.ok:
+            raise WorkspaceError(f"git {words[0]} failed in {where}: {_last(ran)}")
+        return ran
+
+    async def _git(self, where: str, *words: str) -> Ran:
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
+        config = [part for setting in _QUIET for part in ("-c", setting)]
+        launch = Launch(argv=("git", *config, *words), cwd=where, env=env)
+        return await run_program(self._host, launch, timeout_s=GIT_S)
+
+
+def branch_of(session_id: str) -> str:
+    """The branch of a session: one path below ``supervisor/``, whatever its id holds."""
+    name = quote(session_id, safe="", errors="surrogateescape").replace("~", "%7E")
+    plain = ".." not in name and not name.startswith((".", "-")) and not name.endswith((".", ".lock"))
+    return f"supervisor/{name if plain else name.replace('.', '%2E').replace('-', '%2D')}"
+
+
+def _is_worktree(place: Path) -> bool:
+    return (place / ".git").exists()
+
+
+def _names_in(root: Path) -> list[str]:
+    return sorted(place.name for place in root.iterdir() if _is_worktree(place)) if root.is_dir() else []
+
+
+def _parent_of(place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _text(ran: Ran) -> str:
+    return ran.stdout.decode(errors="surrogateescape").strip("\n")
+
+
+def _last(ran: Ran) -> str:
+    return ran.problem or ran.output.strip().rpartition("\n")[2] or f"exit status {ran.status}"

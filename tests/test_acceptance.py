@@ -1,0 +1,83 @@
+"""Acceptance tests: what holds passes, what does not fails with its reason, and nothing outlives its time-out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.acceptance import AcceptanceTest, Checked, accepted
+from supervisor.processes import WardenHost
+
+pytestmark = pytest.mark.anyio
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+async def check(directory: Path, *tests: AcceptanceTest) -> list[Checked]:
+    async with WardenHost() as host:
+        return await accepted(host, tests, str(directory), ENV)
+
+
+def one(kind: str, *words: str, timeout_s: float = 30.0) -> AcceptanceTest:
+    return AcceptanceTest(kind=kind, words=words, timeout_s=timeout_s)
+
+
+async def test_what_holds_passes(tmp_path: Path) -> None:
+    """A file that is there, a module that can be imported, programs that exit with 0; what they said is kept."""
+    (tmp_path / "module.py").write_text("VALUE = 1\n")
+    done = await check(
+        tmp_path,
+        one("file_exists", "module.py"),
+        one("python_import", "module"),
+        one("unit_tests", "sh", "-c", "echo 3 passed"),
+        one("lint", "true"),
+        one("command", "test", "-f", "module.py"),
+    )
+    assert [checked.problem for checked in done] == [""] * 5
+    assert done[2].output == "3 passed"
+
+
+async def test_a_missing_file_fails_and_what_follows_is_not_tried(tmp_path: Path) -> None:
+    """The first that fails ends the matter."""
+    done = await check(tmp_path, one("file_exists", "report.txt"), one("command", "touch", "ran"))
+    assert [checked.problem for checked in done] == [f"report.txt does not exist in {tmp_path}"]
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_file_outside_the_directory_does_not_count(tmp_path: Path) -> None:
+    """By a path that leads out, or by a link."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "outside.txt").write_text("")
+    (work / "link.txt").symlink_to(tmp_path / "outside.txt")
+    for name in ("../outside.txt", "link.txt", "/etc/passwd"):
+        assert (await check(work, one("file_exists", name)))[0].problem == f"{name} is not inside {work}"
+
+
+async def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
+    """The status, and the last line of its output."""
+    failed = (await check(tmp_path, one("unit_tests", "sh", "-c", "echo first; echo 1 failed >&2; exit 3")))[0]
+    assert failed.problem == "exited with 3: 1 failed"
+    assert failed.output == "first\n1 failed"
+    assert (await check(tmp_path, one("command", "sh", "-c", "kill -9 $$")))[0].problem == "was ended by signal 9"
+
+
+async def test_a_module_that_cannot_be_imported_fails(tmp_path: Path) -> None:
+    """With the error of the import."""
+    (tmp_path / "broken.py").write_text("raise ValueError('half done')\n")
+    broken = (await check(tmp_path, one("python_import", "broken")))[0]
+    assert broken.problem == "exited with 1: ValueError: half done"
+
+
+async def test_a_test_that_never_ends_is_ended(tmp_path: Path) -> None:
+    """At its time-out, with everything that it started."""
+    stuck = (await check(tmp_path, one("command", "sh", "-c", "echo begun; sleep 1000 & wait", timeout_s=0.2)))[0]
+    assert stuck.problem == "it was still running after 0.2 s"
+
+
+async def test_a_program_that_is_not_there_fails(tmp_path: Path) -> None:
+    """Its name is told."""
+    missing = (await check(tmp_path, one("lint", "no-such-linter")))[0]
+    assert "no-such-linter" in missing.problem

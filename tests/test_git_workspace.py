@@ -1,0 +1,272 @@
+"""Worktrees: each session has a branch of its own, its work comes back into the target, and no commit is ever lost."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.ports import Merge, Released
+from supervisor.processes import WardenHost
+from supervisor.workspace.git import GitWorkspaces, WorkspaceError, branch_of
+
+pytestmark = pytest.mark.anyio
+
+
+def git(where: Path, *words: str) -> str:
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
+    return subprocess.run(
+        ["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with one commit, its branch ``main`` checked out."""
+    where = tmp_path / "repository"
+    (where / "part").mkdir(parents=True)
+    (where / "a.txt").write_text("one\n")
+    (where / "part" / "b.txt").write_text("two\n")
+    git(where, "init", "--quiet", "--initial-branch=main")
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message", "first")
+    return where
+
+
+@asynccontextmanager
+async def workspaces(repository: Path, target: str = "") -> AsyncIterator[GitWorkspaces]:
+    async with WardenHost() as host:
+        yield GitWorkspaces(host, repository.parent / "worktrees", str(repository), target)
+
+
+async def finished(spaces: GitWorkspaces, session_id: str) -> tuple[Merge, Released]:
+    """Merged and put away."""
+    return await spaces.merge(session_id, f"merge {session_id}"), await spaces.put_away(session_id, "put away")
+
+
+async def prepared(spaces: GitWorkspaces, session_id: str, directory: Path) -> Path:
+    return Path(await spaces.prepare(session_id, str(directory), root_id=session_id))
+
+
+async def test_each_session_works_on_a_branch_of_its_own(repository: Path) -> None:
+    """The same part of the repository, on another branch; asked for twice it is the same place, with what it holds."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository / "part")
+        assert (place / "b.txt").read_text() == "two\n"
+        assert git(place, "branch", "--show-current") == "supervisor/fix"
+        (place / "b.txt").write_text("three\n")
+        assert await prepared(spaces, "fix", repository / "part") == place
+        assert (place / "b.txt").read_text() == "three\n"
+        assert (repository / "part" / "b.txt").read_text() == "two\n"
+
+
+async def test_what_an_agent_left_uncommitted_reaches_the_target(repository: Path) -> None:
+    """Changed, new and removed files are committed and merged; nothing of the worktree is left."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("changed\n")
+        (place / "new.txt").write_text("new\n")
+        (place / "part" / "b.txt").unlink()
+        merge, released = await finished(spaces, "fix")
+    assert (merge.outcome, merge.commit) == ("merged", git(repository, "rev-parse", "main"))
+    assert (repository / "a.txt").read_text() == "changed\n"
+    assert (repository / "new.txt").exists()
+    assert not (repository / "part").exists()
+    assert released == Released()
+    assert git(repository, "for-each-ref", "refs/heads/supervisor") == ""
+    assert not place.exists()
+
+
+async def test_a_session_that_changed_nothing_has_nothing_to_merge(repository: Path) -> None:
+    """The target stays where it is."""
+    before = git(repository, "rev-parse", "main")
+    async with workspaces(repository) as spaces:
+        await prepared(spaces, "look", repository)
+        merge, released = await finished(spaces, "look")
+    assert (merge.outcome, released) == ("nothing", Released())
+    assert git(repository, "rev-parse", "main") == before
+
+
+async def test_a_conflict_is_refused_and_the_work_is_kept(repository: Path) -> None:
+    """The files are named, the target is as it was, and the branch holds the work that could not be merged."""
+    async with workspaces(repository) as spaces:
+        for name in ("one", "other"):
+            place = await prepared(spaces, name, repository)
+            (place / "a.txt").write_text(f"by {name}\n")
+        assert (await finished(spaces, "one"))[0].outcome == "merged"
+        merge, released = await finished(spaces, "other")
+    assert (merge.outcome, merge.files) == ("refused", ("a.txt",))
+    assert merge.why == "in conflict with main: a.txt"
+    assert (repository / "a.txt").read_text() == "by one\n"
+    assert git(repository, "status", "--porcelain") == ""
+    assert released == Released(branch="supervisor/other")
+    assert git(repository, "show", "supervisor/other:a.txt") == "by other"
+
+
+async def test_local_changes_are_never_overwritten(repository: Path) -> None:
+    """A merge that would change a file somebody is editing is refused; it goes through once that is out of the way."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        (repository / "a.txt").write_text("being edited\n")
+        refused = await spaces.merge("fix", "merge")
+        assert refused.outcome == "refused"
+        assert "has changes of its own in the way" in refused.why
+        assert (repository / "a.txt").read_text() == "being edited\n"
+        git(repository, "checkout", "--quiet", "a.txt")
+        assert (await spaces.merge("fix", "merge")).outcome == "merged"
+
+
+async def test_a_target_that_nobody_has_checked_out(repository: Path) -> None:
+    """It moves all the same, and the branch that is checked out does not."""
+    git(repository, "branch", "release")
+    before = git(repository, "rev-parse", "main")
+    async with workspaces(repository, "release") as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        merge, _ = await finished(spaces, "fix")
+    assert merge.commit == git(repository, "rev-parse", "release")
+    assert git(repository, "rev-parse", "main") == before
+
+
+async def test_sessions_that_end_together_are_all_merged(repository: Path) -> None:
+    """One merge is made at a time, each on top of the one before."""
+    names = [f"session-{number}" for number in range(4)]
+    merges: list[Merge] = []
+
+    async def work(spaces: GitWorkspaces, name: str) -> None:
+        place = await prepared(spaces, name, repository)
+        (place / f"{name}.txt").write_text(name)
+        merges.append((await finished(spaces, name))[0])
+
+    async with workspaces(repository) as spaces, anyio.create_task_group() as group:
+        for name in names:
+            group.start_soon(work, spaces, name)
+    assert [merge.outcome for merge in merges] == ["merged"] * len(names)
+    assert all((repository / f"{name}.txt").exists() for name in names)
+
+
+async def test_what_is_committed_elsewhere_than_on_the_branch_is_kept(repository: Path) -> None:
+    """An agent that detached its HEAD or left its branch behind loses neither line of work."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "on-branch.txt").write_text("1")
+        git(place, "add", "--all")
+        git(place, "commit", "--quiet", "--message", "on the branch")
+        git(place, "checkout", "--quiet", "--detach", "main")
+        (place / "detached.txt").write_text("2")
+        merge, released = await finished(spaces, "fix")
+    assert merge.outcome == "merged"
+    assert (repository / "detached.txt").exists()
+    assert git(repository, "show", "supervisor/fix:on-branch.txt") == "1"
+    assert released == Released(branch="supervisor/fix")
+
+
+async def test_a_repository_inside_the_worktree_is_not_removed(repository: Path) -> None:
+    """Its commits are nowhere else: the directory stays, and is named."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        inner = place / "inner"
+        inner.mkdir()
+        git(inner, "init", "--quiet")
+        git(inner, "commit", "--quiet", "--allow-empty", "--message", "inside")
+        released = await spaces.put_away("fix", "with a repository inside")
+    assert released == Released(branch="supervisor/fix", directory=str(place))
+    assert git(inner, "log", "--format=%s") == "inside"
+
+
+async def test_work_that_nobody_merged_is_kept_on_its_branch(repository: Path) -> None:
+    """An aborted session's worktree goes, what it had begun is committed; its name can be used again all the same."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "new.txt").write_text("new")
+        assert await spaces.left() == ["fix"]
+        assert await spaces.put_away("fix", "partial work") == Released(branch="supervisor/fix")
+        assert await spaces.left() == []
+        kept = git(repository, "rev-parse", "supervisor/fix")
+        again = await prepared(spaces, "fix", repository)
+    assert not (again / "new.txt").exists()
+    assert git(repository, "rev-parse", f"supervisor/fix.{kept[:12]}") == kept
+    assert git(repository, "log", "-1", "--format=%s", kept) == "partial work"
+
+
+async def test_a_child_works_where_its_root_does(repository: Path) -> None:
+    """At the place that its own agent is configured for."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        child = await spaces.prepare("fix/help", str(repository / "part"), root_id="fix")
+    assert Path(child) == place / "part"
+
+
+async def test_an_agent_of_another_repository_is_refused(repository: Path, tmp_path: Path) -> None:
+    """Its work could not be merged here."""
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    async with workspaces(repository) as spaces:
+        with pytest.raises(WorkspaceError, match=r"is in another repository than .*/repository; use"):
+            await prepared(spaces, "fix", other)
+
+
+async def test_a_worktree_that_was_not_made_to_the_end_is_made_anew(repository: Path) -> None:
+    """Files that were never checked out would else be committed as removed."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        lock = Path(git(place, "rev-parse", "--absolute-git-dir")) / "locked"
+        lock.write_text("initializing")
+        (place / "a.txt").unlink()
+        assert await prepared(spaces, "fix", repository) == place
+        assert (place / "a.txt").exists()
+        assert not lock.exists()
+
+
+async def test_hooks_of_the_repository_are_not_run(repository: Path) -> None:
+    """An agent can write them; they would run with our rights."""
+    for name in ("pre-commit", "post-checkout", "post-commit", "post-merge"):
+        hook = repository / ".git" / "hooks" / name
+        hook.write_text("#!/bin/sh\ntouch ran\nexit 1\n")
+        hook.chmod(0o755)
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        merge, _ = await finished(spaces, "fix")
+    assert merge.outcome == "merged"
+    assert not (repository / "ran").exists()
+
+
+async def test_a_directory_that_is_no_repository_is_refused(tmp_path: Path, repository: Path) -> None:
+    """The error names it and says what to write instead."""
+    async with workspaces(repository) as spaces:
+        with pytest.raises(WorkspaceError, match=r"is not in a git repository .* use workspace: directory"):
+            await prepared(spaces, "fix", tmp_path)
+
+
+async def test_a_repository_without_a_target_is_refused(repository: Path) -> None:
+    """No branch checked out, or none of that name: the error says what to do."""
+    async with workspaces(repository, "nowhere") as spaces:
+        with pytest.raises(WorkspaceError, match=r"the branch 'nowhere' of .* has no commit"):
+            await prepared(spaces, "fix", repository)
+    git(repository, "checkout", "--quiet", "--detach")
+    async with workspaces(repository) as spaces:
+        with pytest.raises(WorkspaceError, match=r"name one as workspace\.target"):
+            await prepared(spaces, "fix", repository)
+
+
+@pytest.mark.parametrize(
+    "session_id", ["fix", "a.b", "a..b", ".hidden", "-x", "end.", "x.lock", "a/b", "a b", "~^:?*[\\", "é", "@{"]
+)
+def test_every_id_has_a_branch(session_id: str) -> None:
+    """Whatever an id holds, its branch is one that git takes, and its directory one name."""
+    branch = branch_of(session_id)
+    assert git(Path.cwd(), "check-ref-format", "--branch", branch) == branch
+    assert branch.count("/") == 1
+
+
+def test_no_two_ids_share_a_branch() -> None:
+    """What is escaped stays apart."""
+    ids = ["a/b", "a%2Fb", "a..b", "a%2E%2Eb", "-x", "%2Dx", "x.lock", "x%2Elock"]
+    assert len({branch_of(one) for one in ids}) == len(ids)

@@ -1,0 +1,181 @@
+"""What a plan's work must pass before it is closed: its acceptance tests, and the merge of its worktree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.config import AcceptanceConfig, AgentConfig, Plan, TaskConfig
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.plan_runner import PlanResult, run_plan
+from supervisor.runtime import open_supervisor
+from supervisor.vocabulary import AbortScope
+from supervisor.workspace.git import WorkspaceError
+from tests.support import nothing_left, path_of, quick, supervising
+
+pytestmark = pytest.mark.anyio
+
+AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+def plan_of(*tasks: TaskConfig, workspace: str = "directory", merge_into: str = "") -> Plan:
+    bounds = {"limits": BOUNDS.limits, "policy": BOUNDS.policy}
+    return Plan.model_validate(
+        {"agents": AGENTS, "tasks": tasks, "workspace": workspace, "merge_into": merge_into, **bounds}
+    )
+
+
+def task(name: str, prompt: str, *depends_on: str, **test: object) -> TaskConfig:
+    acceptance = (AcceptanceConfig.model_validate(test),) if test else ()
+    return TaskConfig(id=name, agent="sh", prompt=prompt, depends_on=depends_on, acceptance=acceptance)
+
+
+def git(where: Path, *words: str) -> str:
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
+    return subprocess.run(
+        ["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    where = tmp_path / "repository"
+    where.mkdir()
+    (where / "a.txt").write_text("first\n")
+    git(where, "init", "--quiet", "--initial-branch=main")
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message", "first")
+    return where
+
+
+async def carried_out(plan: Plan, where: Path) -> PlanResult:
+    """On disk, with the state directory inside the repository, as ``supervisor run`` has it."""
+    async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+        return await run_plan(sup, plan)
+
+
+def states(where: Path, task_id: str) -> list[str]:
+    with JournalReader(StateDir(where / ".sdd").journal) as reader:
+        return path_of(list(reader.events()), f"task:{task_id}")
+
+
+# -------------------------------------------------------------------------------------------------- acceptance
+async def test_work_that_passes_its_tests_is_closed(tmp_path: Path) -> None:
+    """What the tests say is heard where the agent is."""
+    plan = plan_of(task("write", "echo 1 > report.txt", command=["cat", "report.txt"]))
+    result = await carried_out(plan, tmp_path)
+    assert result.ok
+    assert states(tmp_path, "write") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    heard = StateDir(tmp_path / ".sdd").transcript("write").read_text()
+    assert "command cat report.txt: passed" in heard
+
+
+async def test_work_that_fails_its_tests_is_not_done(tmp_path: Path) -> None:
+    """An agent's word is not enough; what depends on the task is not started."""
+    plan = plan_of(task("write", "echo all is well", file_exists="report.txt"), task("next", "true", "write"))
+    result = await carried_out(plan, tmp_path)
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"write": "failed", "next": "blocked"}
+    why = f"not accepted: file_exists report.txt: report.txt does not exist in {tmp_path}"
+    assert result.tasks["write"].error == why
+    assert states(tmp_path, "write") == ["OPEN", "CLAIMED", "IN_PROGRESS", "FAILED"]
+
+
+async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
+    """They run in the scope of the session: nothing of them is left, and the task is cancelled."""
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    plan = plan_of(task("write", "true", command=["sh", "-c", "exec 3>held; sleep 1000 & wait"], timeout_s=1000.0))
+    results: list[PlanResult] = []
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        async with anyio.create_task_group() as group:
+
+            async def carry_out() -> None:
+                results.append(await run_plan(run.sup, plan))
+
+            group.start_soon(carry_out)
+            async with await anyio.open_file(held, "rb") as pipe:  # opens when the test has opened the other end
+                await run.sup.abort("write", AbortScope.SESSION, reason="enough")
+                assert await pipe.read() == b""  # ends when nobody holds that any more
+    assert results[0].tasks["write"].outcome == "aborted"
+    assert path_of(run.events(), "task:write")[-1] == "CANCELLED"
+
+
+# ------------------------------------------------------------------------------------------------------ merges
+async def test_each_task_works_on_a_branch_and_is_merged(repository: Path) -> None:
+    """A task sees the work of those it depends on, and the repository has it all in the end, and nothing else."""
+    plan = plan_of(
+        task("one", "echo one > one.txt"),
+        task("two", "echo two > two.txt"),
+        task("both", "cat one.txt two.txt > both.txt", "one", "two", file_exists="both.txt"),
+        workspace="worktree",
+    )
+    result = await carried_out(plan, repository)
+    assert result.ok
+    assert (repository / "both.txt").read_text() == "one\ntwo\n"
+    assert git(repository, "status", "--porcelain") == ""
+    assert git(repository, "for-each-ref", "refs/heads/supervisor") == ""
+    assert list((repository / ".sdd" / "worktrees").iterdir()) == []
+
+
+async def test_work_in_conflict_fails_its_task_and_is_kept(repository: Path) -> None:
+    """DONE, then FAILED with the conflict recorded; the work is on a branch whose name is told."""
+    go = f"while [ ! -e {repository}/go ]; do sleep 0.01; done"
+    plan = plan_of(
+        task("one", f"echo one > a.txt; touch {repository}/go"),
+        task("other", f"{go}; echo other > a.txt"),
+        workspace="worktree",
+    )
+    (repository / ".git" / "info" / "exclude").write_text("go\n")
+    result = await carried_out(plan, repository)
+    failed = [one for one in result.tasks.values() if one.outcome == "failed"]
+    assert len(failed) == 1
+    lost = failed[0].id
+    why = f"not merged: in conflict with main: a.txt; its work is on the branch supervisor/{lost}"
+    assert failed[0].error == why
+    assert states(repository, lost) == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "FAILED"]
+    assert git(repository, "show", f"supervisor/{lost}:a.txt") == lost
+    assert git(repository, "status", "--porcelain") == ""
+
+
+async def test_what_a_failed_task_had_begun_is_kept(repository: Path) -> None:
+    """It is committed before its worktree goes, and never merged."""
+    plan = plan_of(task("half", "echo begun > half.txt; exit 3"), workspace="worktree")
+    result = await carried_out(plan, repository)
+    assert result.tasks["half"].error.endswith("; its work is on the branch supervisor/half")
+    assert git(repository, "show", "supervisor/half:half.txt") == "begun"
+    assert not (repository / "half.txt").exists()
+
+
+async def test_an_embedded_session_is_put_away_too(repository: Path) -> None:
+    """Without a plan nobody merges: the work of the session is on its branch when the supervisor has ended."""
+    plan = plan_of(task("unused", "true"), workspace="worktree")
+    async with open_supervisor(
+        repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
+    ) as sup:
+        session = await sup.start_session("fix", agent="sh")
+        assert (await session.run("echo mine > mine.txt")).outcome == "completed"
+    assert git(repository, "show", "supervisor/fix:mine.txt") == "mine"
+    assert list((repository / ".sdd" / "worktrees").iterdir()) == []
+
+
+async def test_worktrees_need_a_repository_and_a_state_directory(tmp_path: Path) -> None:
+    """Nothing is started without, and the error says what to do."""
+    plan = plan_of(task("unused", "true"), workspace="worktree")
+    with pytest.raises(WorkspaceError, match=r"is not in a git repository .* use workspace: directory"):
+        await carried_out(plan, tmp_path)
+    with pytest.raises(ValueError, match=r"settings\.workspace: 'worktree' needs a state directory"):
+        async with open_supervisor(agents=plan.agents, settings=plan.settings, workdir=tmp_path):
+            pass
