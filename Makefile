@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: simulate soak demo test lint types docs bench bench-peers bench-growth fuzz crash mutants mutants-simulation clean
+.PHONY: simulate soak demo test lint types docs bench bench-peers bench-recovery bench-soak bench-growth fuzz crash mutants mutants-simulation clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +44,7 @@ fuzz: $(VENV)/ready  ## INPUTS (1000000) malformed inputs: nothing but declared 
 crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare what it promised with what is there
 	$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),100)
 	$(BIN)/python -m tests.crash.writer --cycles $(or $(CYCLES),100)0
+	$(BIN)/python -m tests.crash.writer --plant early-acknowledgement
 
 mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten must be killed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
@@ -65,6 +66,12 @@ $(VENV)/peers: $(VENV)/ready
 bench-peers: $(VENV)/peers  ## The same with other actor frameworks installed, and a table of them all
 	$(BIN)/python -m benchmarks.peers
 	$(MAKE) bench
+
+bench-recovery: $(VENV)/ready  ## Opening and recovering a journal of a million records; commits while it is compacted
+	$(BIN)/python -m benchmarks.recovery --compaction
+
+bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)
 
 bench-growth: $(VENV)/peers  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
 	$(BIN)/python -m benchmarks.growth

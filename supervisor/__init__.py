@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supervisor.abort import AbortPlan, AbortRecord, Receipt, UnknownTarget
     from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-    from supervisor.config import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, load_plan
+    from supervisor.config import (
+        AcceptanceConfig,
+        AgentConfig,
+        LimitsConfig,
+        Plan,
+        PolicyConfig,
+        RetentionConfig,
+        Settings,
+        load_plan,
+    )
     from supervisor.journal.statedir import StateDirBusy, StateDirError
+    from supervisor.outage import Outage
     from supervisor.plan_runner import PlanResult, TaskResult, run_plan
-    from supervisor.ports import JournalError
+    from supervisor.ports import JournalError, JournalUnavailable
     from supervisor.projection import Inspected
     from supervisor.runtime import (
+        Degraded,
         Refused,
         Session,
         SubscriptionLagged,
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
         TransitionReason,
     )
     from supervisor.work import NoSuchEntity
+    from supervisor.workspace.git import WorkspaceError
 
 __all__ = [
     "AbortPlan",
@@ -44,21 +56,26 @@ __all__ = [
     "AbortReason",
     "AbortRecord",
     "AbortScope",
+    "AcceptanceConfig",
     "AgentConfig",
     "AgentTurn",
     "CancelMode",
+    "Degraded",
     "DeliveryPoint",
     "Inspected",
     "JournalError",
+    "JournalUnavailable",
     "Ladder",
     "LifecycleEvent",
     "LimitsConfig",
     "NoSuchEntity",
+    "Outage",
     "Plan",
     "PlanResult",
     "PolicyConfig",
     "Receipt",
     "Refused",
+    "RetentionConfig",
     "Session",
     "Settings",
     "StateDirBusy",
@@ -70,6 +87,7 @@ __all__ = [
     "TransitionReason",
     "TurnResult",
     "UnknownTarget",
+    "WorkspaceError",
     "__version__",
     "load_plan",
     "open_supervisor",
@@ -80,11 +98,22 @@ __all__ = [
 _HOMES = {
     "supervisor.abort": ("AbortPlan", "AbortRecord", "Receipt", "UnknownTarget"),
     "supervisor.adapters.inprocess": ("AgentTurn", "ToolAborted"),
-    "supervisor.config": ("AgentConfig", "LimitsConfig", "Plan", "PolicyConfig", "Settings", "load_plan"),
+    "supervisor.config": (
+        "AcceptanceConfig",
+        "AgentConfig",
+        "LimitsConfig",
+        "Plan",
+        "PolicyConfig",
+        "RetentionConfig",
+        "Settings",
+        "load_plan",
+    ),
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.plan_runner": ("PlanResult", "TaskResult", "run_plan"),
-    "supervisor.ports": ("JournalError",),
+    "supervisor.outage": ("Outage",),
+    "supervisor.ports": ("JournalError", "JournalUnavailable"),
     "supervisor.runtime": (
+        "Degraded",
         "Refused",
         "Session",
         "SubscriptionLagged",
@@ -105,6 +134,7 @@ _HOMES = {
         "TransitionReason",
     ),
     "supervisor.work": ("NoSuchEntity",),
+    "supervisor.workspace.git": ("WorkspaceError",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

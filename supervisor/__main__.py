@@ -37,9 +37,15 @@ def _simulate() -> click.Group:
     return group
 
 
+def _plan() -> click.Group:
+    from supervisor.planning import plan_group
+
+    return plan_group
+
+
 def main() -> None:
     """Run the command line of this process."""
-    sys.exit(execute(commands(_run, _demo, _simulate), sys.argv[1:]))
+    sys.exit(execute(commands(_run, _demo, _plan, _simulate), sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -179,7 +179,8 @@ class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an abort. ``killed_at`` and ``recorded_at`` are Unix times; the second may be ``None``: the
-    disk had not answered by the deadline. ``survivors`` is 0 unless a process could not be accounted for.
+    disk had not answered by the deadline, or is down, and then ``outage`` says why: what was ended is recorded once it
+    has recovered. ``survivors`` is 0 unless a process could not be accounted for.
 
     ``already_ended``: it came too late, the target had ended or was ending; ``joined`` is the id of the abort that it
     was ending by. ``spared`` lives on.
@@ -197,6 +198,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     recorded_at: float | None = None
     joined: str | None = None
     spared: tuple[SparedNode, ...] = ()
+    outage: str | None = None
 
 
 class UnknownTarget(LookupError):

@@ -1,16 +1,14 @@
 """Carries out an abort: records first, then every scope of the plan at once, then a receipt.
 
 Nothing here waits for a disk before it ends something. The wait for the receipt is bounded by the ladder; what the
-disk has not answered by then is left open in it and said so.
+disk has not answered by then is left open in it and said so, and so is at once what a disk that is down cannot take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import NamedTuple
 
-import anyio
 import msgspec
 
 from actors import Lane
@@ -28,7 +26,7 @@ from supervisor.ladder import SLACK_S, highest
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
 from supervisor.lifecycles.turn import Turn
-from supervisor.ports import JournalError
+from supervisor.moments import Moment
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, AbortScope, CancelMode, Rung, ToolOutcome, TransitionReason
 from supervisor.work import Link, Work
@@ -75,16 +73,15 @@ class Aborter:
     ) -> Receipt:
         """End everything the plan names; the receipt says how each node and process ended."""
         wish = _Wish(plan, self._new_id(), reason, actor)
-        began = anyio.current_time()
+        began = self._tree.system.timers.now()
         sent = self._send(wish, now, within_s)
         receipts: list[NodeReceipt] = []
         recorded_at: float | None = None
-        with anyio.move_on_after(plan.deadline_s + 2 * SLACK_S):
+        with self._tree.system.timers.limit(plan.deadline_s + 2 * SLACK_S):
             for one in sent:
                 receipts.append(await self._joined(one, began))  # noqa: PERF401  what came in time counts
             killed_at = self._wall()
-            with suppress(JournalError):
-                await self._recorded(sent)
+            if await self._recorded(sent):
                 recorded_at = self._wall()
         missed = [NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned") for one in sent[len(receipts) :]]
         fates = _fates(sent)
@@ -100,7 +97,14 @@ class Aborter:
             killed_at=None if missed else killed_at,
             recorded_at=recorded_at,
             spared=plan.spared,
+            outage=self.outage if recorded_at is None else None,
         )
+
+    @property
+    def outage(self) -> str | None:
+        """Why the journal cannot be written now."""
+        outage = self._tree.ledger.disk.outage
+        return None if outage is None else outage.why
 
     def join(
         self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
@@ -230,18 +234,21 @@ class Aborter:
             ended_at=report.killed_at,
         )
 
-    async def _recorded(self, sent: list[_Sent]) -> None:
-        """Wait until the journal has the end of every node that is waited for."""
+    async def _recorded(self, sent: list[_Sent]) -> bool:
+        """Wait until the journal has the end of every node that is waited for; ``False`` if it cannot be written."""
+        ledger = self._tree.ledger
         for one in sent:
-            if one.node.kind == "session" and one.waited_for:
-                await one.work.ended.wait()
-        await self._tree.ledger.flush()
+            if one.node.kind == "session" and one.waited_for and not await ledger.disk.unless_down(one.work.ended):
+                return False
+        durable = Moment()
+        ledger.when_durable(durable.set)
+        return await ledger.disk.unless_down(durable) and ledger.error is None
 
     async def _tool_joined(self, sent: _Sent, began: float) -> NodeReceipt:
         tool_id = sent.node.id
         await self._tree.system.join(tool_id)
         rung = await self._interrupted(sent) if sent.how == INTERRUPTED else highest(sent.fates(tool_id))
-        took_s = round(anyio.current_time() - began, 6)
+        took_s = round(self._tree.system.timers.now() - began, 6)
         return NodeReceipt(
             id=tool_id,
             kind="tool",

@@ -20,12 +20,13 @@ __all__ = ["Aborts"]
 
 
 class Aborts:
-    """The aborts of one supervisor. *ended* waits for a session's last record."""
+    """The aborts of one supervisor. *over* waits for a session's last record, or, while the disk is down, for its end;
+    whether the record is durable."""
 
-    def __init__(self, tree: Tree, journal: Journal, ended: Callable[[Work], Awaitable[None]]) -> None:
+    def __init__(self, tree: Tree, journal: Journal, over: Callable[[Work], Awaitable[bool]]) -> None:
         self._tree = tree
         self._journal = journal
-        self._ended = ended
+        self._over = over
         self._aborter = Aborter(tree)
 
     def plan(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
@@ -41,7 +42,7 @@ class Aborts:
     async def _has_ended(self, target: str) -> bool:
         """True if the journal knows *target*: a session, or a tool call of one of its turns."""
         turn_id, _, call = target.rpartition(":c")
-        if any(row.id == target and row.kind == Kind.SESSION for row in await self._journal.entities()):
+        if any(row.kind == Kind.SESSION for row in await self._journal.entities(ids=[target])):
             return True
         if not (turn_id and call.isdigit()):
             return False
@@ -93,9 +94,9 @@ class Aborts:
     async def _join(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
         joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
-        survivors = 0
+        survivors, recorded = 0, True
         for work in [self._tree.works[one.id] for one in plan.ending if one.id in self._tree.works]:
-            await self._ended(work)
+            recorded = await self._over(work) and recorded
             survivors += work.report.survivors if work.report is not None else 0
         return Receipt(
             abort_id="",
@@ -105,6 +106,7 @@ class Aborts:
             already_ended=True,
             survivors=survivors,
             joined=joined,
+            outage=None if recorded else self._aborter.outage,
         )
 
     async def execute(

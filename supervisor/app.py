@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import anyio
@@ -18,10 +19,11 @@ from anyio.abc import TaskStatus
 
 from supervisor.attending import Attendant
 from supervisor.config import BadPlan, Plan, load_plan
-from supervisor.journal.reader import JournalReader
+from supervisor.interrupted import heirs_of
+from supervisor.journal.reader import last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plan_runner import PlanResult, PlanRunner
-from supervisor.ports import JournalError
+from supervisor.ports import EntityRow, JournalError
 from supervisor.runtime import Supervisor, open_supervisor, reconfigure
 from supervisor.surfaces.cli import RunRequest
 from supervisor.surfaces.control import serve_control
@@ -63,7 +65,7 @@ async def _run(request: RunRequest, plan: Plan) -> int:
         result = await _supervised(request, plan, state, reporter)
     except Exception as error:
         if reporter.started and isinstance(cause_of(error), JournalError):
-            raise WorkFailed(f"the journal failed, the run was given up: {cause_of(error)}") from error
+            raise WorkFailed(f"the journal is lost, the run was given up: {cause_of(error)}") from error
         raise
     finally:
         reporter.close()
@@ -74,8 +76,7 @@ def _last_seq(state: StateDir) -> int:
     """The number of the last record of the runs before this one."""
     if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
         return 0
-    with JournalReader(state.journal) as reader:
-        return reader.last_seq
+    return last_seq_of(state.journal)
 
 
 async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
@@ -83,7 +84,11 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
     closing, closed = anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as around:
         async with open_supervisor(
-            request.state_dir, agents=plan.agents, settings=plan.settings, workdir=request.workdir
+            request.state_dir,
+            agents=plan.agents,
+            settings=plan.settings,
+            workdir=request.workdir,
+            choose=_nobody if request.fresh else partial(heirs_of, plan),
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
             await around.start(_serve, state, sup, closing, closed)
@@ -91,7 +96,8 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
             apply = partial(_apply, sup, request)
             attendant = Attendant(sup, runner, load=partial(load_plan, request.plan), apply=apply)
             attending = await around.start(attendant.attend)
-            around.start_soon(_report, reporter)
+            around.start_soon(_report, reporter, sup)
+            around.start_soon(_tell_taken_over, runner)
             try:
                 result = await runner.run(plan)
             finally:
@@ -102,6 +108,19 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
         around.cancel_scope.cancel()
     reporter.end(list(result.tasks.values()), ok=result.ok)
     return result
+
+
+def _nobody(rows: Sequence[EntityRow]) -> Collection[str]:
+    """A fresh start: nothing of an earlier supervisor goes on."""
+    return ()
+
+
+async def _tell_taken_over(runner: PlanRunner) -> None:
+    """Say what the run goes on with, once it has begun."""
+    await runner.begun.wait()
+    if runner.taken_over:
+        words = ", ".join(runner.taken_over)
+        print(f"supervisor: going on with the run that was interrupted: {words}", file=sys.stderr, flush=True)
 
 
 def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:
@@ -121,8 +140,8 @@ async def _serve(
     closed.set()
 
 
-async def _report(reporter: Reporter) -> None:
+async def _report(reporter: Reporter, sup: Supervisor) -> None:
     """Have the progress told, in a thread: whoever reads it may be slow."""
     while True:
-        await anyio.to_thread.run_sync(reporter.look, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(reporter.look, sup.outage, abandon_on_cancel=True)
         await anyio.sleep(TICK_S)

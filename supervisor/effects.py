@@ -6,13 +6,15 @@ end things: they are handed to the journal first and performed at once, because 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from actors.machine import Effect, Event
 
 __all__ = [
+    "EFFECTS",
     "Answer",
     "BuildPrompt",
     "Bury",
@@ -33,6 +35,7 @@ __all__ = [
     "Tell",
     "TellNow",
     "Verify",
+    "decoded",
     "encoded",
 ]
 
@@ -167,6 +170,32 @@ class Bury(SupervisorEffect, frozen=True, kw_only=True):
     """The entity has ended for good: its actor leaves memory, the journal has it."""
 
 
+EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
+    one.__name__: one
+    for one in (
+        Answer,
+        BuildPrompt,
+        Bury,
+        CancelSession,
+        CancelStep,
+        CancelTool,
+        CleanUp,
+        EndScope,
+        ForceStopSession,
+        LaunchAgent,
+        LogFatal,
+        OpenTurn,
+        PrepareWorktree,
+        SendPrompt,
+        StartTimer,
+        StorePrompt,
+        Tell,
+        TellNow,
+        Verify,
+    )
+}
+"""By the name that the journal has for them."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -177,3 +206,22 @@ def encoded(effect: Effect) -> bytes:
     fields: dict[str, Any] = {name: getattr(effect, name) for name in effect.__struct_fields__}
     fields["event"] = {"name": type(effect.event).name(), "fields": effect.event}
     return _encode({"effect": type(effect).__name__, **fields})
+
+
+def decoded(payload: bytes, event_of: Callable[[str, Any], Event]) -> SupervisorEffect:
+    """The effect that stands in the journal.
+
+    Args:
+        payload: what :func:`encoded` made of it.
+        event_of: makes an event of its name and its fields.
+
+    Raises:
+        KeyError, ValueError: it is no effect of this version.
+    """
+    fields: dict[str, Any] = msgspec.json.decode(payload)
+    kind = EFFECTS[fields.pop("effect")]
+    if "event" in fields:
+        told = fields["event"]
+        fields["event"] = event_of(told["name"], told["fields"])
+        return kind(**fields)
+    return msgspec.json.decode(payload, type=kind)

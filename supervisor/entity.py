@@ -18,10 +18,11 @@ from actors.machine import Effect, Event
 from supervisor.effects import Bury, StartTimer
 from supervisor.ledger import Cause, Draft, Ledger
 from supervisor.logs import get_logger
+from supervisor.outage import Outage
 from supervisor.policy import severity_of
 from supervisor.vocabulary import Kind, LifecycleEvent, Severity
 
-__all__ = ["Entity", "Lifecycle", "Refused", "weight"]
+__all__ = ["Degraded", "Entity", "Lifecycle", "Refused", "weight"]
 
 
 _log = get_logger()
@@ -29,6 +30,13 @@ _log = get_logger()
 
 class Refused(Exception):
     """The entity's table has no rule for this event in its present state; the refusal is journalled."""
+
+
+class Degraded(Refused):
+    """Nothing new begins while the journal cannot be written. Nothing was started, and nothing is on record."""
+
+    def __init__(self, what: str, outage: Outage) -> None:
+        super().__init__(f"{what} is not taken: {outage.words}. Mend the disk, or wait, and ask again")
 
 
 class Lifecycle(NamedTuple):
@@ -44,10 +52,20 @@ class Lifecycle(NamedTuple):
     ends_at_terminal: bool = False
 
 
+class _Deadline(NamedTuple):
+    """A timer that outlasts the states of its entity, why it was set, and when it rings; how long it has left, while it
+    stands still."""
+
+    effect: StartTimer
+    cause: Cause
+    due_s: float
+
+
 class Entity:
     """A session, an agent, a turn, a task: a table with a state, data, and a log of its own."""
 
     __slots__ = (
+        "_deadline",
         "_ledger",
         "_timers",
         "born_at",
@@ -90,6 +108,7 @@ class Entity:
         self.born_at = self.changed_at = 0.0
         self._ledger = ledger
         self._timers: list[str] | None = None
+        self._deadline: _Deadline | None = None
 
     # ------------------------------------------------------------------ birth, facts
     def born(self, cause: Cause) -> LifecycleEvent:
@@ -195,11 +214,27 @@ class Entity:
 
     def start_timer(self, ctx: Context, effect: StartTimer, epoch: int, cause: Cause) -> None:
         """Perform a timer effect, unless the state that wanted it is over."""
-        if not effect.lasting:
-            if epoch != self.epoch:
-                return
+        if effect.lasting:
+            self._deadline = _Deadline(effect, cause, self._ledger.clock.now() + effect.delay_s)
+        elif epoch != self.epoch:
+            return
+        else:
             self._timers = [*(self._timers or ()), effect.name]
         ctx.set_timer(effect.name, effect.delay_s, effect.event, cause=cause)
+
+    def hold_deadline(self, ctx: Context) -> None:
+        """Let the timer that outlasts its states stand still: what it is about cannot go on now."""
+        if self._deadline is not None:
+            effect, cause, due_s = self._deadline
+            ctx.cancel_timer(effect.name)
+            self._deadline = _Deadline(effect, cause, due_s - self._ledger.clock.now())
+
+    def resume_deadline(self, ctx: Context) -> None:
+        """Let it run on, with the time that was left."""
+        if self._deadline is not None:
+            effect, cause, left_s = self._deadline
+            ctx.set_timer(effect.name, max(left_s, 0.0), effect.event, cause=cause)
+            self._deadline = _Deadline(effect, cause, self._ledger.clock.now() + left_s)
 
     # ------------------------------------------------------------------ records
     def _record(self, draft: Draft) -> LifecycleEvent:

@@ -13,20 +13,21 @@ from pathlib import Path
 
 from supervisor.adapters.catalogue import codec_for, scripted_command
 from supervisor.adapters.inprocess import FunctionLink
-from supervisor.config import AgentConfig
+from supervisor.config import AgentConfig, Settings
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.link import Delegate
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
-from supervisor.ports import Journal, Launch, ProcessHost, TranscriptSink
+from supervisor.ports import Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
+from supervisor.workspace.git import GitWorkspaces
 
-__all__ = ["LinkMaker", "NoTranscript", "contained", "profile_of", "real_parts"]
+__all__ = ["LinkMaker", "NoTranscript", "contained", "profile_of", "real_parts", "workspace_of"]
 
 _log = get_logger()
 
@@ -62,6 +63,7 @@ class LinkMaker:
             return FunctionLink(
                 self._tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
+        resume_id, work.resume_id, work.interrupted = work.resume_id, None, False  # it is tried once
         codec = codec_for(profile.adapter)()
         launch = Launch(argv=codec.argv(profile.command, prompt), cwd=work.directory, env=profile.env)
         return ProcessLink(
@@ -73,6 +75,7 @@ class LinkMaker:
             host=self._host,
             launch=launch,
             delegate=self._delegate,
+            resume_id=resume_id,
         )
 
 
@@ -114,12 +117,30 @@ async def contained(state_dir: StateDir | None) -> Containment:
     return containment
 
 
-def real_parts(journal: Journal, state_dir: StateDir | None, processes: ProcessHost) -> Parts:
+async def workspace_of(
+    settings: Settings, state_dir: StateDir | None, workdir: Path, processes: ProcessHost
+) -> Workspace:
+    """Where sessions work, as *settings* say.
+
+    Raises:
+        ValueError: worktrees are asked for, and there is no state directory to have them in.
+        WorkspaceError: git cannot have them there.
+    """
+    if settings.workspace == "directory":
+        return DirectoryWorkspace()
+    if state_dir is None:
+        raise ValueError("settings.workspace: 'worktree' needs a state directory to have them in; give state_dir")
+    place = GitWorkspaces(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)
+    await place.check()
+    return place
+
+
+def real_parts(journal: Journal, state_dir: StateDir | None, processes: ProcessHost, workspace: Workspace) -> Parts:
     """This machine: its processes, its directories, its clock."""
     return Parts(
         journal=journal,
         processes=processes,
-        workspace=DirectoryWorkspace(),
+        workspace=workspace,
         wall=_Wall(),
         transcript_of=partial(_transcript_of, state_dir),
     )

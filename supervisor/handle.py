@@ -30,6 +30,8 @@ class Supervising(Protocol):
 
     async def request(self, session_id: str, prompt: str) -> TurnResult: ...
 
+    async def result_of(self, session_id: str) -> TurnResult | None: ...
+
     async def send(
         self, session_id: str, text: str, *, urgent: bool, at: DeliveryPoint | str | None = None, sender: str
     ) -> str: ...
@@ -69,6 +71,11 @@ class Session:
             Refused: the session has ended.
         """
         return await self._supervisor.request(self.id, prompt)
+
+    async def result(self) -> TurnResult | None:
+        """How the prompt ends that it works on, or the last of those that wait: also one that was asked of an earlier
+        supervisor. ``None`` if it has none."""
+        return await self._supervisor.result_of(self.id)
 
     async def send(
         self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"

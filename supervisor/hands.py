@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import anyio
-
 from actors import ActorStopped, Intensity, fault
 from actors.restart import add_restart
 from supervisor.effects import (
@@ -229,7 +227,8 @@ class Hands:
 
     async def _have_directory(self, work: Work, cause: Cause) -> None:
         try:
-            work.directory = await self._workspace.prepare(work.session_id, work.profile.directory)
+            configured = work.profile.directory
+            work.directory = await self._workspace.prepare(work.session_id, configured, root_id=work.root_id)
         except OSError as error:
             self._tree.tell(work.session_id, FatalError(message=str(error)), cause=cause)
         else:
@@ -237,7 +236,8 @@ class Hands:
 
     def _build_prompt(self, work: Work, effect: BuildPrompt, cause: Cause) -> None:
         data = self._tree.entity(work.session_id).data
-        prompt = build_prompt(data.current.prompt if data.current is not None else "", data.inbox)
+        again = work.interrupted and work.resume_id is not None
+        prompt = build_prompt(data.current.prompt if data.current is not None else "", data.inbox, again=again)
         self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
     def _launch(self, work: Work, effect: LaunchAgent, cause: Cause) -> None:
@@ -335,7 +335,7 @@ class Hands:
     async def _clean_up(self, work: Work, turn_id: str, cause: Cause) -> None:
         """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
         await self._take_away(work, turn_id)
-        with anyio.move_on_after(CLEANUP_S, shield=True) as budget:
+        with self._tree.system.timers.limit(CLEANUP_S, shield=True) as budget:
             for tool_id in self._tree.system.children(turn_id):
                 self._tree.system.stop(tool_id, "its turn ended")
             for tool_id in self._tree.system.children(turn_id):
@@ -351,7 +351,8 @@ class Hands:
             return
         intent = turn.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
         link.interrupt(turn_id, intent, turn.data.abort_id)
-        with anyio.move_on_after(self._tree.entity(work.session_id).data.limits.grace_s, shield=True):
+        grace_s = self._tree.entity(work.session_id).data.limits.grace_s
+        with self._tree.system.timers.limit(grace_s, shield=True):
             await link.free()
         if link.turn_id == turn_id:
             link.kill(intent)

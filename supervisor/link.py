@@ -132,9 +132,9 @@ class LinkBase:
         return record.seq
 
     # ------------------------------------------------------------------ the session's start
-    def _report_ready(self, resume_id: str | None, info: str) -> None:
+    def _report_ready(self, info: str) -> None:
         self.is_ready = True
-        self._tell(self.agent_id, AgentReady(resume_id=resume_id, info=info))
+        self._tell(self.agent_id, AgentReady(info=info))
         self.report_started(self._incarnation)
 
     def report_started(self, incarnation: int) -> None:
@@ -226,10 +226,14 @@ class LinkBase:
             return None
         self._calls[call_id] = self._named[call_id] = tool_id
         started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind)
-        self._causes[tool_id] = await self._post(turn_id, started)
-        if self._causes[tool_id] is None:
-            self._drop_call(call_id)
-            self._named.pop(call_id, None)
+        recorded: int | None = None
+        try:
+            recorded = self._causes[tool_id] = await self._post(turn_id, started)
+        finally:
+            if recorded is None:  # refused, or the journal failed: nothing is done for a call that is not on record
+                self._drop_call(call_id)
+                self._named.pop(call_id, None)
+        if recorded is None:
             return None
         return tool_id if call_id in self._calls else None  # it may have been aborted meanwhile
 

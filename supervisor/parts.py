@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import Journal, ProcessHost, TranscriptSink, WallClock, Workspace
+from supervisor.ports import Journal, ProcessHost, TranscriptSink, Upkeep, WallClock, Workspace
 
 __all__ = ["Parts"]
 
@@ -24,3 +24,5 @@ class Parts(NamedTuple):
     transcript_of: Callable[[str], TranscriptSink]
     """The transcript of a session, by its id."""
     seed: int | None = None
+    upkeep: Upkeep | None = None
+    """What keeps the journal small; ``None``: it grows."""

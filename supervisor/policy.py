@@ -15,7 +15,7 @@ from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.session import Message
 from supervisor.vocabulary import AbortReason, Exit, Severity, TransitionReason, Verdict
 
-__all__ = ["abort_reason_of", "build_prompt", "describe_status", "judge", "severity_of"]
+__all__ = ["INTERRUPTED", "abort_reason_of", "build_prompt", "describe_status", "judge", "severity_of"]
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
@@ -91,9 +91,18 @@ def judge(
     return Verdict(exit=Exit.ERROR, error=error or describe_status(status), abort_reason=abort_reason, status=status)
 
 
-def build_prompt(prompt: str, messages: Sequence[Message]) -> str:
-    """The text an agent gets: the request, then the messages that waited for it, oldest first, urgent ones named so."""
+INTERRUPTED = "Note: you were interrupted, and what you had begun may be done already. Look before you do it again."
+"""What an agent is told that goes on in a conversation whose last prompt it may have worked on."""
+
+
+def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = False) -> str:
+    """The text an agent gets: the request, then the messages that waited for it, oldest first, urgent ones named so.
+
+    *again*: the agent knows the request already, and was interrupted at it.
+    """
     parts = [prompt] if prompt else []
+    if prompt and again:
+        parts.append(INTERRUPTED)
     for message in messages:
         kind = "Urgent message" if message.urgent else "Message"
         parts.append(f"{kind} from {message.sender}:\n{message.text}")

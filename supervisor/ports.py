@@ -6,7 +6,7 @@ implementation. A codec is sans-I/O: bytes in, agent events out; commands in, by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -19,19 +19,24 @@ __all__ = [
     "ChildAsked",
     "CloseInput",
     "Codec",
+    "Compacted",
     "Compaction",
     "EntityRow",
     "Fenced",
     "Journal",
     "JournalError",
+    "JournalUnavailable",
     "Launch",
     "Malformed",
+    "Merge",
     "Out",
     "PermissionAsked",
     "Process",
     "ProcessHost",
     "ProcessReport",
     "Ready",
+    "Released",
+    "Retention",
     "Send",
     "Signal",
     "SpawnError",
@@ -42,6 +47,7 @@ __all__ = [
     "ToolOpened",
     "TranscriptSink",
     "TurnEnded",
+    "Upkeep",
     "Usage",
     "WallClock",
     "Workspace",
@@ -153,7 +159,7 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The agent can take prompts. ``resume_id`` is its own name for the conversation, where it has one."""
+    """The agent can take prompts. ``resume_id`` is its own name for the conversation, where it can be loaded again."""
 
     resume_id: str | None = None
     info: str = ""
@@ -280,8 +286,8 @@ class Codec(Protocol):
         """The command line for a process that will first be given *prompt*."""
         ...
 
-    def start(self, cwd: str) -> Iterable[Out]:
-        """The process runs: begin the conversation."""
+    def start(self, cwd: str, resume_id: str | None = None) -> Iterable[Out]:
+        """The process runs: begin the conversation, or load the one of that name where the agent can."""
         ...
 
     def prompt(self, text: str) -> Iterable[Out]: ...
@@ -319,7 +325,12 @@ class Codec(Protocol):
 
 # --------------------------------------------------------------------------------------------------- the journal
 class JournalError(Exception):
-    """The journal could not answer. After a failed append the outcome is unknown: read again before a retry."""
+    """The journal could not answer, and it is no use to ask again: it is another's, damaged, or none."""
+
+
+class JournalUnavailable(JournalError):
+    """The disk's own trouble: full, failing, read-only, locked, not to be had. It may pass; of what was being written
+    nothing is known until :meth:`Journal.recover` has looked."""
 
 
 class Fenced(JournalError):
@@ -358,6 +369,27 @@ class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     changed_at: float
 
 
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """What a journal keeps of what has ended; the rest goes to the archive. ``None`` is no bound.
+
+    ``keep_s`` is for how long after its last record (a week by default), ``records_max`` how many records the journal
+    has at most before the oldest of them go earlier.
+    """
+
+    keep_s: float | None = 604_800.0
+    records_max: int | None = 1_000_000
+
+
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compaction moved: the archives it made or emptied the journal of, and what the journal has left."""
+
+    archives: tuple[str, ...] = ()
+    records: int = 0
+    entities: int = 0
+    records_left: int = 0
+    entities_left: int = 0
+
+
 class Journal(Protocol):
     """One log per entity, one writer. ``append`` returns when all of it is durable, or raises and nothing is known."""
 
@@ -374,19 +406,38 @@ class Journal(Protocol):
 
         Raises:
             Fenced: some entity's version is not the expected one; nothing was written.
-            JournalError: the disk failed; the outcome is unknown.
+            JournalUnavailable: the disk failed; the outcome is unknown: all of it is there, or none.
+        """
+        ...
+
+    async def recover(self) -> int:
+        """After an append that failed, look at what the disk itself holds; the number of the last durable record.
+
+        Raises:
+            Fenced: another supervisor owns the journal by now.
+            JournalUnavailable: the disk cannot be asked yet; look again later.
         """
         ...
 
     async def settle(self, effect_ids: Sequence[str]) -> None:
-        """These effects have been performed."""
+        """These effects have been performed. That of one which was settled already changes nothing.
+
+        Raises:
+            JournalUnavailable: as for an append.
+        """
         ...
 
     async def events(
         self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
     ) -> list[LifecycleEvent]: ...
 
-    async def entities(self, *, live_only: bool = False) -> list[EntityRow]: ...
+    async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
+        """All entities, those that have not ended, or those of *ids*; none that went to an archive."""
+        ...
+
+    async def ids(self) -> set[str]:
+        """Every id that was ever used, archived ones too, but for those of turns and agents: nobody chooses them."""
+        ...
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
         """The effects that are owed and not settled: (effect id, entity id, JSON), oldest first."""
@@ -395,14 +446,78 @@ class Journal(Protocol):
     async def close(self) -> None: ...
 
 
-class Workspace(Protocol):
-    """Where a session works."""
+class Upkeep(Protocol):
+    """What keeps a journal small while it is written."""
 
-    async def prepare(self, session_id: str, directory: str) -> str:
-        """Have a directory ready; its path.
+    async def compact(self, retention: Retention, living: Callable[[], Collection[str]]) -> Compacted:
+        """Move what *retention* does not keep, and who is not among the *living* (by id), to the archive.
+
+        Raises:
+            JournalError: nothing more was moved; what was begun is finished by the next one.
+        """
+        ...
+
+
+# --------------------------------------------------------------------------------------------------- where work is done
+class Merge(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a session's work: ``merged`` (*commit* is the target now), ``nothing`` to merge, or ``refused``.
+
+    *why* says what stood in the way, or why there is nothing; *files* which ones were in conflict.
+    """
+
+    outcome: str
+    commit: str = ""
+    target: str = ""
+    files: tuple[str, ...] = ()
+    why: str = ""
+
+
+class Released(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of the place where a session worked: *branch* holds work that is not in the target, *directory* is
+    still there. Both are empty where nothing is left."""
+
+    branch: str = ""
+    directory: str = ""
+
+
+class Workspace(Protocol):
+    """Where sessions work."""
+
+    @property
+    def temporary(self) -> bool:
+        """True if what it prepares is there for the session alone, and is put away after it."""
+        ...
+
+    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
+        """Have a directory ready; its path. Asked for again it is the same, with what it holds.
+
+        Args:
+            session_id: who works there.
+            directory: where its agent is configured to work.
+            root_id: the session whose work it takes part in: the same place is right for both.
 
         Raises:
             OSError: there is none, and none can be had; the message says why.
+        """
+        ...
+
+    async def merge(self, session_id: str, message: str) -> Merge:
+        """Bring what a session did to where the work is for.
+
+        Raises:
+            OSError: it cannot be said what became of it; the message says why.
+        """
+        ...
+
+    async def left(self) -> list[str]:
+        """The sessions whose places were never put away."""
+        ...
+
+    async def put_away(self, session_id: str, message: str) -> Released:
+        """Nobody works there any more: keep what was done, and remove the rest.
+
+        Raises:
+            OSError: it could not be; everything is still there.
         """
         ...
 

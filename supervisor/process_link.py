@@ -14,11 +14,12 @@ import anyio
 from actors import ActorStopped
 from actors.parking import Bell
 from supervisor.abort import PlannedProcess
-from supervisor.bounds import bounded
+from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, bounded
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
+    AgentReady,
     AgentStarted,
     CompactionCompleted,
     CompactNeeded,
@@ -52,12 +53,15 @@ from supervisor.ports import (
 )
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
+from supervisor.within import outside
 from supervisor.work import Outcome, Work
 
 __all__ = ["MUTE_S", "ProcessLink"]
 
 _WRITTEN = (Send, CloseInput, Signal)
 """What a codec has for the program; the rest is what the program said."""
+REFUSED = 126
+"""The status of a command that we do not run: a shell says it of what may not be executed."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
 
@@ -76,12 +80,14 @@ class ProcessLink(LinkBase):
         host: ProcessHost,
         launch: Launch,
         delegate: Delegate,
+        resume_id: str | None = None,
     ) -> None:
         super().__init__(tree, work, agent_id, incarnation)
         self._codec = codec
         self._host = host
         self._launch = launch
         self._delegate = delegate
+        self._resume_id = resume_id
         self._process: Process | None = None
         self._terminals: dict[str, Process] = {}
         self._serving: dict[str, str] = {}
@@ -196,7 +202,7 @@ class ProcessLink(LinkBase):
             group.start_soon(self._write_out, process)
             group.start_soon(self._listen)
             group.start_soon(self._read_errors, process)
-            self._put(self._codec.start(self._launch.cwd))
+            self._put(self._codec.start(self._launch.cwd, self._resume_id))
             if self._codec.one_shot:
                 # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
                 await self._given.wait()
@@ -219,7 +225,7 @@ class ProcessLink(LinkBase):
     async def _exit(self, process: Process) -> int | None:
         """Its exit status. Who speaks a protocol, has closed its output and stays can never answer: it is ended."""
         if not self._codec.one_shot:
-            with anyio.move_on_after(MUTE_S):
+            with self.tree.system.timers.limit(MUTE_S):
                 return await process.wait_exit()
             if not (self._dying or self._finishing):
                 self._malformed("the agent closed its output and did not exit")
@@ -272,12 +278,15 @@ class ProcessLink(LinkBase):
 
     async def _hear(self, out: Out) -> None:
         match out:
-            case Ready(resume_id, info):
-                self._report_ready(resume_id, info)
+            case Ready():
+                await self._ready(out)
             case Text(kind, text):
                 self._hear_text(kind, text)
             case ToolOpened(call_id, title, tool_kind):
-                await self._open_call(call_id, title, tool_kind)
+                if self.turn_id is not None and (why := self._too_many_calls()):
+                    self._malformed(why)
+                else:
+                    await self._open_call(call_id, title, tool_kind)
             case ToolClosed(call_id, outcome):
                 await self._close_call(call_id, ToolOutcome(outcome))
             case TerminalOpened():
@@ -298,6 +307,23 @@ class ProcessLink(LinkBase):
                 self._malformed(why)
             case _:
                 raise AssertionError(f"bytes are the writer's business: {type(out).__name__}")
+
+    def _too_many_calls(self) -> str:
+        """Why its turn takes no further call; nothing, where it does."""
+        if len(self._calls) >= OPEN_CALLS_MAX:
+            return f"the agent has {len(self._calls)} tool calls open; the most is {OPEN_CALLS_MAX}"
+        over = self._numbers >= CALLS_MAX
+        return f"the agent made {CALLS_MAX} tool calls in one turn; that is the most" if over else ""
+
+    async def _ready(self, ready: Ready) -> None:
+        """Its name for the conversation is durable before its first prompt can be given: so it can be loaded again."""
+        if ready.resume_id is not None:
+            named = AgentReady(resume_id=ready.resume_id, info=ready.info)
+            await self._post(self.agent_id, named)
+            self.is_ready = True
+            self.report_started(self._incarnation)
+        else:
+            self._report_ready(ready.info)
 
     def _hear_text(self, kind: str, text: str) -> None:
         if kind == "message":
@@ -359,12 +385,20 @@ class ProcessLink(LinkBase):
                 self._causes[started_by] = outcome.seq
             self._put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
 
+        if len(self.work.children) >= CHILDREN_MAX:
+            words = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
+            answer(Outcome("failed", words, ""))
+            return
         cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
         once = self._delegated(call_id, answer)
         self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
 
     # ------------------------------------------------------------------ terminals: tools that we run
     def _open_terminal(self, asked: TerminalOpened) -> None:
+        if asked.cwd and (why := outside("terminal/create: cwd", asked.cwd, self._launch.cwd)):
+            self._put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
+            self._put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
+            return
         tool_id = self._calls.get(asked.call_id)
         ctx = self.tree.system.context(tool_id) if tool_id is not None else None
         if ctx is None or tool_id is None:
@@ -388,6 +422,7 @@ class ProcessLink(LinkBase):
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
+                await process.wait_exit()  # its output ends before it does: it would be terminated in between
         except SpawnError as error:
             self._put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
         finally:

@@ -15,8 +15,8 @@ import anyio
 
 from actors import open_system
 from supervisor.config import AgentConfig, Settings
-from supervisor.entity import Refused
-from supervisor.equipment import contained, profile_of, real_parts
+from supervisor.entity import Degraded, Refused
+from supervisor.equipment import contained, profile_of, real_parts, workspace_of
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
@@ -24,12 +24,13 @@ from supervisor.logs import get_logger
 from supervisor.parts import Parts
 from supervisor.ports import Journal
 from supervisor.processes.host import WardenHost
-from supervisor.recovery import close_books
 from supervisor.subscriptions import SubscriptionLagged
-from supervisor.supervision import Session, Supervisor, TurnResult
+from supervisor.supervision import LAST_RECORDS_S, Choose, Session, Supervisor, TurnResult
+from supervisor.upkeep import JournalUpkeep, keep_up
 from supervisor.work import AgentProfile
 
 __all__ = [
+    "Degraded",
     "Refused",
     "Session",
     "SubscriptionLagged",
@@ -42,9 +43,6 @@ __all__ = [
 
 _log = get_logger()
 
-LAST_RECORDS_S = 10.0
-"""How long the end of a supervisor waits for the disk, once everything else has ended."""
-
 
 @asynccontextmanager
 async def open_supervisor(
@@ -53,6 +51,7 @@ async def open_supervisor(
     agents: Mapping[str, AgentConfig] | None = None,
     settings: Settings | None = None,
     workdir: Path | str | None = None,
+    choose: Choose | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -61,8 +60,12 @@ async def open_supervisor(
         agents: agents that sessions can be started with by name.
         settings: limits, the abort policy, the drain deadline.
         workdir: where agents work unless their own ``cwd`` says otherwise; by default the current directory.
+        choose: which sessions and tasks of an earlier supervisor, that died, may go on: given every entity of the
+            journal, their ids. By default all, as ``settings.recovery`` says.
 
     Raises:
+        ValueError: *settings* ask for worktrees, and there is no state directory to have them in.
+        WorkspaceError: git cannot have worktrees in *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: its journal cannot be read, or was written by a newer version.
     """
@@ -78,7 +81,11 @@ async def open_supervisor(
         )
         stack.push_async_callback(_closed, journal)
         processes = await stack.enter_async_context(WardenHost(await contained(opened)))
-        yield await stack.enter_async_context(supervise(real_parts(journal, opened, processes), profiles, settings))
+        place = await workspace_of(settings, opened, where, processes)
+        parts = real_parts(journal, opened, processes, place)
+        if opened is not None and isinstance(journal, SqliteJournal):
+            parts = parts._replace(upkeep=JournalUpkeep(journal, opened.archive, parts.wall))
+        yield await stack.enter_async_context(supervise(parts, profiles, settings, choose))
 
 
 def reconfigure(
@@ -94,23 +101,32 @@ def reconfigure(
 
 
 @asynccontextmanager
-async def supervise(parts: Parts, agents: Mapping[str, AgentProfile], settings: Settings) -> AsyncIterator[Supervisor]:
+async def supervise(
+    parts: Parts, agents: Mapping[str, AgentProfile], settings: Settings, choose: Choose | None = None
+) -> AsyncIterator[Supervisor]:
     """Run a supervisor on those doors to the world, which stay open behind it.
 
+    Args:
+        choose: which sessions and tasks of an earlier supervisor may go on; by default all.
+
     Raises:
-        JournalError: the journal cannot be read, or failed meanwhile.
+        JournalError: the journal cannot be read, or was lost meanwhile, or its disk was still down at the end.
     """
     async with AsyncExitStack() as stack:
-        taken = {row.id for row in await parts.journal.entities()}
+        rows, taken = await parts.journal.entities(), await parts.journal.ids()
         system = await stack.enter_async_context(open_system(seed=parts.seed))
         from_s = await _last_time(parts.journal)
         supervisor = Supervisor(
             system=system, parts=parts, agents=agents, settings=settings, taken=taken, from_s=from_s
         )
         system.group.start_soon(supervisor.ledger.run)
+        if parts.upkeep is not None:
+            system.group.start_soon(keep_up, supervisor)
         await _serve(supervisor, stack)
-        if left := await close_books(supervisor.tree, parts.journal):
-            _log.warning("an earlier supervisor ended without closing these sessions", sessions=left)
+        recovered = await supervisor.take_over(rows, choose)
+        if recovered.stopped:
+            _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
+        supervisor.janitor.clear()
         yield supervisor
 
 
@@ -135,10 +151,11 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
         await supervisor.close_all()
     else:
         await supervisor.abort_all(why)
-    with anyio.move_on_after(LAST_RECORDS_S) as waited:
+    with supervisor.tree.system.timers.limit(LAST_RECORDS_S) as waited:
         await supervisor.ledger.close()
     if waited.cancelled_caught:
         _log.error("the disk did not answer: whether the last records are in the journal is not known")
+        supervisor.ledger.abandon()
     supervisor.subscriptions.end()
 
 

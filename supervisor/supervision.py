@@ -1,16 +1,19 @@
 """The supervisor that a host holds: sessions are started, prompted, told, aborted, looked at, and ended through it.
 
 It decides nothing about lifecycles: every wish becomes an event in a mailbox, or a plan that is carried out. It knows
-how everything ends: a drain finishes what was asked for, an abort climbs the ladder, a journal that fails ends it all.
+how everything ends: a drain finishes what was asked for, an abort climbs the ladder, a journal that is lost ends it
+all. While its disk is down nothing new begins, and ends go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import assert_never
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from typing import NamedTuple, assert_never
 
 import anyio
+import msgspec
 
 from actors import (
     Abandoned,
@@ -18,10 +21,12 @@ from actors import (
     ActorError,
     ActorSystem,
     CancelSwallowed,
+    Context,
     DeadLetter,
     GraceExceeded,
     KernelEvent,
     Lane,
+    Paused,
     Poisoned,
     fault,
 )
@@ -29,29 +34,34 @@ from actors.waiting import any_of
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.aborts import Aborts
 from supervisor.config import Settings
-from supervisor.entity import Refused
+from supervisor.entity import Degraded, Entity, Refused
 from supervisor.equipment import LinkMaker
 from supervisor.handle import Session, TurnResult
 from supervisor.hands import Hands
+from supervisor.inheritance import LOST, PLACED, Answered, Past
 from supervisor.inspecting import inspect
+from supervisor.janitor import Janitor
 from supervisor.kinds import SESSION_KIND
 from supervisor.ladder import SLACK_S, Endings
 from supervisor.ledger import Cause, Clock, Ledger, Owed
 from supervisor.lifecycles.events import FatalError, MessageReceived, OperatorStop, TurnRequested, UrgentMessage
+from supervisor.lifecycles.session import Request, SessionData
 from supervisor.lifecycles.session import Session as SessionState
-from supervisor.lifecycles.session import SessionData
 from supervisor.logs import conceal, get_logger
 from supervisor.moments import Moment, first_of
+from supervisor.names import Names
+from supervisor.outage import Outage
 from supervisor.parts import Parts
-from supervisor.ports import EntityRow, JournalError, TranscriptSink
+from supervisor.ports import Compacted, EntityRow, JournalError, Retention, TranscriptSink
 from supervisor.projection import Inspected
+from supervisor.recovery import Recovered, Recovery, end_task, loses_nothing
 from supervisor.redaction import Redactor, Unbroken
 from supervisor.subscriptions import Subscriptions
 from supervisor.tree import END_S, Tree
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Kind, LifecycleEvent
 from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
 
-__all__ = ["Session", "Supervisor", "TurnResult"]
+__all__ = ["LAST_RECORDS_S", "Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
 
 _log = get_logger()
 
@@ -60,20 +70,32 @@ JANITOR = ":janitor"
 ID_MAX = 200
 """Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
 HOST = Cause(actor="host")
+LAST_RECORDS_S = 10.0
+"""How long the end of a supervisor waits for the disk, once everything else has ended."""
+KEYS_MAX = 16
+"""Sources of one session that may each be in the middle of a private key."""
 
 
 class _CleanTranscript:
-    """A transcript without secrets. Whoever speaks next ends what the one before has left open."""
+    """A transcript without secrets. Whoever speaks next ends what the one before has left open, but for a private key:
+    that goes on where its source does."""
 
     def __init__(self, sink: TranscriptSink, ledger: Ledger) -> None:
         self._sink, self._ledger = sink, ledger
         self._source, self._at = "", 0.0
         self._stream = Unbroken(ledger.redactor)
+        self._in_key: dict[str, Unbroken] = {}
 
     def write(self, source: str, text: str, *, at: float) -> None:
         if source != self._source:
             self._end()
-            self._source, self._stream = source, Unbroken(self._ledger.redactor)
+            if self._stream.in_key:
+                self._in_key[self._source] = self._stream
+                while len(self._in_key) > KEYS_MAX:
+                    del self._in_key[next(iter(self._in_key))]
+            self._source = source
+            known = source in self._in_key
+            self._stream = self._in_key.pop(source) if known else Unbroken(self._ledger.redactor)
         self._at = at
         if clean := self._stream.feed(text):
             self._sink.write(source, clean, at=at)
@@ -85,6 +107,21 @@ class _CleanTranscript:
     def close(self) -> None:
         self._end()
         self._sink.close()
+
+
+Choose = Callable[[Sequence[EntityRow]], Collection[str]]
+"""Which of a journal's sessions and tasks go on: given all its entities, their ids."""
+AT_REST = {("task", "FAILED")}
+"""What is left as it is: a task that has failed and is not tried again."""
+
+
+class Inherited(NamedTuple):
+    """What an earlier supervisor left of its plans: the tasks that nobody has taken up yet, how the last prompt of a
+    session ended, and every task and session of the journal as it was found."""
+
+    tasks: set[str]
+    answers: Mapping[str, Answered]
+    rows: Sequence[EntityRow]
 
 
 class Supervisor:
@@ -103,12 +140,14 @@ class Supervisor:
         self.journal = journal = parts.journal
         self._system = system
         self._transcript_of = parts.transcript_of
-        self._taken = taken
-        self._numbers: dict[str, int] = {}
-        """The last number that was given to a name which was taken."""
+        self._upkeep = parts.upkeep
         self._waiting: dict[str, Callable[[Outcome], None]] = {}
+        self._unheard: dict[str, Outcome | None] = {}
+        """By session: how a prompt has ended that was asked of an earlier supervisor, once it has."""
         self.subscriptions = Subscriptions(journal)
         self._messages = 0
+        self._runs = 0
+        self.inherited = Inherited(tasks=set(), answers={}, rows=())
         self._drains = False
         self._answer_given = anyio.Event()
         self._failed = Moment()
@@ -124,12 +163,13 @@ class Supervisor:
         )
         self._environments: list[Mapping[str, str]] = []
         self.configure(agents, settings)
-        self.tree = Tree(system, self.ledger)
-        self._aborts = Aborts(self.tree, journal, self._ended)
-        endings = Endings(self.tree, JANITOR)
+        self.tree = Tree(system, self.ledger, Names(taken))
+        self._aborts = Aborts(self.tree, journal, self._over)
+        self._endings = Endings(self.tree, JANITOR)
         make_link = LinkMaker(self.tree, self._delegate, parts.processes)
-        self._hands = Hands(self.tree, JANITOR, endings, make_link, parts.workspace, self._answered)
-        system.spawn(endings, JANITOR, shutdown_s=END_S)
+        self.janitor = Janitor(self.tree, JANITOR, parts.processes, parts.workspace)
+        self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, self._answered)
+        system.spawn(self._endings, JANITOR, shutdown_s=END_S)
         system.on_event = self._kernel_event
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
@@ -161,21 +201,55 @@ class Supervisor:
         Raises:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
             NoSuchEntity: the parent does not live.
-            Refused: the parent, or the supervisor, is ending: nothing is born under it.
-            JournalError: the journal failed before the record was durable; the session is ended.
+            Refused: the parent, or the supervisor, is ending: nothing is born under it. As :class:`Degraded`: the
+                journal cannot be written now.
+            JournalError: the journal was lost before the record was durable; the session is ended.
         """
         mode = CancelMode.named(cancel_mode)
         if parent is None and mode is not CancelMode.WAIT_COMPLETED:
             raise ValueError(
                 f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
             )
-        session_id = self._start(name, self._profile(agent, parent), parent, policy, None, Cause(actor="host"), mode)
+        profile = self._profile(agent, parent)
+        _check_name(name)
+        if parent is not None or not self.stopping.is_set():
+            self._check_disk(f"session {name!r}")
+        session_id = self._start(name, profile, parent, policy, None, Cause(actor="host"), mode)
         await self.ledger.flush()
         return Session(self, session_id)
+
+    @property
+    def outage(self) -> Outage | None:
+        """Why the journal cannot be written now, and since when; ``None`` while it can."""
+        return self.ledger.disk.outage
+
+    async def degraded(self) -> Outage:
+        """Wait until the journal cannot be written; at once while it cannot."""
+        while (outage := self.outage) is None:
+            await self.ledger.disk.down.wait()
+        return outage
+
+    async def recovered(self) -> None:
+        """Wait until the journal can be written again, or this supervisor is ending."""
+        while self.outage is not None and not self.stopping.is_set():
+            await any_of(self.ledger.disk.up, self.stopping)
+
+    def _check_disk(self, what: str) -> None:
+        if self.outage is not None:
+            raise Degraded(what, self.outage)
 
     def session(self, session_id: str) -> Session:
         """A handle on a session by its id."""
         return Session(self, session_id)
+
+    def sessions(self) -> list[Session]:
+        """The sessions that are alive, oldest first: also those of an earlier supervisor that go on."""
+        return [Session(self, session_id) for session_id in self.tree.works]
+
+    async def result_of(self, session_id: str) -> TurnResult | None:
+        """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none."""
+        outcome = await self.last_outcome(session_id)
+        return None if outcome is None else TurnResult(outcome.outcome, outcome.error, outcome.text)
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
         if agent is None and parent is not None:
@@ -214,20 +288,10 @@ class Supervisor:
             raise Refused(f"session {name!r} is not started: the call {started_by} that asks for it is over")
         if self.stop_now.is_set() or (self.stopping.is_set() and above is None):
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
-        session_id = self._new_id(_path(above, name) if above is not None else name)
+        session_id = self.tree.names.new(name) if above is None else self._child_id(above, name)
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
-        work = Work(
-            self.tree,
-            session_id=session_id,
-            parent=above,
-            profile=profile,
-            policy=policy or inherited,
-            started_by=started_by,
-            transcript=_CleanTranscript(self._transcript_of(session_id), self.ledger),
-            mode=mode,
-        )
-        self.tree.admit(work)
+        work = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.tree.birth(
@@ -243,22 +307,147 @@ class Supervisor:
         except ActorError as error:
             self.tree.dismiss(work)
             raise Refused(f"session {name!r} is not started: {error}") from error
+        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited):
+            placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy)}
+            self.tree.note(session_id, PLACED, cause, placed)
         return session_id
 
-    def _new_id(self, wanted: str) -> str:
-        """The id itself, or with the first number that makes it new in this journal."""
-        number, found = self._numbers.get(wanted, 1), wanted
-        while found in self._taken:
-            number += 1
-            found = f"{wanted}-{number}"
-        if number > 1:
-            self._numbers[wanted] = number
-        self._taken.add(found)
-        return found
+    def _admit(
+        self,
+        session_id: str,
+        above: Work | None,
+        profile: AgentProfile,
+        policy: AbortPolicy,
+        started_by: str | None,
+        mode: CancelMode,
+    ) -> Work:
+        work = Work(
+            self.tree,
+            session_id=session_id,
+            parent=above,
+            profile=profile,
+            policy=policy,
+            started_by=started_by,
+            transcript=_CleanTranscript(self._transcript_of(session_id), self.ledger),
+            mode=mode,
+        )
+        self.tree.admit(work)
+        self.janitor.follow(work)
+        return work
+
+    def _child_id(self, above: Work, name: str) -> str:
+        """Its path, or ``root/~/name`` where that would be too long to be written in every record."""
+        path = f"{above.session_id}/{name}"
+        if len(path) <= ID_MAX:
+            return self.tree.names.new(path, below=above.session_id)
+        return self.tree.names.new(f"{above.root_id}/~/{name}", below=above.root_id)
+
+    def new_run(self) -> str:
+        """A name for a run of a plan that no other one has in this journal."""
+        self._runs += 1
+        return f"{self.journal.generation}.{self._runs}"
 
     def new_id(self, wanted: str) -> str:
         """An id for an entity that is not a session; numbered if it was used in this journal."""
-        return self._new_id(wanted)
+        return self.tree.names.new(wanted)
+
+    # ------------------------------------------------------------------ what an earlier one left
+    async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
+        """Continue the sessions that an earlier supervisor left, as ``recovery.sessions`` says; stop the others. Tasks
+        wait to be taken up by a run of their plan.
+
+        Args:
+            rows: every entity of the journal.
+            choose: the ids of the sessions that may go on, each with those below it, and of tasks; by default all.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        among = None if choose is None else choose(rows)
+        recovery = Recovery(
+            self.tree,
+            self.journal,
+            self._hands,
+            self._endings,
+            admit=partial(self._revive, _launches(rows)),
+            goes_on=partial(self._goes_on, among),
+            stays=partial(self._stays, among),
+            ended=self._ended,
+        )
+        live = [row for row in rows if not row.ended and (row.kind, row.state) not in AT_REST]
+        self._unheard = {row.id: None for row in live if row.kind == Kind.SESSION}
+        recovered = await recovery.run(live)
+        kept = [row for row in rows if row.kind in (Kind.TASK, Kind.SESSION)] if recovered.tasks else []
+        self.inherited = Inherited(tasks=set(recovered.tasks), answers=recovered.answers, rows=kept)
+        for session_id in recovered.resumed:
+            self._see_child_out(session_id)
+        return recovered
+
+    def _revive(self, launches: Mapping[str, int], row: EntityRow, past: Past) -> Work:
+        data = msgspec.json.decode(row.data, type=SessionData)
+        name = data.agent
+        above = self.tree.works.get(row.parent_id or "")
+        profile = self._agents.get(name) or AgentProfile(name=name, adapter="")
+        policy = past.policy or (above.policy if above is not None else self.settings.policy.value())
+        work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
+        work.requests, work.crashes = past.requests, past.crashes
+        work.directory = past.directory or work.directory
+        work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
+        return work
+
+    def _stays(self, among: Collection[str] | None, task: Entity) -> bool:
+        wanted = self.settings.recovery.sessions != "stop" and (among is None or task.id in among)
+        return wanted and bool(task.data.run)
+
+    async def _end_tasks(self) -> None:
+        """Nobody has taken these up."""
+        with suppress(JournalError):
+            for task_id in sorted(self.inherited.tasks):
+                await end_task(self.tree, self.tree.entity(task_id))
+        self.inherited.tasks.clear()
+
+    def _goes_on(self, among: Collection[str] | None, session: Entity, past: Past, agent: Entity | None) -> bool:
+        how, profile = self.settings.recovery.sessions, self._agents.get(session.data.agent)
+        if how == "stop" or profile is None or not self._is_among(among, session.id):
+            return False
+        return how == "restart" or loses_nothing(profile, session, agent)
+
+    def _is_among(self, among: Collection[str] | None, session_id: str) -> bool:
+        work = self.tree.works.get(session_id)
+        while among is not None and work is not None and work.session_id not in among:
+            work = work.parent
+        return among is None or work is not None
+
+    def _see_child_out(self, session_id: str) -> None:
+        """A child session that was delegated is closed when its prompts are answered: who asked for it is gone."""
+        work, ctx = self.tree.works.get(session_id), self._system.context(JANITOR)
+        if work is not None and work.started_by is not None and ctx is not None:
+            ctx.start_task(self._close_answered, session_id, name=f"child {session_id}")
+
+    async def _close_answered(self, session_id: str) -> None:
+        outcome = await self.last_outcome(session_id)
+        cause = Cause(outcome.seq if outcome is not None else None, None, "recovery")
+        with suppress(JournalError):
+            await self.close_session(session_id, reason="its work is done", cause=cause)
+
+    async def last_outcome(self, session_id: str) -> Outcome | None:
+        """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none. Of one that was
+        asked of an earlier supervisor, also after it has ended."""
+        waiting = _asked_of(self.tree.entities.get(session_id))
+        if not waiting:
+            return self._unheard.get(session_id)
+        answered, outcomes = anyio.Event(), list[Outcome]()
+        request_id, before = waiting[-1].id, self._waiting.get(waiting[-1].id)
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+            if before is not None:
+                before(outcome)
+
+        self._waiting[request_id] = answer
+        await answered.wait()
+        return outcomes[0]
 
     # ------------------------------------------------------------------ prompts and messages
     async def request(self, session_id: str, prompt: str) -> TurnResult:
@@ -266,13 +455,17 @@ class Supervisor:
 
         Raises:
             NoSuchEntity: there is no such session.
-            Refused: the session has ended.
+            Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
         """
+        self._work(session_id)
+        _check_text("prompt", prompt)
+        self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
         return TurnResult(outcome.outcome, outcome.error, outcome.text)
 
     async def outcome_of(self, session_id: str, prompt: str, cause: Cause) -> Outcome:
-        """Have a session work on *prompt* for that cause; how that ended, and which record settled it.
+        """Have a session work on *prompt* for that cause; how that ended, and which record settled it. A disk that is
+        down is waited for.
 
         Raises:
             NoSuchEntity: there is no such session.
@@ -296,6 +489,7 @@ class Supervisor:
         has = {one.id for one in (*data.queue, data.current) if one is not None}
         await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
         work.requests += 1
+        self._unheard.pop(session_id, None)
         request_id = f"{session_id}:r{work.requests}"
         self._waiting[request_id] = answer
         work.asking[request_id] = None
@@ -320,6 +514,9 @@ class Supervisor:
         answer = self._waiting.pop(request_id, None)
         if answer is not None:
             answer(outcome)
+        session_id = request_id.rpartition(":r")[0]
+        if session_id in self._unheard:
+            self._unheard[session_id] = outcome
         self._answer_given.set()
         self._answer_given = anyio.Event()
 
@@ -334,11 +531,13 @@ class Supervisor:
         Raises:
             ValueError: *at* is no delivery point, or is given for a message that is not urgent.
             NoSuchEntity: no living session has that id.
-            Refused: the session has ended, or as many messages as may be wait for it already.
+            Refused: the session has ended, or as many messages as may be wait for it already. As :class:`Degraded`:
+                the journal cannot be written now.
         """
         point = _point(urgent, at)
         work = self._work(session_id)
         _check_text("text", text)
+        self._check_disk(f"a message for {session_id}")
         has = {one.id for one in self.tree.entity(session_id).data.inbox}
         await self._check_waiting(session_id, "messages", len(has | work.sending.keys()))
         self._messages += 1
@@ -368,8 +567,7 @@ class Supervisor:
         mode: CancelMode,
     ) -> None:
         """An agent asks for a sub-agent: a child session, closed when its prompt is answered."""
-        ctx = self._system.context(JANITOR)
-        assert ctx is not None, "the janitor outlives every session"
+        ctx = self._janitor
         try:
             profile = self._profile(agent, work.session_id)
             child_id = self._start(name, profile, work.session_id, None, started_by, cause, mode)
@@ -449,7 +647,7 @@ class Supervisor:
         """End a session in order and wait until everything below it has ended; no error if it already has.
 
         Raises:
-            JournalError: the journal failed meanwhile; the session was ended all the same.
+            JournalError: the journal was lost meanwhile; the session was ended all the same.
         """
         work = self.tree.works.get(session_id)
         if work is None:
@@ -464,6 +662,21 @@ class Supervisor:
         if self.failure is not None and not work.ended.is_set():
             raise self.failure
 
+    async def _over(self, work: Work) -> bool:
+        """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
+        record is durable."""
+        disk = self.ledger.disk
+        while not work.ended.is_set() and self.failure is None:
+            if disk.outage is None:
+                await first_of(work.ended, self._failed, disk.down)
+            elif not work.over.is_set():
+                await first_of(work.over, work.ended, self._failed, disk.up)
+            else:
+                return False
+        if self.failure is not None and not work.ended.is_set():
+            raise self.failure
+        return True
+
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
         """Ask this supervisor to end: by draining within ``drain_s``, or *now*, or if asked again, by aborting it all.
 
@@ -475,20 +688,34 @@ class Supervisor:
             self.stopping.set()
             self.stop_now.set()
             self._stop_all("stopped at once", actor, now=True)
+            self._janitor.start_task(self._see_out, name="last records")
         else:
             self._drains = True
             self.stopping.set()
             self._hands.give_up_retries(actor)
-            ctx = self._system.context(JANITOR)
-            assert ctx is not None, "the janitor outlives every session"
-            ctx.start_task(self._limit_drain, actor, name="drain deadline")
+            self._janitor.start_task(self._limit_drain, actor, name="drain deadline")
 
     async def _limit_drain(self, actor: str) -> None:
         """What is still under way at the drain deadline is stopped."""
-        with anyio.move_on_after(self.settings.drain_s):
+        with self._system.timers.limit(self.settings.drain_s):
             await self.stop_now.wait()
             return
         self._stop_all(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
+        await self._see_out()
+
+    async def _see_out(self) -> None:
+        """Everything was told to end: whoever waits for a record waits no longer than the end may take."""
+        await self._all_ended()
+        while self.failure is None:
+            await first_of(self.ledger.disk.down, self._failed)
+            if not await self._recovers_soon():
+                self.ledger.abandon()
+
+    async def _recovers_soon(self) -> bool:
+        """Whether the journal can be written within the time that an end has for its last records."""
+        with anyio.move_on_after(LAST_RECORDS_S):
+            await first_of(self.ledger.disk.up, self._failed)
+        return self.outage is None
 
     def _stop_all(self, reason: str, actor: str, *, now: bool) -> None:
         """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
@@ -504,7 +731,7 @@ class Supervisor:
     async def finish(self) -> None:
         """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
         self.stopping.set()
-        with anyio.move_on_after(self.settings.drain_s):
+        with self._system.timers.limit(self.settings.drain_s):
             while self._unanswered() and not self.stop_now.is_set() and self.failure is None:
                 await any_of(self._answer_given, self.stop_now)
 
@@ -532,28 +759,43 @@ class Supervisor:
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""
         self.stopping.set()
+        await self._end_tasks()
         for work in list(self.tree.works.values()):
             if work.root_id == work.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
                 self.tree.end(work.session_id, stop, cause=Cause(actor="host"))
         await self._all_ended()
+        await self.janitor.rest()
 
     async def abort_all(self, reason: str) -> None:
         """End every session by the ladder, with that cause; bounded."""
         self.stopping.set()
         self._stop_all(reason, "host", now=False)
+        await self._end_tasks()
         await self._all_ended()
+        await self.janitor.rest()
 
     async def _all_ended(self) -> None:
         """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
         bound_s = max((work.policy.ladder.total_s for work in self.tree.works.values()), default=0.0)
-        with anyio.move_on_after(bound_s + 3 * SLACK_S):
+        with self._system.timers.limit(bound_s + 3 * SLACK_S):
             while self.tree.works and self.failure is None:
-                await first_of(next(iter(self.tree.works.values())).ended, self._failed)
+                await self._next_end()
         if self.failure is not None:
-            with anyio.move_on_after(bound_s + 3 * SLACK_S):
+            with self._system.timers.limit(bound_s + 3 * SLACK_S):
                 for work in list(self.tree.works.values()):
                     await work.quiet()
+
+    async def _next_end(self) -> None:
+        """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
+        disk, works = self.ledger.disk, list(self.tree.works.values())
+        alive = next((work for work in works if not work.over.is_set()), None)
+        if disk.outage is None:
+            await first_of(works[0].ended, self._failed, disk.down)
+        elif alive is not None:
+            await first_of(alive.over, alive.ended, self._failed, disk.up)
+        elif not await self._recovers_soon():
+            self.ledger.abandon()
 
     # ------------------------------------------------------------------ looking
     def state_of(self, entity_id: str) -> str:
@@ -572,6 +814,20 @@ class Supervisor:
         """
         return inspect(self.tree, entity_id)
 
+    async def compact(self, retention: Retention | None = None) -> Compacted:
+        """Move what ended long ago from the journal to the archive; by default, what the settings do not keep.
+
+        Raises:
+            Refused: the journal is not on a disk.
+            JournalError: it could not be done, or not to the end; sessions go on.
+        """
+        if self._upkeep is None:
+            raise Refused("this supervisor's journal is not on a disk: there is nothing to compact")
+        return await self._upkeep.compact(retention or self.settings.retention.value(), self._living)
+
+    def _living(self) -> list[str]:
+        return list(self.tree.entities)
+
     def rows(self) -> list[EntityRow]:
         """Every living entity, parents first."""
         return self.tree.rows()
@@ -587,6 +843,12 @@ class Supervisor:
         return self.subscriptions.open(after_seq)
 
     # ------------------------------------------------------------------ parts
+    @property
+    def _janitor(self) -> Context:
+        ctx = self._system.context(JANITOR)
+        assert ctx is not None, "the janitor outlives every session"
+        return ctx
+
     def _perform(self, owed: Owed) -> None:
         self._hands.perform(owed)
 
@@ -594,7 +856,7 @@ class Supervisor:
         """Nothing can be promised any more: everything is ended, without waiting for the disk."""
         self.failure = error
         self._failed.set()
-        _log.critical("the journal cannot be written; every session is ended", error=str(error))
+        _log.critical("the journal is lost; every session is ended", error=str(error))
         self.stopping.set()
         self.stop_now.set()
         self._stop_all(f"the journal cannot be written: {error}", "supervisor", now=True)
@@ -609,6 +871,8 @@ class Supervisor:
                 self._crashed(actor_id, error)
             case CancelSwallowed() | GraceExceeded() | Abandoned():
                 _log.warning("a cancelled task goes on", what=type(event).__name__, **event._asdict())
+            case Paused(late_s):
+                _log.warning("nobody ran for a while: no timer has counted that time", seconds=round(late_s, 3))
             case DeadLetter() | Poisoned():
                 _log.debug("a message was not handled", actor=event.actor_id, message=type(event.message).__name__)
             case _:
@@ -619,6 +883,8 @@ class Supervisor:
         _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
         work, entity = self.tree.works.get(actor_id), self.tree.entities.get(actor_id)
         if work is not None:
+            with suppress(TypeError):  # what it knew may be what is broken
+                self.tree.note(actor_id, LOST, Cause(actor="kernel"), {"error": repr(error)})
             self._lost(work, f"the session's actor crashed: {error!r}")
         elif entity is not None:
             self.tree.forget(entity)
@@ -628,7 +894,7 @@ class Supervisor:
 
     def _lost(self, work: Work, why: str) -> None:
         """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
-        journal closes their books. Who may outlive the session does."""
+        journal stops it: who waited for it was told so. Who may outlive the session does."""
         lost = [work]
         for one in lost:  # it grows as it is read: parents first
             one.ending = one.told = True
@@ -648,10 +914,20 @@ class Supervisor:
                 self._answered(request_id, Outcome("failed", words, ""))
 
 
-def _path(above: Work, name: str) -> str:
-    """The id of a child: its path, or ``root/~/name`` where that would be too long to be written in every record."""
-    path = f"{above.session_id}/{name}"
-    return path if len(path) <= ID_MAX else f"{above.root_id}/~/{name}"
+def _launches(rows: Iterable[EntityRow]) -> dict[str, int]:
+    """The number of each session's last agent that the journal has."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.kind == Kind.AGENT and row.parent_id is not None:
+            number = int(row.id.rpartition(":a")[2])
+            found[row.parent_id] = max(number, found.get(row.parent_id, 0))
+    return found
+
+
+def _asked_of(session: Entity | None) -> list[Request]:
+    """The prompts that a session works on, or has waiting."""
+    asked = (session.data.current, *session.data.queue) if session is not None else ()
+    return [one for one in asked if one is not None]
 
 
 def _check_text(field: str, text: str) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-import anyio
 import msgspec
 
 from actors import ActorStopped, ActorSystem, Lane, Limits
@@ -21,6 +20,7 @@ from supervisor.entity import Entity, Lifecycle, weight
 from supervisor.ledger import Cause, Ledger
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
+from supervisor.names import Names
 from supervisor.nodes import Nodes
 from supervisor.ports import EntityRow
 from supervisor.vocabulary import Kind, LifecycleEvent, Rung
@@ -28,8 +28,9 @@ from supervisor.work import NoSuchEntity, Work
 
 __all__ = ["END_S", "Tree"]
 
-POST_S = 600.0
-"""How long anything may wait for a record to become durable; the disk's own trouble is reported long before."""
+POST_S = 30 * 86_400.0
+"""How long anything may wait for a record to become durable. A disk that is down is waited for, and answers when it has
+recovered or is given up; a month is for the bug that lets it do neither."""
 
 END_S = 60.0
 """What the kernel gives an entity's tasks to end before it counts them no more: longer than any ladder."""
@@ -44,9 +45,10 @@ HEARD_LAST = frozenset(SESSION.allowed(Session.STOPPED))
 class Tree:
     """The living entities of one supervisor."""
 
-    def __init__(self, system: ActorSystem, ledger: Ledger) -> None:
+    def __init__(self, system: ActorSystem, ledger: Ledger, names: Names) -> None:
         self.system = system
         self.ledger = ledger
+        self.names = names
         self.entities: dict[str, Entity] = {}
         self.works: dict[str, Work] = {}
         self.on_rest: Callable[[Work], None] = lambda work: None
@@ -55,6 +57,7 @@ class Tree:
         """Called when everything below a session has its last record."""
         self.on_pressed: Callable[[Work], None] = lambda work: None
         """Called when the end of a session has become more urgent."""
+        ledger.disk.down.then(self.hold_deadlines)
 
     # ------------------------------------------------------------------ birth and end
     def birth(
@@ -76,16 +79,20 @@ class Tree:
             ActorStopped: the parent is ending; nothing is born under it.
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.ledger)
+        self._place(entity, home, contained)
+        entity.born(cause)
+        return entity
+
+    def _place(self, entity: Entity, home: str | None, contained: bool) -> None:
+        parent_id = entity.parent_id
         if parent_id is None or not contained:
-            self.system.spawn(entity, entity_id, limits=MAILBOX, shutdown_s=END_S)
+            self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
         else:
-            self.system.spawn(entity, entity_id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
-        self.entities[entity_id] = entity
+            self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
+        self.entities[entity.id] = entity
         above = self.works.get(parent_id) if parent_id is not None else None
         if above is not None:
             self._count_in(above, entity)
-        entity.born(cause)
-        return entity
 
     def _count_in(self, above: Work, entity: Entity) -> None:
         """A session's last record comes after those of what is below it; a child session's need not be durable."""
@@ -110,15 +117,15 @@ class Tree:
     def dismiss(self, work: Work) -> None:
         """It has ended, or was not born."""
         del self.works[work.session_id]
+        self.names.forget(work.session_id)
         work.heard.set()
         work.leave()
         if work.parent is not None:
             del work.parent.children[work.session_id]
 
-    def adopt(self, entity: Entity) -> None:
-        """Take in an entity that an earlier supervisor left in the journal."""
-        self.system.spawn(entity, entity.id)
-        self.entities[entity.id] = entity
+    def revive(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
+        """Take in an entity that an earlier supervisor left in the journal: as if born now, but for its record."""
+        self._place(entity, home, contained and entity.parent_id in self.works)
 
     def bury(self, entity_id: str) -> None:
         """Its last record is durable: it leaves memory."""
@@ -143,6 +150,20 @@ class Tree:
         if above is not None:
             above.turns.pop(entity.id, None)
         entity.leave()
+
+    # ------------------------------------------------------------------ deadlines
+    def hold_deadlines(self) -> None:
+        """The disk is down: a turn that waits for it does not run out of time meanwhile."""
+        for entity in self.entities.values():
+            if (ctx := self.system.context(entity.id)) is not None:
+                entity.hold_deadline(ctx)
+        self.ledger.disk.up.then(self._resume_deadlines)
+
+    def _resume_deadlines(self) -> None:
+        for entity in self.entities.values():
+            if (ctx := self.system.context(entity.id)) is not None:
+                entity.resume_deadline(ctx)
+        self.ledger.disk.down.then(self.hold_deadlines)
 
     # ------------------------------------------------------------------ talking
     def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
@@ -193,7 +214,7 @@ class Tree:
             reason=stop.reason,
             abort_reason=stop.abort_reason,
             severity=Rung.KILL if stop.now else Rung.REQUEST,
-            deadline=anyio.current_time() + (bound_s if within_s is None else min(bound_s, within_s)),
+            deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
         )
 
     def _note_joined(self, work: Work, first: AbortState, stop: OperatorStop, cause: Cause) -> None:

@@ -171,6 +171,10 @@ class Work:
         self.link: Link | None = None
         self.launches = 0
         self.requests = 0
+        self.resume_id: str | None = None
+        """The conversation that its next agent is to load: that of an agent which ended with its supervisor."""
+        self.interrupted = False
+        """Its last prompt may have been worked on when its supervisor ended."""
         self.asking: dict[str, None] = {}
         self.sending: dict[str, None] = {}
         """The ids of the prompts, and of the messages, that are on their way to it: until it has them, they count as

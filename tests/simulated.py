@@ -30,6 +30,7 @@ from supervisor.ports import JournalError
 from supervisor.runtime import Refused, Session, Supervisor
 from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
 from supervisor.work import AgentProfile, NoSuchEntity
+from supervisor.workspace.directory import DirectoryWorkspace
 
 __all__ = ["HostError", "Ran", "VirtualLoop", "simulate"]
 
@@ -135,10 +136,10 @@ async def _delegate_in_parallel(rng: Random, turn: AgentTurn) -> None:
             group.start_soon(_delegate, Random(rng.random()), turn)
 
 
-class _Places:
+class _Places(DirectoryWorkspace):
     """A workspace without a disk; it takes a while, and sessions called ``lost`` have none."""
 
-    async def prepare(self, session_id: str, directory: str) -> str:
+    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         await anyio.sleep(0.01)
         if session_id.rpartition("/")[2].startswith("lost"):
             raise NotADirectoryError(f"there is no place for {session_id}")
@@ -158,9 +159,9 @@ class _Link(FunctionLink):
         finally:
             self._report_end(AgentExited(reason="no such program", ended_by="exit", abort_reason=AbortReason.UNKNOWN))
 
-    def _report_ready(self, resume_id: str | None, info: str) -> None:
+    def _report_ready(self, info: str) -> None:
         if self.work.profile.name != "mute":
-            super()._report_ready(resume_id, info)
+            super()._report_ready(info)
 
 
 # ------------------------------------------------------------------------------------------------------------ host

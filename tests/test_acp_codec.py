@@ -34,6 +34,9 @@ HELLO = {
 }
 
 
+LOADS = {**HELLO, "agentCapabilities": {"loadSession": True}}
+
+
 def said(*messages: Any) -> bytes:
     """What an agent writes to say *messages*."""
     return b"".join(json.dumps({"jsonrpc": "2.0", **one}).encode() + b"\n" for one in messages)
@@ -122,8 +125,59 @@ def test_the_answer_to_initialize_opens_a_session_in_the_directory() -> None:
 
 
 def test_the_answer_to_session_new_makes_it_ready() -> None:
-    """Ready carries the session's id and the agent's name and version."""
-    assert Conversation().ready == [Ready("s", "robot 2.1")]
+    """Ready carries the agent's name and version, and the session's id where the agent can load it again."""
+    assert Conversation().ready == [Ready(None, "robot 2.1")]
+    assert Conversation(LOADS).ready == [Ready("s", "robot 2.1")]
+
+
+def loading(hello: dict[str, Any] = HELLO) -> tuple[AcpCodec, list[Out]]:
+    """A codec that is to load the session ``old``, and what it makes of the answer to ``initialize``."""
+    codec = AcpCodec()
+    codec.start("/work", "old")
+    return codec, codec.feed(said({"id": 1, "result": hello}))
+
+
+def test_a_session_is_loaded_by_its_id() -> None:
+    """``session/load`` takes the place of ``session/new``; the session keeps its id."""
+    codec, outs = loading(LOADS)
+    params = {"sessionId": "old", "cwd": "/work", "mcpServers": []}
+    assert sent(outs) == [{"id": 2, "method": "session/load", "params": params}]
+    assert codec.feed(said({"id": 2, "result": None})) == [Ready("old", "robot 2.1")]
+    assert sent(codec.prompt("go on"))[0]["params"]["sessionId"] == "old"
+
+
+def test_what_is_replayed_while_a_session_loads_is_no_news() -> None:
+    """Updates of the session before the answer to ``session/load`` tell of the past; those after it are heard."""
+    codec, _ = loading(LOADS)
+    chunk = update("agent_message_chunk", session="old", content={"type": "text", "text": "long ago"})
+    call = update("tool_call", session="old", toolCallId="c", title="make", status="pending")
+    assert codec.feed(said(chunk, call)) == []
+    assert codec.feed(said({"id": 2, "result": {}}, chunk)) == [Ready("old", "robot 2.1"), Text("message", "long ago")]
+
+
+def test_a_session_that_cannot_be_loaded_is_begun_anew() -> None:
+    """An error of ``session/load`` is told in the log, and ``session/new`` follows."""
+    codec, _ = loading(LOADS)
+    outs = codec.feed(said({"id": 2, "error": {"code": -32602, "message": "no such session"}}))
+    (why,) = told(outs)
+    assert isinstance(why, Text)
+    assert "no such session" in why.text
+    assert [one["method"] for one in sent(outs)] == ["session/new"]
+    assert codec.feed(said({"id": 3, "result": {"sessionId": "new"}})) == [Ready("new", "robot 2.1")]
+
+
+def test_an_agent_that_loads_nothing_any_more_begins_anew() -> None:
+    """Without the capability nobody is asked to load."""
+    _, outs = loading(HELLO)
+    assert [one["method"] for one in sent(outs)] == ["session/new"]
+    assert any(isinstance(out, Text) for out in outs)
+
+
+def test_who_has_to_log_in_first_is_told_so_at_a_load() -> None:
+    """Authentication is no reason to lose the conversation: the launch fails."""
+    codec, _ = loading(LOADS)
+    (end,) = codec.feed(said({"id": 2, "error": {"code": -32000, "message": "log in"}}))
+    assert isinstance(end, Malformed)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +190,7 @@ def test_the_answer_to_session_new_makes_it_ready() -> None:
 )
 def test_an_agent_may_say_little_about_itself(hello: dict[str, Any], info: str) -> None:
     """Name, version and capabilities are optional."""
-    assert Conversation(hello).ready == [Ready("s", info)]
+    assert Conversation(hello).ready == [Ready(None, info)]
 
 
 @pytest.mark.parametrize(

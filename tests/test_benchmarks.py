@@ -8,13 +8,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from benchmarks import growth, hostile, kernel, report
-from benchmarks.harness import BACKENDS, TINY, Case, Found, Missing, at_most, at_most_times, faster_by, measure
+from benchmarks import gauges, growth, hostile, kernel, recovery, report, soak
+from benchmarks.harness import BACKENDS, TINY, Case, Found, Missing, at_most, at_most_times, faster_by, measure, run
 from benchmarks.peers import DOES, PEERS, USUAL, ask_peer, missing
 from benchmarks.peers.__main__ import OURS
 from benchmarks.plots import draw
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
 
 CASES = {f"{case.lines[0].what} / {case.against}": case for case in (*kernel.CASES, *hostile.CASES)}
 
@@ -81,6 +84,30 @@ def test_growth_is_written(tmp_path: Path) -> None:
         assert (tmp_path / "growth.png").stat().st_size > 0
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_soak_runs_and_is_written(tmp_path: Path, backend: str) -> None:
+    """Every kind of session ends, each sample has everything, and what was found is there as JSON and as a picture."""
+    load = soak.Load(minutes=0.03, warm_up_minutes=0.0, every_s=0.5)
+    found: soak.Soak = run(soak.soak, backend, load, tmp_path / "sd", backend=backend)
+    assert sum(found.outcomes.values()) > 0
+    assert set(found.drifts) == set(gauges.JUDGED)
+    assert all(one.rss_mb > 0 and one.tasks > 0 and one.descriptors > 0 and one.objects > 0 for one in found.samples)
+    soak.write(found, load, tmp_path)
+    assert len(msgspec.json.decode((tmp_path / f"soak-{backend}.json").read_bytes())["samples"]) == len(found.samples)
+    assert (tmp_path / f"soak-{backend}.svg").read_text().count("<polyline") == len(gauges.JUDGED) + 1
+
+
+def test_a_drift_is_that_of_the_last_fifth_over_the_first() -> None:
+    """What grows is told by its share; what shrinks is below nothing; what swings about one level is flat."""
+    assert gauges.drift([100.0] * 10) == 0
+    assert gauges.drift([float(100 + n) for n in range(10)]) == pytest.approx(8 / 100.5)
+    assert gauges.drift([float(110 - n) for n in range(10)]) < 0
+    assert abs(gauges.drift([100.0, 104.0] * 20)) < gauges.FLAT
+    assert not soak.Soak(backend="asyncio", kept_up=1.0, drifts={"rss_mb": 0.06}).flat
+    assert not soak.Soak(backend="asyncio", kept_up=0.9, drifts={"rss_mb": 0.0}).flat
+    assert soak.Soak(backend="asyncio", kept_up=1.0, drifts={"rss_mb": 0.05}).flat
+
+
 VERDICTS = {
     "within a limit": (at_most(600), Found(600, None, None), "met"),
     "over a limit": (at_most(600), Found(660, None, None), "missed by 10 %"),
@@ -98,3 +125,13 @@ def test_a_verdict(how: str) -> None:
     """Met, or by how much it was missed; never a guess."""
     aim, found, said = VERDICTS[how]
     assert report.verdict(aim, found) == said
+
+
+@pytest.mark.parametrize("what", recovery.MEASURED)
+def test_a_recovery_is_measured(tmp_path: Path, what: str) -> None:
+    """Each way to open a journal works on a small one, and leaves it sound."""
+    state = StateDir.open(tmp_path / "state")
+    recovery.fill(state.journal, 300, 3)
+    recovery.MEASURED[what](state.journal)
+    with JournalReader(state.journal) as reader:
+        assert reader.check().seq >= 300

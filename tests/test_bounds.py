@@ -6,10 +6,14 @@ import msgspec
 import pytest
 
 from supervisor.bounds import (
+    COMMAND_BYTES_MAX,
     ID_CHARS_MAX,
     OPTIONS_MAX,
+    PATH_CHARS_MAX,
     PROMPT_CHARS_MAX,
     USAGE_BYTES_MAX,
+    VARIABLES_BYTES_MAX,
+    VARIABLES_MAX,
     WORDS_CHARS_MAX,
     bounded,
 )
@@ -91,3 +95,21 @@ def test_of_too_much_use_only_the_size_is_kept() -> None:
     """An agent may say of its use what it likes, but not for ever."""
     told = bounded(Usage({"x": "y" * USAGE_BYTES_MAX}))
     assert told == Usage({"omitted_bytes": USAGE_BYTES_MAX + len('{"x":""}')})
+
+
+def test_a_terminal_is_bounded_in_words_variables_and_path() -> None:
+    """What fits passes whole; a byte, a variable or a character more breaks the protocol, with how many there were."""
+    fits = TerminalOpened("t", "c", ("x" * COMMAND_BYTES_MAX,), "/" * PATH_CHARS_MAX, {"a" * 4: "b"})
+    assert bounded(fits) is fits
+    for opened, words in (
+        (TerminalOpened("t", "c", ("é" * (COMMAND_BYTES_MAX // 2), "x"), None, {}), "command of 131073 bytes"),
+        (TerminalOpened("t", "c", (), "/" * (PATH_CHARS_MAX + 1), {}), "working directory of 4097 characters"),
+        (
+            TerminalOpened("t", "c", (), None, {f"V{n}": "" for n in range(VARIABLES_MAX + 1)}),
+            "environment of 257 variables",
+        ),
+        (TerminalOpened("t", "c", (), None, {"V": "x" * VARIABLES_BYTES_MAX}), "environment of 65538 bytes"),
+    ):
+        broken = bounded(opened)
+        assert isinstance(broken, Malformed)
+        assert words in broken.why

@@ -24,17 +24,18 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 
-from supervisor.__main__ import _run, _simulate
+from supervisor.__main__ import _plan, _run, _simulate
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-from supervisor.config import AgentConfig, Plan, TaskConfig, load_plan
-from supervisor.journal.schema import VERSION
+from supervisor.config import AcceptanceConfig, AgentConfig, Plan, TaskConfig, load_plan
 from supervisor.journal.statedir import StateDir
+from supervisor.journal.tables import VERSION
 from supervisor.runtime import Supervisor, open_supervisor
 from supervisor.surfaces.cli import RunRequest, commands
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.execution import execute
 from supervisor.surfaces.live import Reporter
 from supervisor.surfaces.reading import read_logs
+from tests.test_journal_growth import kept_journal
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
 
@@ -63,7 +64,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Iterator[Tell]:
 
     def run(*arguments: object) -> Told:
         capsys.readouterr()
-        status = execute(commands(_run, lambda as_json, verbose: 7, _simulate), [str(one) for one in arguments])
+        status = execute(commands(_run, lambda as_json, verbose: 7, _plan, _simulate), [str(one) for one in arguments])
         return Told(status, *capsys.readouterr())
 
     logger = logging.getLogger("supervisor")
@@ -191,10 +192,16 @@ def test_a_second_supervisor_is_refused(tmp_path: Path, tell: Tell, running: Run
     assert running.sup.state_of("lead") == "Running"
 
 
-@pytest.mark.parametrize("command", [["run", "plan.yaml"], ["ps"], ["tree"], ["events"], ["why", "lead"]])
-@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+READING = (["ps"], ["tree"], ["events"], ["why", "lead"], ["journal", "check"], ["journal", "export"])
+
+
+@pytest.mark.parametrize(
+    ("command", "version"),
+    [*((one, VERSION - 1) for one in READING), *((one, VERSION + 1) for one in (["run", "plan.yaml"], *READING))],
+)
 def test_a_journal_of_another_version_is_refused(tmp_path: Path, tell: Tell, command: list[str], version: int) -> None:
-    """A journal of a newer or older version is bad input for every command, and not one byte of it changes."""
+    """A journal of a newer version is bad input for every command, one of an older version for those that only read;
+    and not one byte of it changes."""
     state = StateDir(tmp_path / "state")
     with _in_a_thread(state.root):
         pass
@@ -205,8 +212,21 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path, tell: Tell, com
     plan = [str(tmp_path / one) if one == "plan.yaml" else one for one in command]
     told = tell(*plan, "--state-dir", state.root)
     assert told.status == 2
-    assert f"has schema {version}" in told.err
+    assert f"has schema {version}" in told.err + told.out
     assert state.journal.read_bytes() == before
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_a_run_brings_an_older_journal_up_to_date(tmp_path: Path, tell: Tell, version: int) -> None:
+    """It goes on in it: names that were used get a number, what was left open is closed."""
+    state = StateDir.open(tmp_path / "state")
+    shutil.move(kept_journal(tmp_path, version), state.journal)
+    (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
+    told = tell("run", tmp_path / "plan.yaml", "--state-dir", state.root, "--json")
+    assert told.status == 0, told.err
+    assert told.lines[0]["seq"] == 111
+    assert told.lines[-1]["tasks"][0]["session_id"] == "works-2"
+    assert tell("validate", state.root).status == 0
 
 
 @pytest.mark.parametrize(
@@ -323,7 +343,7 @@ def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(request: RunRequest) -> int:
         raise ExceptionGroup("several", [KeyError("x"), ValueError("y")])
 
-    status = execute(commands(broken, lambda as_json, verbose: 0, _simulate), ["run", "plan.yaml"])
+    status = execute(commands(broken, lambda as_json, verbose: 0, _plan, _simulate), ["run", "plan.yaml"])
     told = capsys.readouterr()
     assert (status, len(told.err.splitlines())) == (1, 1)
     assert told.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
@@ -381,6 +401,38 @@ def test_validate(tmp_path: Path, tell: Tell, ended: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- reading
+def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, tell: Tell, running: Running) -> None:
+    """As typed, on a supervisor that runs: what lives, and what ended a moment ago, stays."""
+    where = ("--state-dir", running.state_dir)
+    told = tell("journal", "check", "--json", *where)
+    assert (told.status, told.json["sound"], len(told.json["files"])) == (0, True, 1)
+    told = tell("journal", "compact", "--keep-s", 0, *where)
+    assert (told.status, told.out.partition(":")[0]) == (0, "nothing to move")
+    lines = tell("journal", "export", *where).lines
+    assert {"seq", "from_state", "to_state", "entity_id"} <= set(lines[0])
+    out = tmp_path / "out.jsonl"
+    assert tell("journal", "export", "--out", out, "--json", *where).json["lines"] >= len(lines)
+    assert tell("journal", "export", "--out", out, *where).status == 2
+    assert tell("validate", out).status == 0
+
+
+def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, tell: Tell, ended: Path) -> None:
+    """The check says where; what cannot be compacted, or is no time to keep, is bad input."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
+    with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
+        db.execute("UPDATE events SET reason = 'no' WHERE seq = 2")
+    told = tell("journal", "check", copy)
+    assert (told.status, "record 2 is not what was written" in told.out) == (1, True)
+    for given in ("nan", "inf", "-1"):
+        assert tell("journal", "compact", "--keep-s", given, "--state-dir", copy).status == 2
+    assert tell("journal", "compact", "--records-max", 0, "--state-dir", copy).status == 2
+    (copy / "runtime" / "journal.db").unlink()
+    told = tell("journal", "compact", "--state-dir", copy)
+    assert (told.status, "no journal at" in told.err) == (2, True)
+    assert not (copy / "runtime" / "journal.db").exists()
+
+
 def test_ps_and_tree_of_a_running_supervisor(tell: Tell, running: Running) -> None:
     """While it runs one sees sessions with their agents, turns and open calls."""
     seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", running.state_dir).json}
@@ -490,7 +542,7 @@ def test_following_logs_goes_on_to_the_end_of_the_session(running: Running) -> N
 
 def _abort_tool(running: Running) -> None:
     done = execute(
-        commands(_run, lambda as_json, verbose: 0, _simulate),
+        commands(_run, lambda as_json, verbose: 0, _plan, _simulate),
         ["abort", "lead:t1:c1", "--scope", "tool", "--state-dir", str(running.state_dir)],
     )
     assert done == 0
@@ -498,7 +550,7 @@ def _abort_tool(running: Running) -> None:
 
 def _close(running: Running) -> None:
     done = execute(
-        commands(_run, lambda as_json, verbose: 0, _simulate),
+        commands(_run, lambda as_json, verbose: 0, _plan, _simulate),
         ["abort", "lead", "--scope", "session", "--state-dir", str(running.state_dir)],
     )
     assert done == 0
@@ -570,7 +622,7 @@ def test_sending(tell: Tell, running: Running) -> None:
 
 def test_stopping(tell: Tell, running: Running) -> None:
     """A stop is asked for and answered at once; the run ends by itself."""
-    assert tell("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain"}
+    assert tell("stop", "--json", "--state-dir", running.state_dir).json == {"stopping": "drain", "outage": None}
     assert running.sup.stopping.is_set()
     assert not running.sup.stop_now.is_set()
     assert "being aborted" in tell("stop", "--now", "--state-dir", running.state_dir).out
@@ -667,12 +719,22 @@ def test_a_name_that_runs_again_is_told(tell: Tell, tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- docs/plans.md
+ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out")
+"""Defaults that are not in the model: what is there when the plan is run."""
+
+_INNER: dict[str, tuple[type[BaseModel], str]] = {
+    "agents": (AgentConfig, "agents.*."),
+    "tasks": (TaskConfig, "tasks.*."),
+    "tasks.*.acceptance": (AcceptanceConfig, "tasks.*.acceptance.*."),
+}
+
+
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
     """Every key of a plan as the page spells it, with its default."""
     for name, field in model.model_fields.items():
         key = f"{prefix}{name}"
         default = ... if field.is_required() else field.default
-        inner = {"agents": (AgentConfig, "agents.*."), "tasks": (TaskConfig, "tasks.*.")}.get(key)
+        inner = _INNER.get(key)
         if isinstance(default, BaseModel):
             yield from _fields(type(default), f"{key}.")
         else:
@@ -691,20 +753,47 @@ def test_the_page_of_plans_has_every_key_with_its_default() -> None:
         match default:
             case bool():
                 assert rows[key] == f"`{str(default).lower()}`", key
-            case int() | float():
+            case int():
+                assert rows[key] == f"`{default}`", key
+            case float():
                 assert rows[key] == f"`{default:g}`", key
             case _ if default is ...:
                 assert rows[key] == "required", key
-            case "allow" | "":
+            case None if ".acceptance." in key:
+                assert rows[key] == "none", key
+            case str() if rows[key] not in ELSEWHERE:
                 assert rows[key] == "`" + (str(default) or '""') + "`", key
             case _:
-                assert rows[key] in ("`[]`", "`{}`", "the directory of `--workdir`"), key
+                assert rows[key] in ("`[]`", "`{}`", '`""`', *ELSEWHERE), key
+
+
+def test_a_plan_is_checked_without_being_run(tell: Tell, tmp_path: Path) -> None:
+    """`plan check` says what is in it; what is wrong is told as `run` would tell it, and nothing is written."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    text = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, acceptance: [{unit_tests: [make, test]}]}]\n"
+    good.write_text(text)
+    bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
+    assert tell("plan", "check", good).out == f"{good}: 1 task, 1 agent: nothing to object to\n"
+    assert json.loads(tell("plan", "check", good, "--json").out) == {"ok": True, "agents": ["a"], "tasks": ["t"]}
+    refused = tell("plan", "check", bad)
+    assert refused.status == 2
+    assert "tasks[0].acceptance[0]: says unit_tests and lint; give exactly one of file_exists," in refused.err
+    assert "tasks[0].acceptance[0].lint: is empty; give the argv, for example [pytest, -q]" in refused.err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.yaml", "good.yaml"]
+
+
+def test_the_schema_of_a_plan_knows_every_key(tell: Tell) -> None:
+    """`plan schema` is a JSON Schema with each key of the page."""
+    schema = json.loads(tell("plan", "schema").out)
+    assert schema["$schema"].endswith("2020-12/schema")
+    assert set(schema["properties"]) == set(Plan.model_fields)
+    assert set(schema["$defs"]["AcceptanceConfig"]["properties"]) == set(AcceptanceConfig.model_fields)
 
 
 def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
     """The example on the page is accepted, once its program is one of this machine."""
     page = (Path(__file__).parent.parent / "docs" / "plans.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
     plan = tmp_path / "plan.yaml"
     plan.write_text(text.replace("my-agent", "sh"))
     assert load_plan(plan).agents["reviewer"].inherit_env == ("ANTHROPIC_API_KEY",)

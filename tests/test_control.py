@@ -18,7 +18,10 @@ import pytest
 
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget
 from supervisor.entity import Refused
+from supervisor.outage import Outage
+from supervisor.ports import Compacted, JournalError, Retention
 from supervisor.projection import Inspected
+from supervisor.surfaces import control
 from supervisor.surfaces.calling import is_running, request
 from supervisor.surfaces.control import LINE_BYTES_MAX, serve_control
 from supervisor.surfaces.failure import ControlError, NotRunning
@@ -53,6 +56,7 @@ class Played:
         self.may_abort.set()
         self.subscribed = 0
         self.stop_now = anyio.Event()
+        self.outage: Outage | None = None
 
     def plan_abort(self, target: str, scope: AbortScope, *, now: bool = False) -> AbortPlan:
         if target == "nobody":
@@ -93,6 +97,12 @@ class Played:
         seen: dict[str, Any] = {"phase": "live", "reason": "", "handling": "", "handling_s": 0.0, "handled": 3}
         seen |= dict.fromkeys(("waits_for", "cancelled_for", "children", "tasks"), ())
         return Inspected(id=entity_id, kind="session", state="Running", queued={}, late_replies=0, timers=0, **seen)
+
+    async def compact(self, retention: Retention | None = None) -> Compacted:
+        if retention is not None and retention.records_max == 13:
+            raise JournalError("journal.db is damaged")
+        self.asked.append(retention)
+        return Compacted(archives=("journal-000001.db",), records=7)
 
     async def stop(self, *, now: bool, actor: str) -> None:
         self.asked.append((now, actor))
@@ -147,7 +157,28 @@ def path(tmp_path: Path) -> Path:
 async def test_ping_tells_the_pid(path: Path) -> None:
     """A client can ask who is there."""
     async with served(path, Played()):
-        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid()}]
+        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None}]
+
+
+async def test_a_client_of_another_user_is_told_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the kernel's word on who he is, whatever the modes of socket and directory; the log has his uid."""
+    monkeypatch.setattr(control, "peer_uid", lambda connection: os.geteuid() + 1)
+    played = Played()
+    async with served(path, played):
+        with pytest.raises((NotRunning, ControlError)):
+            await answers(path, {"do": "stop"})
+    assert not played.stop_now.is_set()
+    assert "control_client_refused" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the kernel says who is there on Linux")
+async def test_the_kernel_says_who_is_there() -> None:
+    """The user of the process on the other side."""
+    here, there = socket.socketpair(socket.AF_UNIX)
+    with here, there:
+        assert control.peer_uid(here) == os.getuid()
 
 
 async def test_an_abort_gets_its_receipt(path: Path) -> None:
@@ -179,6 +210,23 @@ async def test_an_inspection_is_answered(path: Path) -> None:
     assert refused.value.kind == "unknown"
 
 
+def told(stopping: str) -> list[dict[str, Any]]:
+    return [{"stopping": stopping, "outage": None}]
+
+
+async def test_a_compaction_is_answered_with_what_was_moved(path: Path) -> None:
+    """By the supervisor's own retention or by the one that is given; what goes wrong with it is no bug of ours."""
+    played = Played()
+    async with served(path, played):
+        (answer,) = await answers(path, {"do": "compact"})
+        await answers(path, {"do": "compact", "retention": {"keep_s": 5.0, "records_max": None}})
+        with pytest.raises(ControlError, match=r"^journal\.db is damaged$") as failed:
+            await answers(path, {"do": "compact", "retention": {"keep_s": None, "records_max": 13}})
+    assert (answer["compacted"]["archives"], answer["compacted"]["records"]) == (["journal-000001.db"], 7)
+    assert played.asked == [None, Retention(keep_s=5.0, records_max=None)]
+    assert failed.value.kind == "failed"
+
+
 async def test_messages_and_stops_arrive(path: Path) -> None:
     """What is sent, how urgently and by whom is what the supervisor hears."""
     played = Played()
@@ -187,7 +235,7 @@ async def test_messages_and_stops_arrive(path: Path) -> None:
         sent = await answers(path, message)
         drained = await answers(path, {"do": "stop", "actor": "me"})
         stopped = await answers(path, {"do": "stop", "now": True, "actor": "me"})
-    assert (sent, drained, stopped) == ([{"message_id": "m1"}], [{"stopping": "drain"}], [{"stopping": "now"}])
+    assert (sent, drained, stopped) == ([{"message_id": "m1"}], told("drain"), told("now"))
     assert played.asked == [("lead", "hi", True, "me", "turn_end"), (False, "me"), (True, "me")]
 
 
@@ -397,7 +445,7 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
     async with served(path, Played()):
         assert path.is_socket()
         assert is_running(path)
-        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid()}]
+        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None}]
 
 
 @pytest.mark.parametrize("name", ["control.sock", "missing/control.sock", "x" * 110 + "/control.sock"])

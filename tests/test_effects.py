@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from supervisor import effects
@@ -29,6 +30,7 @@ from supervisor.effects import (
     Tell,
     TellNow,
     Verify,
+    decoded,
     encoded,
 )
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
@@ -96,7 +98,7 @@ def test_every_effect_is_tested() -> None:
     """There is no effect but those here, and the module exports each of them."""
     defined = {one for one in vars(effects).values() if isinstance(one, type) and issubclass(one, SupervisorEffect)}
     assert defined == {SupervisorEffect, *KINDS}
-    assert {one.__name__ for one in defined} | {"encoded"} == set(effects.__all__)
+    assert {one.__name__ for one in defined} | {"EFFECTS", "decoded", "encoded"} == set(effects.__all__)
 
 
 def test_only_what_ends_things_is_exempt() -> None:
@@ -110,6 +112,13 @@ def test_encoded(effect: SupervisorEffect, fields: dict[str, Any]) -> None:
     """The journal has an effect's name and all its fields; an event within it has its own name and fields."""
     assert json.loads(encoded(effect)) == {"effect": type(effect).__name__, **fields}
     assert encoded(effect) == encoded(effect)
+
+
+@pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])
+def test_what_is_encoded_can_be_had_again(effect: SupervisorEffect) -> None:
+    """An effect that the journal owes is the same effect when it is read, its event of the right kind."""
+    events = {type(one.event).name(): type(one.event) for one, _ in JOURNALLED if isinstance(one, Tell | StartTimer)}
+    assert decoded(encoded(effect), lambda name, fields: msgspec.convert(fields, events[name])) == effect
 
 
 @pytest.mark.parametrize("effect", [one for one, _ in JOURNALLED], ids=[one.__name__ for one in KINDS])

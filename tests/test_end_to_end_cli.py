@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.__main__ import _simulate
+from supervisor.__main__ import _plan, _simulate
 from supervisor.surfaces.cli import commands
 from supervisor.surfaces.execution import execute
 
@@ -105,7 +105,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Any:
 
     def on(state_dir: Path, *arguments: str) -> tuple[int, Any]:
         capsys.readouterr()
-        group = commands(lambda request: 9, lambda as_json, verbose: 9, _simulate)
+        group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
         status = execute(group, [*arguments, "--json", "--state-dir", str(state_dir)])
         return status, json.loads(capsys.readouterr().out)
 
@@ -142,7 +142,7 @@ def test_a_log_of_a_run_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """``supervisor validate`` has nothing to say against what ``supervisor run`` wrote."""
     with run(write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "true"}\n')) as one:
         assert one.result() == {"t": "completed"}
-    group = commands(lambda request: 9, lambda as_json, verbose: 9, _simulate)
+    group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
     assert execute(group, ["validate", str(one.state_dir / "transitions.jsonl")]) == 0
     assert ": valid (" in capsys.readouterr().out
 
@@ -228,7 +228,7 @@ def test_stop_drains(tmp_path: Path, tell: Any) -> None:
     )
     with run(write_plan(tmp_path, tasks)) as one:
         one.until(entity_id="now", event="SessionStarted")
-        assert tell(one.state_dir, "stop") == (0, {"stopping": "drain"})
+        assert tell(one.state_dir, "stop") == (0, {"stopping": "drain", "outage": None})
         assert said(one).startswith("supervisor: draining: no task starts any more")
         (tmp_path / "go").touch()
         assert one.failed() == {"now": "completed", "later": "aborted"}
@@ -239,7 +239,7 @@ def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
     """A stop with --now aborts what is under way, with that reason."""
     with run(write_plan(tmp_path, HANGING)) as one:
         one.until(event="tool_started")
-        assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now"})
+        assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now", "outage": None})
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
         assert one.process.wait(30) == 1

@@ -632,12 +632,29 @@ def start_of_a_strangers_agent(log: Log) -> None:
 
 
 @breaks("intent_before_effect")
+def prompted_before_its_name_is_known(log: Log) -> None:
+    log.session("s")
+    log.request("s")
+    wanted = log.tell("s", "PromptReady", prompt="p", messages=0)
+    log.born("agent", "s:a1", cause=wanted, id="s:a1", session_id="s", adapter="test")
+    log.tell("s", "SessionStarted", seq=1, incarnation=1, agent_id="s:a1")
+    log.tell("s:a1", "agent_ready", resume_id="u1")
+
+
+@breaks("intent_before_effect")
 def claimed_by_nobody(log: Log) -> None:
     log.born("task", "task:t")
     log.tell("task:t", "claimed", by="ghost")
 
 
 # ----------------------------------------------------------------------------------------------------- counted right
+@breaks("counted_right")
+def loss_that_is_charged(log: Log) -> None:
+    log.running("s")
+    lost = {"exit": "Error", "error": "its supervisor ended", "transition_reason": "orphan_recovered"}
+    log.tell("s", "SessionExited", incarnation=1, verdict=lost, to="Stopped")
+
+
 @breaks("counted_right")
 def goes_on_at_the_threshold(log: Log) -> None:
     log.running("s", max_total_errors=1)

@@ -23,6 +23,7 @@ from supervisor.abort import Receipt
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.runtime import Refused, Session
 from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
+from supervisor.workspace.directory import DirectoryWorkspace
 from tests.support import quick, supervising
 
 SEEDS = 100
@@ -145,10 +146,10 @@ def differing(with_it: Told, without: Told) -> set[str]:
     return {actor for actor in one.keys() | other.keys() if one.get(actor) != other.get(actor)}
 
 
-class _Nowhere:
+class _Nowhere(DirectoryWorkspace):
     """A workspace that asks no disk: virtual time does not wait for threads."""
 
-    async def prepare(self, session_id: str, directory: str) -> str:
+    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         return directory
 
 

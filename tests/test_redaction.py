@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,8 @@ from supervisor import open_supervisor
 from supervisor.config import AgentConfig
 from supervisor.lifecycles.events import SessionExited, TurnRequested
 from supervisor.logs import conceal, get_logger
-from supervisor.redaction import Redactor, Unbroken, is_secret_name
+from supervisor.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, Redactor, Unbroken, is_secret_name
+from supervisor.supervision import _CleanTranscript
 from supervisor.vocabulary import Exit, Verdict
 
 SECRET = "hunter2-hunter2"
@@ -74,6 +77,53 @@ def test_pieces_hide_nothing(parts: list[str], data: st.DataObject) -> None:
     stream = Unbroken(redactor)
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert "".join([*map(stream.feed, pieces), stream.end()]) == redactor.text(text)
+
+
+KEY_LINES = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7", "c2VjcmV0IGxpbmUgbnVtYmVyIHR3bw=="] * 8
+KEY = "\n".join(["-----BEGIN OPENSSH PRIVATE KEY-----", *KEY_LINES, "-----END OPENSSH PRIVATE KEY-----"])
+
+
+@given(st.data())
+def test_a_private_key_in_pieces_is_one(data: st.DataObject) -> None:
+    """However it is cut, also within its first and its last line, which have spaces; what is around it stays."""
+    text = f"here it is:\n{KEY}\nand -----BEGIN CERTIFICATE----- is none"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    stream = Unbroken(Redactor())
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    given_on = "".join([*map(stream.feed, pieces), stream.end()])
+    assert given_on == "here it is:\n[redacted]\nand -----BEGIN CERTIFICATE----- is none"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 100_000])
+def test_a_key_without_an_end_hides_only_so_much(size: int) -> None:
+    """Nobody can silence a transcript for good; and no more than a line is kept of what may be a key."""
+    text = "-----BEGIN PRIVATE KEY-----" + "k" * KEY_CHARS_MAX + " plain words " * 100
+    stream = Unbroken(Redactor())
+    given_on = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.end()
+    assert given_on == "[redacted]" + " plain words " * 100
+    assert len(stream._held) <= MARK_CHARS_MAX
+
+
+def test_a_key_goes_on_after_somebody_else_has_spoken() -> None:
+    """Its lines come one by one, and warnings between them: the source that began it goes on with it."""
+    kept: list[str] = []
+
+    class Sink:
+        def write(self, source: str, text: str, *, at: float) -> None:
+            kept.append(text)
+
+        def close(self) -> None:
+            return None
+
+    ledger: Any = SimpleNamespace(redactor=Redactor())
+    transcript = _CleanTranscript(Sink(), ledger)
+    for line in KEY.splitlines(keepends=True):
+        transcript.write("message", line, at=0.0)
+        transcript.write("stderr", "warning\n", at=0.0)
+    transcript.write("message", "\nafter it", at=0.0)
+    transcript.close()
+    assert not any(line in "".join(kept) for line in KEY_LINES)
+    assert "".join(kept).endswith("after it")
 
 
 @pytest.mark.anyio

@@ -125,7 +125,7 @@ async def agent(cwd: Path) -> AsyncIterator[Client]:
         try:
             client = Client(process)
             await client.do(client.codec.start(str(cwd)))
-            assert await client.until(Ready, Malformed) == Ready("session-1", "scripted 1")
+            assert await client.until(Ready, Malformed) == Ready(None, "scripted 1")
             yield client
         finally:
             if process.returncode is None:

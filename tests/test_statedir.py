@@ -234,3 +234,46 @@ def test_a_session_without_a_name_has_no_folder() -> None:
     """An empty id would be the folder of all."""
     with pytest.raises(ValueError, match="session_id: '' names no session"):
         folder_name("")
+
+
+# ------------------------------------------------------------------------------------------------------ whose it is
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o1777])
+def test_a_directory_that_others_may_write_into_is_refused(tmp_path: Path, mode: int) -> None:
+    """Whoever may write there could replace the journal: the sentence says what to do, and nothing is written."""
+    path = tmp_path / "s"
+    path.mkdir()
+    path.chmod(mode)
+    with pytest.raises(StateDirError) as refused:
+        StateDir.open(path)
+    assert str(refused.value) == (
+        f"{path} cannot be a state directory: others may write into it (mode {mode:04o}); run `chmod go-w {path}`"
+    )
+    assert tree(path) == []
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by root: its owner could lay links for it."""
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(StateDirError, match=f"belongs to user {owner}, and you are {owner + 1}; use another"):
+        StateDir.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["runtime", "agents", "transitions.jsonl", "runtime/journal.db", "runtime/lock"])
+def test_a_link_where_a_file_of_ours_belongs_is_refused(tmp_path: Path, name: str) -> None:
+    """Nothing is written through it."""
+    path, elsewhere = tmp_path / "s", tmp_path / "elsewhere"
+    (path / name).parent.mkdir(parents=True)
+    elsewhere.mkdir()
+    (path / name).symlink_to(elsewhere)
+    with pytest.raises(StateDirError, match=re.escape(f"{path / name} is a symbolic link; remove it")):
+        StateDir.open(path)
+    assert tree(elsewhere) == []
+
+
+def test_the_directory_itself_may_be_reached_over_a_link(tmp_path: Path) -> None:
+    """Its user has laid that one."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "s").symlink_to("real")
+    StateDir.open(tmp_path / "s")
+    assert (tmp_path / "real" / "runtime").is_dir()

@@ -62,7 +62,7 @@ def test_the_runs_have_everything_in_them() -> None:
         *("now", "tool_boundary", "turn_end"),
         *("tool", "sibling", "session", "tool_to_sibling", "sibling_to_session"),
         *("completed", "failed", "aborted"),
-        *("request", "cancel", "kill", "abandon"),
+        *("request", "cancel", "kill"),
         *("GraceExceeded", "BoundaryReached", "FatalError"),
         *("ann", "cat", "host", "recovery", "plan"),
     }

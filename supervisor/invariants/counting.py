@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.effects import SendPrompt
 from supervisor.invariants.books import Book, SessionBook
 from supervisor.invariants.laws import Say
-from supervisor.vocabulary import Exit, LifecycleEvent
+from supervisor.vocabulary import Exit, LifecycleEvent, TransitionReason
 
 __all__ = ["Counting"]
 
@@ -50,6 +50,9 @@ class Counting:
         match record.from_status:
             case "Running" if success:
                 book.consecutive = 0
+            case "Running" | "Spawning" if verdict.get("transition_reason") == TransitionReason.ORPHAN_RECOVERED:
+                if record.to_status != "CoolingDown":
+                    self._say("counted_right", book.id, f"goes to {record.to_status} for the loss of its supervisor")
             case "Running" | "Spawning":
                 self._charge(record, book)
         self._compare(book)

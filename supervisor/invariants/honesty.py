@@ -57,6 +57,13 @@ class Honesty:
             if agent is None or agent.parent is not book:
                 self._say("intent_before_effect", book.id, f"{record.event} of {agent_id}, which it never had")
 
+    def agent_ready(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+        """Its name for the conversation is on record before its first prompt: so it can be loaded, whatever comes."""
+        session = book.parent
+        if record.metadata.get("resume_id") is not None and session is not None and session.status == "Running":
+            words = f"was given a prompt before {book.id}'s name for the conversation was on record"
+            self._say("intent_before_effect", session.id, words)
+
     # ------------------------------------------------------------------ calls
     def call_started(self, record: LifecycleEvent, book: Book, step: Any) -> None:
         assert isinstance(book, TurnBook)

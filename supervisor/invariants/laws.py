@@ -1,7 +1,7 @@
 """The laws by name, one sentence each, and what a breach of one looks like.
 
-The first twenty are the runtime's own, then two of time, the kernel's, then the fourteen of the specification of jobs,
-workstreams and workers. ``WORLD`` names those that records alone cannot show.
+The first twenty are the runtime's own, then two of time, one of a disk that is down, the kernel's, then the fourteen of
+the specification of jobs, workstreams and workers. ``WORLD`` names those that records alone cannot show.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "monotonic": "The monotonic time of an entity's records never goes back.",
         "punctual": "A timer rings at its instant, and an end takes what its rungs take (checked by the simulator's"
         " oracle, where time is virtual).",
+        "degraded": "While the journal's disk is down nothing new begins, whoever asks is told, ends come in their"
+        " time, and it is not given up before an end has waited for it (checked by the simulator's oracle).",
         "kernel": "The actor kernel keeps what docs/kernel.md says of it (checked by the simulator's drills).",
         "single_active_state": "A job is in exactly one state at any time.",
         "monotonic_progress": "A job, workstream or worker does not leave a terminal state.",
@@ -89,6 +91,7 @@ WORLD: Final = frozenset(
         "bounded",
         "released",
         "punctual",
+        "degraded",
         "kernel",
         "archive_preservation",
         "health_monitoring",
