@@ -175,8 +175,8 @@ async def _pages(journal: Journal, entity_id: str) -> AsyncIterator[Sequence[Lif
 
 
 async def _call_of(journal: Journal, seq: int | None) -> str | None:
-    """The tool call that this record began, if it is such a record."""
+    """The tool call that this record began, if it is such a record and is still in the journal."""
     found = await journal.events(after_seq=seq - 1, limit=1) if seq else []
-    if not found or found[0].event != "tool_started":
+    if not found or found[0].seq != seq or found[0].event != "tool_started":
         return None
     return f"{found[0].entity_id}:c{found[0].metadata['number']}"

@@ -1,8 +1,9 @@
 """Runs of plans that were interrupted: which of them a plan continues, and what became of their tasks.
 
 A run is interrupted if a task of it is neither settled nor at rest in the journal of a supervisor that died. A plan
-continues it if each of its tasks stands in the plan as it was: the same id, agent, prompt, dependencies and tests. It
-may have more. Any other plan starts a run of its own. Pure.
+continues it if each of its tasks stands in the plan as it was: the same id, agent, prompt, dependencies and tests, and
+if the work is done where it was: in worktrees or not, and for the same branch. It may have more tasks. Any other plan
+starts a run of its own. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from supervisor.config import Plan, TaskConfig
+from supervisor.config import Plan, Settings, TaskConfig
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.ports import EntityRow
 from supervisor.vocabulary import Kind
@@ -36,10 +37,12 @@ class Interrupted(NamedTuple):
         return self.state in SETTLED
 
 
-def digest_of(task: TaskConfig) -> str:
-    """What a plan says of a task, in 16 characters."""
-    said = msgspec.json.encode([task.agent, task.prompt, task.depends_on, [test.value() for test in task.acceptance]])
-    return hashlib.sha256(said).hexdigest()[:16]
+def digest_of(task: TaskConfig, settings: Settings) -> str:
+    """What a plan says of a task, and of where its work is done and brought to, in 16 characters."""
+    said = [task.agent, task.prompt, task.depends_on, [test.value() for test in task.acceptance]]
+    if settings.workspace != "directory":  # there, nothing is brought anywhere
+        said += [settings.workspace, settings.merge_into]
+    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
 
 
 def _runs(rows: Sequence[EntityRow]) -> dict[str, dict[str, Interrupted]]:
@@ -53,9 +56,9 @@ def _runs(rows: Sequence[EntityRow]) -> dict[str, dict[str, Interrupted]]:
     return {run: tasks for run, tasks in runs.items() if not all(task.settled for task in tasks.values())}
 
 
-def continued(plan: Plan, rows: Sequence[EntityRow]) -> Mapping[str, Interrupted]:
+def continued(plan: Plan, settings: Settings, rows: Sequence[EntityRow]) -> Mapping[str, Interrupted]:
     """The tasks that *plan* goes on with, by name: those of the newest interrupted run that it continues."""
-    digests = {task.id: digest_of(task) for task in plan.tasks}
+    digests = {task.id: digest_of(task, settings) for task in plan.tasks}
     for tasks in reversed(_runs(rows).values()):
         if all(digests.get(name) == task.data.digest for name, task in tasks.items()):
             return tasks
@@ -64,5 +67,5 @@ def continued(plan: Plan, rows: Sequence[EntityRow]) -> Mapping[str, Interrupted
 
 def heirs_of(plan: Plan, rows: Sequence[EntityRow]) -> Collection[str]:
     """The ids of what goes on when *plan* is run: the tasks that it goes on with, and the sessions that hold them."""
-    tasks = continued(plan, rows).values()
+    tasks = continued(plan, plan, rows).values()
     return {one for task in tasks for one in (task.entity_id, task.data.claimed_by) if one}

@@ -45,6 +45,7 @@ from supervisor.lifecycles.task import (
 from supervisor.ports import JournalError
 from supervisor.recovery import WHY
 from supervisor.runtime import Session, Supervisor
+from supervisor.supervision import LAST_RECORDS_S
 from supervisor.vocabulary import TransitionReason
 from supervisor.work import NoSuchEntity
 
@@ -138,7 +139,7 @@ class PlanRunner:
         """Go on with the run that was interrupted, if this plan does; whoever comes first has it."""
         inherited = self._sup.inherited
         self._run_id = self._sup.new_run()
-        tasks = continued(plan, inherited.rows)
+        tasks = continued(plan, self._sup.settings, inherited.rows)
         ids = {task.entity_id for task in tasks.values() if not task.settled}
         if tasks and ids <= inherited.tasks:
             inherited.tasks.difference_update(ids)
@@ -153,7 +154,8 @@ class PlanRunner:
             self._entities[task.id], self._causes[task.id] = left.entity_id, None
             return
         entity_id = self._entities[task.id] = self._sup.new_id(f"task:{task.id}")
-        data = TaskData(waiting_for=task.depends_on, run=self._run_id, name=task.id, digest=digest_of(task))
+        digest = digest_of(task, self._sup.settings)
+        data = TaskData(waiting_for=task.depends_on, run=self._run_id, name=task.id, digest=digest)
         born = self._sup.tree.birth(
             TASK_KIND, entity_id, parent_id=None, state=Task.OPEN, data=data, cause=Cause(actor=ACTOR)
         )
@@ -164,7 +166,8 @@ class PlanRunner:
         try:
             await self._run(task)
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True), suppress(NoSuchEntity, Refused, JournalError):
+            limit = self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True)
+            with limit, suppress(NoSuchEntity, Refused, JournalError):  # what is said once is recorded when it can be
                 await self._give_up(task)
             raise
 

@@ -10,6 +10,7 @@ nobody continues is stopped, and ends by the ladder like any other.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -57,7 +58,7 @@ from supervisor.lifecycles.task import (
     Unclaimed,
 )
 from supervisor.lifecycles.turn import Turn
-from supervisor.ports import EntityRow, Journal
+from supervisor.ports import EntityRow, Journal, JournalUnavailable
 from supervisor.tree import Tree
 from supervisor.vocabulary import (
     AbortReason,
@@ -148,10 +149,10 @@ class Recovery:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        for row in sorted(rows, key=lambda row: row.born_seq):
-            await self._revive(row)
+        found, owed = await self._read(sorted(rows, key=lambda row: row.born_seq))
+        for row, entity in found:
+            self._revive(row, entity)
         works = [self._tree.works[session_id] for session_id in self._pasts]
-        owed = [Left.of(row) for row in await self._journal.owed()]
         again = [one for one in owed if self._happens_again(one)]
         self._opening = {one.effect.turn_id for one in again if isinstance(one.effect, OpenTurn)}
         for one in owed:
@@ -181,19 +182,26 @@ class Recovery:
         )
 
     async def _settle_the_dead(self) -> None:
-        """Who has ended owes nothing."""
-        owed = [effect_id for effect_id, whose, _ in await self._journal.owed() if whose not in self._tree.entities]
-        if owed:
-            await self._journal.settle(owed)
+        """Who has ended owes nothing. Where the disk does not answer just now, the next take-over sees to it."""
+        with suppress(JournalUnavailable):
+            owed = await self._journal.owed()
+            if dead := [effect_id for effect_id, whose, _ in owed if whose not in self._tree.entities]:
+                await self._journal.settle(dead)
 
     # ------------------------------------------------------------------ who is there
-    async def _revive(self, row: EntityRow) -> None:
-        entity = entity_of(row, self._tree.ledger)
+    async def _read(self, rows: Sequence[EntityRow]) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:
+        """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
+        found = [(row, entity_of(row, self._tree.ledger)) for row in rows]
+        for row, entity in found:
+            if entity.kind is Kind.SESSION:
+                self._pasts[row.id] = await past_of(self._journal, row.id)
+        return found, [Left.of(row) for row in await self._journal.owed()]
+
+    def _revive(self, row: EntityRow, entity: Entity) -> None:
         match entity.kind:
             case Kind.SESSION:
-                past = self._pasts[row.id] = await past_of(self._journal, row.id)
                 self._states[row.id] = Session(entity.state)
-                work = self._admit(row, past)
+                work = self._admit(row, self._pasts[row.id])
                 self._tree.revive(entity, home=work.root_id, contained=work.root_id != work.session_id)
                 return
             case Kind.TURN:

@@ -122,8 +122,8 @@ async def supervise(
         system.group.start_soon(supervisor.ledger.run)
         if parts.upkeep is not None:
             system.group.start_soon(keep_up, supervisor)
-        await _serve(supervisor, stack)
         recovered = await supervisor.take_over(rows, choose)
+        _serve(supervisor, stack)  # not before: whoever was not taken over is left as it is, to the next supervisor
         if recovered.stopped:
             _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
         supervisor.janitor.clear()
@@ -159,7 +159,7 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
     supervisor.subscriptions.end()
 
 
-async def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
+def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
     """Register the end: a drain where the block was left normally, an abort of everything where it was not."""
 
     async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:

@@ -7,10 +7,9 @@ all. While its disk is down nothing new begins, and ends go on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import anyio
 import msgspec
@@ -33,12 +32,13 @@ from actors import (
 from actors.waiting import any_of
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.aborts import Aborts
+from supervisor.clean_transcript import CleanTranscript
 from supervisor.config import Settings
 from supervisor.entity import Degraded, Entity, Refused
 from supervisor.equipment import LinkMaker
 from supervisor.handle import Session, TurnResult
 from supervisor.hands import Hands
-from supervisor.inheritance import LOST, PLACED, Answered, Past
+from supervisor.inheritance import LOST, PLACED
 from supervisor.inspecting import inspect
 from supervisor.janitor import Janitor
 from supervisor.kinds import SESSION_KIND
@@ -52,13 +52,14 @@ from supervisor.moments import Moment, first_of
 from supervisor.names import Names
 from supervisor.outage import Outage
 from supervisor.parts import Parts
-from supervisor.ports import Compacted, EntityRow, JournalError, Retention, TranscriptSink
+from supervisor.ports import Compacted, EntityRow, JournalError, Retention
 from supervisor.projection import Inspected
-from supervisor.recovery import Recovered, Recovery, end_task, loses_nothing
-from supervisor.redaction import Redactor, Unbroken
+from supervisor.recovery import Recovered
+from supervisor.redaction import Redactor
 from supervisor.subscriptions import Subscriptions
+from supervisor.succession import Choose, Inherited, Succession
 from supervisor.tree import END_S, Tree
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Kind, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent
 from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
 
 __all__ = ["LAST_RECORDS_S", "Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
@@ -72,56 +73,6 @@ ID_MAX = 200
 HOST = Cause(actor="host")
 LAST_RECORDS_S = 10.0
 """How long the end of a supervisor waits for the disk, once everything else has ended."""
-KEYS_MAX = 16
-"""Sources of one session that may each be in the middle of a private key."""
-
-
-class _CleanTranscript:
-    """A transcript without secrets. Whoever speaks next ends what the one before has left open, but for a private key:
-    that goes on where its source does."""
-
-    def __init__(self, sink: TranscriptSink, ledger: Ledger) -> None:
-        self._sink, self._ledger = sink, ledger
-        self._source, self._at = "", 0.0
-        self._stream = Unbroken(ledger.redactor)
-        self._in_key: dict[str, Unbroken] = {}
-
-    def write(self, source: str, text: str, *, at: float) -> None:
-        if source != self._source:
-            self._end()
-            if self._stream.in_key:
-                self._in_key[self._source] = self._stream
-                while len(self._in_key) > KEYS_MAX:
-                    del self._in_key[next(iter(self._in_key))]
-            self._source = source
-            known = source in self._in_key
-            self._stream = self._in_key.pop(source) if known else Unbroken(self._ledger.redactor)
-        self._at = at
-        if clean := self._stream.feed(text):
-            self._sink.write(source, clean, at=at)
-
-    def _end(self) -> None:
-        if rest := self._stream.end():
-            self._sink.write(self._source, rest, at=self._at)
-
-    def close(self) -> None:
-        self._end()
-        self._sink.close()
-
-
-Choose = Callable[[Sequence[EntityRow]], Collection[str]]
-"""Which of a journal's sessions and tasks go on: given all its entities, their ids."""
-AT_REST = {("task", "FAILED")}
-"""What is left as it is: a task that has failed and is not tried again."""
-
-
-class Inherited(NamedTuple):
-    """What an earlier supervisor left of its plans: the tasks that nobody has taken up yet, how the last prompt of a
-    session ended, and every task and session of the journal as it was found."""
-
-    tasks: set[str]
-    answers: Mapping[str, Answered]
-    rows: Sequence[EntityRow]
 
 
 class Supervisor:
@@ -142,12 +93,9 @@ class Supervisor:
         self._transcript_of = parts.transcript_of
         self._upkeep = parts.upkeep
         self._waiting: dict[str, Callable[[Outcome], None]] = {}
-        self._unheard: dict[str, Outcome | None] = {}
-        """By session: how a prompt has ended that was asked of an earlier supervisor, once it has."""
         self.subscriptions = Subscriptions(journal)
         self._messages = 0
         self._runs = 0
-        self.inherited = Inherited(tasks=set(), answers={}, rows=())
         self._drains = False
         self._answer_given = anyio.Event()
         self._failed = Moment()
@@ -169,6 +117,9 @@ class Supervisor:
         make_link = LinkMaker(self.tree, self._delegate, parts.processes)
         self.janitor = Janitor(self.tree, JANITOR, parts.processes, parts.workspace)
         self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, self._answered)
+        self._succession = Succession(
+            self.tree, journal, self._hands, self._endings, admit=self._admit, ended=self._ended
+        )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
         system.on_event = self._kernel_event
 
@@ -328,7 +279,7 @@ class Supervisor:
             profile=profile,
             policy=policy,
             started_by=started_by,
-            transcript=_CleanTranscript(self._transcript_of(session_id), self.ledger),
+            transcript=CleanTranscript(self._transcript_of(session_id), self.ledger),
             mode=mode,
         )
         self.tree.admit(work)
@@ -363,60 +314,15 @@ class Supervisor:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        among = None if choose is None else choose(rows)
-        recovery = Recovery(
-            self.tree,
-            self.journal,
-            self._hands,
-            self._endings,
-            admit=partial(self._revive, _launches(rows)),
-            goes_on=partial(self._goes_on, among),
-            stays=partial(self._stays, among),
-            ended=self._ended,
-        )
-        live = [row for row in rows if not row.ended and (row.kind, row.state) not in AT_REST]
-        self._unheard = {row.id: None for row in live if row.kind == Kind.SESSION}
-        recovered = await recovery.run(live)
-        kept = [row for row in rows if row.kind in (Kind.TASK, Kind.SESSION)] if recovered.tasks else []
-        self.inherited = Inherited(tasks=set(recovered.tasks), answers=recovered.answers, rows=kept)
+        recovered = await self._succession.take_over(rows, self._agents, self.settings, choose)
         for session_id in recovered.resumed:
             self._see_child_out(session_id)
         return recovered
 
-    def _revive(self, launches: Mapping[str, int], row: EntityRow, past: Past) -> Work:
-        data = msgspec.json.decode(row.data, type=SessionData)
-        name = data.agent
-        above = self.tree.works.get(row.parent_id or "")
-        profile = self._agents.get(name) or AgentProfile(name=name, adapter="")
-        policy = past.policy or (above.policy if above is not None else self.settings.policy.value())
-        work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
-        work.requests, work.crashes = past.requests, past.crashes
-        work.directory = past.directory or work.directory
-        work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
-        return work
-
-    def _stays(self, among: Collection[str] | None, task: Entity) -> bool:
-        wanted = self.settings.recovery.sessions != "stop" and (among is None or task.id in among)
-        return wanted and bool(task.data.run)
-
-    async def _end_tasks(self) -> None:
-        """Nobody has taken these up."""
-        with suppress(JournalError):
-            for task_id in sorted(self.inherited.tasks):
-                await end_task(self.tree, self.tree.entity(task_id))
-        self.inherited.tasks.clear()
-
-    def _goes_on(self, among: Collection[str] | None, session: Entity, past: Past, agent: Entity | None) -> bool:
-        how, profile = self.settings.recovery.sessions, self._agents.get(session.data.agent)
-        if how == "stop" or profile is None or not self._is_among(among, session.id):
-            return False
-        return how == "restart" or loses_nothing(profile, session, agent)
-
-    def _is_among(self, among: Collection[str] | None, session_id: str) -> bool:
-        work = self.tree.works.get(session_id)
-        while among is not None and work is not None and work.session_id not in among:
-            work = work.parent
-        return among is None or work is not None
+    @property
+    def inherited(self) -> Inherited:
+        """What an earlier supervisor left of its plans."""
+        return self._succession.left
 
     def _see_child_out(self, session_id: str) -> None:
         """A child session that was delegated is closed when its prompts are answered: who asked for it is gone."""
@@ -435,7 +341,10 @@ class Supervisor:
         asked of an earlier supervisor, also after it has ended."""
         waiting = _asked_of(self.tree.entities.get(session_id))
         if not waiting:
-            return self._unheard.get(session_id)
+            if session_id in self._succession.unheard:
+                with suppress(JournalError):
+                    await self.ledger.flush()  # the record of its answer may be on its way
+            return self._succession.unheard.get(session_id)
         answered, outcomes = anyio.Event(), list[Outcome]()
         request_id, before = waiting[-1].id, self._waiting.get(waiting[-1].id)
 
@@ -489,7 +398,7 @@ class Supervisor:
         has = {one.id for one in (*data.queue, data.current) if one is not None}
         await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
         work.requests += 1
-        self._unheard.pop(session_id, None)
+        self._succession.unheard.pop(session_id, None)
         request_id = f"{session_id}:r{work.requests}"
         self._waiting[request_id] = answer
         work.asking[request_id] = None
@@ -515,8 +424,8 @@ class Supervisor:
         if answer is not None:
             answer(outcome)
         session_id = request_id.rpartition(":r")[0]
-        if session_id in self._unheard:
-            self._unheard[session_id] = outcome
+        if session_id in self._succession.unheard:
+            self._succession.unheard[session_id] = outcome
         self._answer_given.set()
         self._answer_given = anyio.Event()
 
@@ -759,11 +668,11 @@ class Supervisor:
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""
         self.stopping.set()
-        await self._end_tasks()
         for work in list(self.tree.works.values()):
             if work.root_id == work.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
                 self.tree.end(work.session_id, stop, cause=Cause(actor="host"))
+        await self._end_tasks()
         await self._all_ended()
         await self.janitor.rest()
 
@@ -774,6 +683,14 @@ class Supervisor:
         await self._end_tasks()
         await self._all_ended()
         await self.janitor.rest()
+
+    async def _end_tasks(self) -> None:
+        """End the tasks that nobody has taken up; a disk that is down is waited for as it is for the sessions."""
+        if self.inherited.tasks:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._see_out)
+                await self._succession.end_tasks()
+                group.cancel_scope.cancel()
 
     async def _all_ended(self) -> None:
         """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
@@ -912,16 +829,6 @@ class Supervisor:
             words = why if one is work else f"its parent was lost: {why}"
             for request_id in [each for each in self._waiting if each.rpartition(":r")[0] == one.session_id]:
                 self._answered(request_id, Outcome("failed", words, ""))
-
-
-def _launches(rows: Iterable[EntityRow]) -> dict[str, int]:
-    """The number of each session's last agent that the journal has."""
-    found: dict[str, int] = {}
-    for row in rows:
-        if row.kind == Kind.AGENT and row.parent_id is not None:
-            number = int(row.id.rpartition(":a")[2])
-            found[row.parent_id] = max(number, found.get(row.parent_id, 0))
-    return found
 
 
 def _asked_of(session: Entity | None) -> list[Request]:

@@ -71,6 +71,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.recovery",
         "supervisor.equipment",
         "supervisor.aborts",
+        "supervisor.clean_transcript",
+        "supervisor.succession",
         "supervisor.supervision",
         "supervisor.runtime",
         "supervisor.upkeep",

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import anyio
 import apsw
+import msgspec
 import pytest
 
 from actors.backoff import Backoff
-from supervisor import AgentTurn, Degraded, outage, supervision
+from supervisor import AgentTurn, Degraded, outage, plan_runner, supervision
 from supervisor.abort import Receipt
 from supervisor.config import AgentConfig, Plan, TaskConfig
 from supervisor.journal import database
@@ -21,6 +22,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.task import TaskData
 from supervisor.outage import Outage
 from supervisor.plan_runner import run_plan
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable
@@ -28,7 +30,7 @@ from supervisor.runtime import Session
 from supervisor.surfaces.live import JsonTeller, PlainTeller, Reporter
 from supervisor.surfaces.render import receipt_text
 from supervisor.vocabulary import LifecycleEvent
-from tests.support import Run, ask, path_of, quick, supervising
+from tests.support import Run, ask, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +40,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is tried again at once, and an end does not wait long for it."""
     monkeypatch.setattr(outage, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(supervision, "LAST_RECORDS_S", 0.2)
+    monkeypatch.setattr(plan_runner, "LAST_RECORDS_S", 0.2)
 
 
 class FailingJournal(MemoryJournal):
@@ -262,6 +265,53 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
     assert run.sup.tree.works["s"].over.is_set()
+
+
+def task_left(seq: int) -> Append:
+    """The task of a plan that a dead supervisor left open."""
+    data = TaskData(run="1.1", name="left", digest="")
+    born = msgspec.structs.replace(
+        record(seq), entity_type="task", entity_id="task:left", entity_seq=1, event="Born", outcome="born"
+    )
+    told = msgspec.structs.replace(born, to_status="OPEN", actor="plan", metadata=msgspec.to_builtins(data))
+    return Append(record=told, parent_id=None, state="OPEN", data=msgspec.json.encode(data))
+
+
+@pytest.mark.parametrize("left_by", [None, ValueError])
+async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left_by: type[Exception] | None) -> None:
+    """Sessions are told to end first, the tasks are given up with the disk; both where the block is left in order and
+    where it is not."""
+
+    def journal(store: MemoryStore) -> FailingJournal:
+        store.write([task_left(1)])
+        return FailingJournal(store)
+
+    settings = quick().model_copy(update={"drain_s": 0.01})
+    with pytest.raises(left_by or JournalUnavailable):
+        async with supervising(tmp_path, journal=journal, settings=settings) as run:
+            assert run.sup.inherited.tasks == {"task:left"}
+            await run.sup.start_session("s", agent=answers)
+            disk_of(run).broken = True
+            if left_by is not None:
+                raise left_by
+    assert run.sup.tree.works["s"].over.is_set()
+
+
+async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
+    """A cancelled run of a plan returns while the disk is down; the end of its task is recorded when it is up."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="sleep 1000"),))
+    async with supervising(tmp_path, journal=FailingJournal, agents=agents) as run:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_plan, run.sup, plan)
+            await until(run.sup, "started", "task:a")
+            disk_of(run).broken = True
+            group.cancel_scope.cancel()
+        assert run.sup.outage is not None
+        disk_of(run).broken = False
+        await run.sup.recovered()
+        await run.sup.session("a").abort(reason="the test is over")
+    assert run.row("task:a").state == "CANCELLED"
 
 
 async def test_who_waits_for_a_record_is_not_kept_by_a_stop(tmp_path: Path) -> None:

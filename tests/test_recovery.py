@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from supervisor.config import AgentConfig, Plan, TaskConfig
+from supervisor.config import AgentConfig, Plan, Settings, TaskConfig
 from supervisor.entity import Entity
 from supervisor.inheritance import Past
+from supervisor.inheritance import past_of as read_past
 from supervisor.interrupted import continued, digest_of, heirs_of
+from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.kinds import AGENT_KIND, SESSION_KIND
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.events import SessionExited
@@ -19,8 +22,10 @@ from supervisor.lifecycles.session import SESSION, Session, SessionData, Session
 from supervisor.lifecycles.task import TaskData
 from supervisor.ports import EntityRow
 from supervisor.recovery import LOSS, loses_nothing
+from supervisor.runtime import open_supervisor
 from supervisor.vocabulary import AbortPolicy, CancelMode, LifecycleEvent
 from supervisor.work import AgentProfile
+from tests.test_journal import entry
 
 AGENTS = {"a": AgentConfig(adapter="command", command=("true",))}
 
@@ -117,6 +122,27 @@ def test_an_abort_that_was_not_heard_is_found() -> None:
     assert past_of(asked, stopped).abort is None
 
 
+class Compacted(MemoryJournal):
+    """A journal whose first record is in an archive."""
+
+    async def events(
+        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+    ) -> list[LifecycleEvent]:
+        return await super().events(entity_id=entity_id, after_seq=max(after_seq, 1), limit=limit)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("journal", "call"), [(MemoryJournal, "p:t1:c1"), (Compacted, None)])
+async def test_who_asked_for_it_is_its_cause_or_nobody(journal: type[MemoryJournal], call: str | None) -> None:
+    """The call that a session was born by; if that record is in an archive, not the next one that is there."""
+    store = MemoryStore()
+    for seq, turn in ((1, "p:t1"), (2, "q:t1")):
+        more = {"entity_type": "turn", "event": "tool_started", "metadata": {"number": seq}}
+        store.write([entry(seq, 1, turn, **more)])
+    store.write([entry(3, 1, "p/c", event="Born", outcome="born", cause_id=1)])
+    assert (await read_past(journal(store), "p/c")).started_by == call
+
+
 # ---------------------------------------------------------------------------------------------------- plans
 def plan_of(**prompts: str) -> Plan:
     tasks = tuple(TaskConfig(id=name, agent="a", prompt=prompt) for name, prompt in prompts.items())
@@ -131,7 +157,9 @@ def rows_of(plan: Plan, run: str, *states: str) -> list[EntityRow]:
             parent_id=None,
             state=state,
             data=msgspec.json.encode(
-                TaskData(run=run, name=task.id, digest=digest_of(task), claimed_by=task.id if state != "OPEN" else "")
+                TaskData(
+                    run=run, name=task.id, digest=digest_of(task, plan), claimed_by=task.id if state != "OPEN" else ""
+                )
             ),
             entity_seq=1,
             ended=state == "CLOSED",
@@ -147,7 +175,7 @@ def test_a_plan_continues_its_interrupted_run() -> None:
     """The tasks of the run by name; who holds one of them goes on, too."""
     plan = plan_of(one="1", two="2", three="3")
     rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN")
-    assert {name: task.state.value for name, task in continued(plan, rows).items()} == {
+    assert {name: task.state.value for name, task in continued(plan, plan, rows).items()} == {
         "one": "CLOSED",
         "two": "IN_PROGRESS",
         "three": "OPEN",
@@ -158,24 +186,48 @@ def test_a_plan_continues_its_interrupted_run() -> None:
 def test_a_plan_may_have_grown() -> None:
     """A task more is no other plan."""
     rows = rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")
-    assert list(continued(plan_of(one="1", two="2"), rows)) == ["one"]
+    assert list(continued(plan_of(one="1", two="2"), Settings(), rows)) == ["one"]
 
 
 @pytest.mark.parametrize("plan", [plan_of(one="another"), plan_of(two="1")])
 def test_another_plan_continues_nothing(plan: Plan) -> None:
     """A task that is not as it was, or not there, makes it another plan."""
-    assert continued(plan, rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")) == {}
+    assert continued(plan, plan, rows_of(plan_of(one="1"), "1.1", "IN_PROGRESS")) == {}
+
+
+WHERE = ({}, {"workspace": "worktree"}, {"workspace": "worktree", "merge_into": "main"})
+
+
+@pytest.mark.parametrize("then", WHERE, ids=str)
+@pytest.mark.parametrize("now", WHERE, ids=str)
+def test_a_run_goes_on_where_its_work_is(then: dict[str, str], now: dict[str, str]) -> None:
+    """What was done in a worktree is merged from there, into the same branch: elsewhere a run of its own begins."""
+    plan = plan_of(one="1")
+    rows = rows_of(plan.model_copy(update=then), "1.1", "DONE")
+    assert bool(continued(plan, plan.model_copy(update=now), rows)) is (then == now)
+    assert bool(heirs_of(plan.model_copy(update=now), rows)) is (then == now)
+
+
+@pytest.mark.anyio
+async def test_worktrees_that_nobody_sees_to_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A supervisor that works in directories says what one that had worktrees has left, and leaves it."""
+    left = tmp_path / "sd" / "worktrees" / "one"
+    left.mkdir(parents=True)
+    async with open_supervisor(tmp_path / "sd", workdir=tmp_path):
+        pass
+    assert str(left) in caplog.text
+    assert left.is_dir()
 
 
 @pytest.mark.parametrize("state", ["CLOSED", "FAILED", "CANCELLED"])
 def test_a_run_that_is_over_is_not_continued(state: str) -> None:
     """Where every task is settled, the same plan starts a run of its own."""
     plan = plan_of(one="1")
-    assert continued(plan, rows_of(plan, "1.1", state)) == {}
+    assert continued(plan, plan, rows_of(plan, "1.1", state)) == {}
 
 
 def test_of_two_interrupted_runs_the_newer_one_goes_on() -> None:
     """One run continues one run."""
     plan = plan_of(one="1")
     rows = rows_of(plan, "1.1", "OPEN") + rows_of(plan, "2.1", "OPEN")
-    assert [task.entity_id for task in continued(plan, rows).values()] == ["task:one-2.1"]
+    assert [task.entity_id for task in continued(plan, plan, rows).values()] == ["task:one-2.1"]

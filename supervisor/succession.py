@@ -1,0 +1,163 @@
+"""What a supervisor takes over from the one before it, and who decides what goes on: its settings, and its host."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from supervisor.config import Settings
+from supervisor.entity import Entity
+from supervisor.hands import Hands
+from supervisor.inheritance import Answered, Past
+from supervisor.ladder import Endings
+from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.task import Task
+from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.recovery import Recovered, Recovery, end_task, loses_nothing
+from supervisor.tree import Tree
+from supervisor.vocabulary import AbortPolicy, CancelMode, Kind
+from supervisor.work import AgentProfile, Outcome, Work
+
+__all__ = ["Choose", "Inherited", "Succession"]
+
+Choose = Callable[[Sequence[EntityRow]], Collection[str]]
+"""Which of a journal's sessions and tasks go on: given all its entities, their ids."""
+Admit = Callable[[str, Work | None, AgentProfile, AbortPolicy, str | None, CancelMode], Work]
+"""Makes the work of a session: its id, its parent's, its agent, its policy, the call that asked for it, its mode."""
+
+AT_REST = {("task", "FAILED")}
+"""What is left as it is: a task that has failed and is not tried again."""
+
+HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
+"""A task in one of these has a session that works on it, or has."""
+
+
+class Inherited(NamedTuple):
+    """What an earlier supervisor left of its plans: the tasks that nobody has taken up yet, how the last prompt of a
+    session ended, and every task and session of the journal as it was found."""
+
+    tasks: set[str]
+    answers: Mapping[str, Answered]
+    rows: Sequence[EntityRow]
+
+
+class Succession:
+    """What an earlier supervisor left, and what of it is still to be taken up.
+
+    Args:
+        tree, journal, hands, endings: of the supervisor that takes over.
+        admit: makes the work of a session.
+        ended: waits for a session's last record.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        journal: Journal,
+        hands: Hands,
+        endings: Endings,
+        *,
+        admit: Admit,
+        ended: Callable[[Work], Awaitable[None]],
+    ) -> None:
+        self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
+        self._admit, self._ended = admit, ended
+        self.left = Inherited(tasks=set(), answers={}, rows=())
+        self.unheard: dict[str, Outcome | None] = {}
+        """By session: how a prompt has ended that was asked of an earlier supervisor, once it has."""
+
+    async def take_over(
+        self,
+        rows: Sequence[EntityRow],
+        agents: Mapping[str, AgentProfile],
+        settings: Settings,
+        choose: Choose | None,
+    ) -> Recovered:
+        """Take over what *rows*, every entity of the journal, tell of.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        heir = _Heir(self._tree, agents, settings, None if choose is None else choose(rows))
+        recovery = Recovery(
+            self._tree,
+            self._journal,
+            self._hands,
+            self._endings,
+            admit=partial(self._revive, heir, _launches(rows)),
+            goes_on=heir.goes_on,
+            stays=heir.stays,
+            ended=self._ended,
+        )
+        live = [row for row in rows if not row.ended and (row.kind, row.state) not in AT_REST]
+        self.unheard = {row.id: None for row in live if row.kind == Kind.SESSION}
+        recovered = await recovery.run(live)
+        kept = [row for row in rows if row.kind in (Kind.TASK, Kind.SESSION)] if recovered.tasks else []
+        self.left = Inherited(tasks=set(recovered.tasks), answers=recovered.answers, rows=kept)
+        return recovered
+
+    async def end_tasks(self) -> None:
+        """Nobody has taken these up."""
+        with suppress(JournalError):
+            for task_id in sorted(self.left.tasks):
+                await end_task(self._tree, self._tree.entity(task_id))
+        self.left.tasks.clear()
+
+    def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: Past) -> Work:
+        data = msgspec.json.decode(row.data, type=SessionData)
+        above = self._tree.works.get(row.parent_id or "")
+        profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
+        policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
+        work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
+        work.requests, work.crashes = past.requests, past.crashes
+        work.directory = past.directory or work.directory
+        work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
+        return work
+
+
+class _Heir(NamedTuple):
+    """Who takes over: with which agents and settings, and what of it all (``None``: everything)."""
+
+    tree: Tree
+    agents: Mapping[str, AgentProfile]
+    settings: Settings
+    among: Collection[str] | None
+
+    def stays(self, task: Entity) -> bool:
+        """Whether a task waits for a run of its plan."""
+        wanted = self.settings.recovery.sessions != "stop" and (self.among is None or task.id in self.among)
+        return wanted and bool(task.data.run)
+
+    def goes_on(self, session: Entity, past: Past, agent: Entity | None) -> bool:
+        """Whether a session goes on; *agent* is the one that it had."""
+        how, profile = self.settings.recovery.sessions, self.agents.get(session.data.agent)
+        if how == "stop" or profile is None or not self._is_among(session.id):
+            return False
+        return how == "restart" or loses_nothing(profile, session, agent) or self._has_answered(session, past)
+
+    def _has_answered(self, session: Entity, past: Past) -> bool:
+        """It was there for one task and has answered: what is left is to judge its work, and that needs no agent."""
+        if past.answer is None or session.data.current is not None or session.data.queue:
+            return False
+        tasks = [one for one in self.tree.entities.values() if one.kind is Kind.TASK and one.data.run]
+        return any(one.data.claimed_by == session.id and one.state in HELD for one in tasks)
+
+    def _is_among(self, session_id: str) -> bool:
+        work = self.tree.works.get(session_id)
+        while self.among is not None and work is not None and work.session_id not in self.among:
+            work = work.parent
+        return self.among is None or work is not None
+
+
+def _launches(rows: Iterable[EntityRow]) -> dict[str, int]:
+    """The number of each session's last agent that the journal has."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.kind == Kind.AGENT and row.parent_id is not None:
+            number = int(row.id.rpartition(":a")[2])
+            found[row.parent_id] = max(number, found.get(row.parent_id, 0))
+    return found

@@ -1,0 +1,157 @@
+"""A take-over that fails or is cut short: no end of it is on record, and the next one goes on with it all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import anyio
+import msgspec
+import pytest
+
+from supervisor import runtime
+from supervisor.config import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.plan_runner import run_plan
+from supervisor.ports import JournalError, JournalUnavailable
+from supervisor.runtime import open_supervisor
+from supervisor.vocabulary import LifecycleEvent
+from tests.support import DEADLINE_S, FrozenJournal, ask, check_records, path_of, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+AGENTS = {
+    "sh": AgentConfig(adapter="command", command=("sh", "-c", "while ! test -e gate; do sleep 0.01; done; echo done"))
+}
+SETTINGS = quick().model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+
+
+async def left_by_a_dead_one(workdir: Path) -> MemoryStore:
+    """What a supervisor would leave if it died now: two sessions that work on a prompt."""
+    (workdir / "gate").unlink(missing_ok=True)
+    async with supervising(workdir, agents=AGENTS) as run, anyio.create_task_group() as group:
+        sessions = [await run.sup.start_session(name, agent="sh") for name in ("a", "b")]
+        for session in sessions:
+            ask(group, session, "work")
+            await until(run.sup, "SessionStarted", session.id)
+        left = copy.deepcopy(run.store)
+        for session in sessions:
+            await session.abort(reason="it has died")
+    return left
+
+
+async def taken_over(workdir: Path, journal: MemoryJournal) -> dict[str, bool]:
+    """Take over, and wait for the answers to what was asked of the dead one: by session, whether it is well."""
+    with patch.object(runtime, "MemoryJournal", lambda: journal), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=AGENTS, settings=SETTINGS, workdir=workdir) as sup:
+            results = {one.id: await one.result() for one in sup.sessions()}
+    return {name: result is not None and result.ok for name, result in results.items()}
+
+
+async def goes_on(workdir: Path, store: MemoryStore) -> None:
+    """The next take-over finds both sessions, and completes what they were asked."""
+    (workdir / "gate").write_text("go\n")
+    assert await taken_over(workdir, MemoryJournal(store)) == {"a": True, "b": True}
+    check_records(store.log.after(0, 1_000_000), store.entities.values(), store.owed.values())
+
+
+class Unread(MemoryJournal):
+    """A disk that cannot read the log of one session."""
+
+    async def events(
+        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+    ) -> list[LifecycleEvent]:
+        if entity_id == "b":
+            raise JournalError("a bad sector")
+        return await super().events(entity_id=entity_id, after_seq=after_seq, limit=limit)
+
+
+class Unowed(MemoryJournal):
+    """A disk that cannot read what is owed."""
+
+    async def owed(self) -> list[tuple[str, str, bytes]]:
+        raise JournalError("a bad sector")
+
+
+@pytest.mark.parametrize("journal", [Unread, Unowed])
+async def test_what_cannot_be_read_stops_nobody(
+    tmp_path: Path, journal: Callable[[MemoryStore], MemoryJournal]
+) -> None:
+    """All is read before anybody is revived: where that fails, no record is made, and the next start goes on."""
+    store = await left_by_a_dead_one(tmp_path)
+    before = store.last_seq
+    with pytest.raises(JournalError, match="a bad sector"):
+        await taken_over(tmp_path, journal(store))
+    assert store.last_seq == before
+    await goes_on(tmp_path, store)
+
+
+async def test_a_damaged_entity_stops_nobody(tmp_path: Path) -> None:
+    """One row that no entity can be like is named; the others are not ended for it."""
+    store = await left_by_a_dead_one(tmp_path)
+    before, row = store.last_seq, store.entities["b"]
+    store.entities["b"] = msgspec.structs.replace(row, state="NoState")
+    with pytest.raises(JournalError, match="the journal's entity 'b' is damaged"):
+        await taken_over(tmp_path, MemoryJournal(store))
+    assert store.last_seq == before
+    store.entities["b"] = row
+    await goes_on(tmp_path, store)
+
+
+async def test_a_take_over_that_is_cut_short_ends_nobody(tmp_path: Path) -> None:
+    """Ctrl-C while a supervisor starts: what it has begun goes on with the next one, and no end is on record."""
+    store = await left_by_a_dead_one(tmp_path)
+    journal = FrozenJournal(store, freeze_at="Resumed")
+    async with anyio.create_task_group() as group:
+        group.start_soon(taken_over, tmp_path, journal)
+        await journal.frozen.wait()
+        group.cancel_scope.cancel()
+        journal.thaw.set()
+    assert not [one for one in store.log.after(0, 1_000_000) if one.event in ("OperatorStop", "FatalError", "Ended")]
+    await goes_on(tmp_path, store)
+
+
+class Hiccup(MemoryJournal):
+    """A disk that does not answer when it is asked again, after the take-over, what is owed."""
+
+    asked = 0
+
+    async def owed(self) -> list[tuple[str, str, bytes]]:
+        self.asked += 1
+        if self.asked == 2:
+            raise JournalUnavailable("the disk is away")
+        return await super().owed()
+
+
+async def test_a_hiccup_of_the_disk_at_the_end_of_a_take_over_stops_nobody(tmp_path: Path) -> None:
+    """Bookkeeping that could not be done then is done by the next one."""
+    store = await left_by_a_dead_one(tmp_path)
+    (tmp_path / "gate").write_text("go\n")
+    journal = Hiccup(store)
+    assert await taken_over(tmp_path, journal) == {"a": True, "b": True}
+    assert journal.asked == 2
+
+
+# ---------------------------------------------------------------------------------------------------- a task's answer
+async def test_a_prompt_that_was_completed_is_not_done_again(tmp_path: Path) -> None:
+    """A supervisor dies while acceptance tests run: they are run again where the session worked, the prompt is not,
+    also of an agent whose conversation cannot be loaded."""
+    test = AcceptanceConfig(command=("sh", "-c", "while ! test -e gate; do sleep 0.01; done"))
+    tasks = (TaskConfig(id="t", agent="scripted", prompt="@run echo once >> effects", acceptance=(test,)),)
+    plan = Plan(agents={"scripted": AgentConfig(adapter="scripted")}, tasks=tasks)
+    async with supervising(tmp_path, agents=plan.agents) as run, anyio.create_task_group() as group:
+        group.start_soon(run_plan, run.sup, plan)
+        await until(run.sup, "TurnReaped", "t")
+        store = copy.deepcopy(run.store)
+        group.cancel_scope.cancel()
+    (tmp_path / "gate").touch()
+    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(store)), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=plan.agents, settings=quick(), workdir=tmp_path) as sup:
+            result = await run_plan(sup, plan)
+    assert [(one.session_id, one.outcome) for one in result.tasks.values()] == [("t", "completed")]
+    assert (tmp_path / "effects").read_text().split() == ["once"]
+    records = store.log.after(0, 1_000_000)
+    assert path_of(records, "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    check_records(records, store.entities.values(), store.owed.values())
