@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import msgspec
 
+from actors.waiting import within
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 
 __all__ = ["OUTPUT_MAX", "Ran", "run_program"]
@@ -50,26 +51,25 @@ async def run_program(host: ProcessHost, launch: Launch, *, timeout_s: float) ->
     try:
         async with host.spawn(launch) as process:
             process.close_input()
-            with anyio.move_on_after(timeout_s) as deadline:
-                status = await _heard(process, out, err)
-            if deadline.cancelled_caught:
+            if await _heard(process, out, err, timeout_s):
+                status = await process.wait_exit()
+                problem = "how it ended is not known: its warden was lost" if status is None else ""
+            else:
                 problem = f"it was still running after {timeout_s:g} s"
-            elif status is None:
-                problem = "how it ended is not known: its warden was lost"
     except SpawnError as error:
         problem = str(error)
     took_s = round(anyio.current_time() - began, 6)
     return Ran(status=status, stdout=out.kept, stderr=err.kept, problem=problem, took_s=took_s)
 
 
-async def _heard(process: Process, out: _Tail, err: _Tail) -> int | None:
-    """Read both outputs until the program has ended, and a little longer."""
+async def _heard(process: Process, out: _Tail, err: _Tail, timeout_s: float) -> bool:
+    """Read both outputs until the program has ended, and a little longer; false if it has not in time."""
     async with anyio.create_task_group() as group:
         group.start_soon(out.fill, process.receive)
         group.start_soon(err.fill, process.receive_err)
-        status = await process.wait_exit()
-        group.cancel_scope.deadline = anyio.current_time() + DRAIN_S
-    return status
+        in_time = await within(timeout_s, process.wait_exit)
+        group.cancel_scope.deadline = anyio.current_time() + (DRAIN_S if in_time else 0.0)
+    return in_time
 
 
 class _Tail:

@@ -56,6 +56,14 @@ async def test_a_file_outside_the_directory_does_not_count(tmp_path: Path) -> No
         assert (await check(work, one("file_exists", name)))[0].problem == f"{name} is not inside {work}"
 
 
+async def test_a_link_to_itself_is_no_file(tmp_path: Path) -> None:
+    """An agent can leave anything: it fails its test, and nothing else."""
+    (tmp_path / "out").symlink_to("out")
+    for name in ("out", "x" * 300):
+        (failed,) = await check(tmp_path, one("file_exists", name))
+        assert not failed.passed
+
+
 async def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
     """The status, and the last line of its output."""
     failed = (await check(tmp_path, one("unit_tests", "sh", "-c", "echo first; echo 1 failed >&2; exit 3")))[0]

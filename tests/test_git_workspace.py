@@ -238,6 +238,108 @@ async def test_hooks_of_the_repository_are_not_run(repository: Path) -> None:
     assert not (repository / "ran").exists()
 
 
+async def test_ignored_files_of_the_user_are_never_overwritten(repository: Path) -> None:
+    """Git itself would: a file that is ignored is nobody's to it."""
+    (repository / ".gitignore").write_text("secret.txt\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "ignore")
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / ".gitignore").unlink()
+        (place / "secret.txt").write_text("of the agent\n")
+        (repository / "secret.txt").write_text("of the user\n")
+        merge, released = await finished(spaces, "fix")
+    assert merge.outcome == "refused"
+    assert (repository / "secret.txt").read_text() == "of the user\n"
+    assert released.branch == "supervisor/fix"
+
+
+async def test_changes_of_the_user_are_not_stashed_away(repository: Path) -> None:
+    """Whatever the user's own configuration says of merges."""
+    git(repository, "config", "merge.autoStash", "true")
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        (repository / "a.txt").write_text("being edited\n")
+        assert (await spaces.merge("fix", "merge")).outcome == "refused"
+    assert (repository / "a.txt").read_text() == "being edited\n"
+    assert git(repository, "stash", "list") == ""
+
+
+async def test_a_repository_inside_is_not_merged(repository: Path) -> None:
+    """Only its name would be, and its commits would go with the worktree."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        inner = place / "inner"
+        inner.mkdir()
+        git(inner, "init", "--quiet")
+        git(inner, "commit", "--quiet", "--allow-empty", "--message", "inside")
+        merge, released = await finished(spaces, "fix")
+    assert (merge.outcome, merge.files) == ("refused", ("inner",))
+    assert released.directory == str(place)
+    assert git(inner, "log", "--format=%s") == "inside"
+
+
+async def test_a_conflict_that_an_agent_left_is_not_merged(repository: Path) -> None:
+    """Its markers are no result."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        git(place, "checkout", "--quiet", "-b", "side")
+        (place / "a.txt").write_text("side\n")
+        git(place, "commit", "--quiet", "--all", "--message", "side")
+        git(place, "checkout", "--quiet", "supervisor/fix")
+        (place / "a.txt").write_text("here\n")
+        git(place, "commit", "--quiet", "--all", "--message", "here")
+        with pytest.raises(subprocess.CalledProcessError):
+            git(place, "merge", "side")
+        merge = await spaces.merge("fix", "merge")
+    assert (merge.outcome, merge.files) == ("refused", ("a.txt",))
+    assert (repository / "a.txt").read_text() == "one\n"
+
+
+async def test_a_worktree_that_somebody_locked_is_kept(repository: Path) -> None:
+    """Only a lock that git set while it made the worktree says that it is not whole."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        git(repository, "worktree", "lock", str(place))
+        (place / "new.txt").write_text("new")
+        assert await prepared(spaces, "fix", repository) == place
+    assert (place / "new.txt").exists()
+
+
+async def test_other_worktrees_of_the_repository_are_left_alone(repository: Path, tmp_path: Path) -> None:
+    """Also one whose directory is away just now, and one that works on a branch of ours."""
+    git(repository, "worktree", "add", "--quiet", str(tmp_path / "away"), "-b", "theirs")
+    (tmp_path / "away").rename(tmp_path / "elsewhere")
+    git(repository, "worktree", "add", "--quiet", str(tmp_path / "other"), "-b", "supervisor/taken")
+    async with workspaces(repository) as spaces:
+        await prepared(spaces, "fix", repository)
+        await finished(spaces, "fix")
+        with pytest.raises(WorkspaceError, match=r"the branch supervisor/taken is checked out in .*/other; end"):
+            await prepared(spaces, "taken", repository)
+    (tmp_path / "elsewhere").rename(tmp_path / "away")
+    assert git(tmp_path / "away", "branch", "--show-current") == "theirs"
+
+
+async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path) -> None:
+    """When nothing runs there any more, it is nobody's."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "new.txt").write_text("new")
+        (Path(git(place, "rev-parse", "--absolute-git-dir")) / "index.lock").touch()
+        assert await spaces.put_away("fix", "partial") == Released(branch="supervisor/fix")
+    assert git(repository, "show", "supervisor/fix:new.txt") == "new"
+
+
+async def test_what_was_set_aside_is_removed_later(repository: Path) -> None:
+    """A removal that was cut short is ended by the next look, and half of it is never taken for work."""
+    async with workspaces(repository) as spaces:
+        half = repository.parent / "worktrees" / ".gone-1" / "gone"
+        half.mkdir(parents=True)
+        assert await spaces.left() == []
+    assert not half.parent.exists()
+
+
 async def test_a_directory_that_is_no_repository_is_refused(tmp_path: Path, repository: Path) -> None:
     """The error names it and says what to write instead."""
     async with workspaces(repository) as spaces:

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -41,6 +44,9 @@ _IDENTITY: Final = {
 }
 _QUIET: Final = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "gc.auto=0")
 _SUBMODULE: Final = "160000"
+_GONE: Final = ".gone-"
+NOTHING: Final = "0" * 40
+"""The commit of a branch that is not there."""
 
 
 class WorkspaceError(OSError):
@@ -108,17 +114,22 @@ class GitWorkspaces:
         return inside.strip("\n")
 
     async def _is_whole(self, place: Path) -> bool:
-        """True if it was checked out to the end: git keeps a worktree locked while it is made."""
+        """True if it was checked out to the end: git keeps a worktree locked while it is made.
+
+        Raises:
+            WorkspaceError: that cannot be said; nothing is made anew then.
+        """
         if not _is_worktree(place):
             return False
-        listed = await self._git(str(place), "rev-parse", "--git-dir")
-        return listed.ok and not (Path(place, _text(listed)) / "locked").exists()
+        kept = await self._must(str(place), "rev-parse", "--absolute-git-dir")
+        return not await anyio.to_thread.run_sync(_is_being_made, Path(_text(kept)))
 
     async def _make(self, session_id: str, place: Path) -> None:
         await anyio.to_thread.run_sync(_parent_of, place)
-        for words in (("worktree", "remove", "--force", "--force", str(place)), ("worktree", "prune")):
-            await self._git(self._repository, *words)
+        await self._remove(place)
         branch, target = branch_of(session_id), await self.target()
+        if (holder := await self._holder(branch)) is not None:
+            raise WorkspaceError(f"the branch {branch} is checked out in {holder}; end what works there, or rename it")
         await self._set_aside(branch, target)
         made = await self._git(self._repository, "worktree", "add", "-B", branch, str(place), f"refs/heads/{target}")
         if not made.ok:
@@ -153,7 +164,11 @@ class GitWorkspaces:
             WorkspaceError: git cannot do what it must.
         """
         async with self._one_at_a_time:
-            target, work = await self.target(), await self._saved(session_id, message)
+            target = await self.target()
+            if unmerged := await self._unmerged(session_id):
+                why = f"a merge was begun there and not ended: {', '.join(unmerged)}"
+                return Merge(outcome="refused", target=target, files=unmerged, why=why)
+            work = await self._saved(session_id, message)
             if not work:
                 return Merge(outcome="nothing", target=target, why="there is no branch of that session")
             for _ in range(TRIES):
@@ -174,13 +189,22 @@ class GitWorkspaces:
             await self._must(where, "commit", "--no-verify", "--quiet", "--message", message)
         return await self._named(where, branch)
 
+    async def _unmerged(self, session_id: str) -> tuple[str, ...]:
+        """Files that an agent left in conflict."""
+        place = self._place(session_id)
+        if not _is_worktree(place):
+            return ()
+        listed = await self._must(str(place), "diff", "--name-only", "--diff-filter=U")
+        return tuple(_text(listed).splitlines())
+
     async def _named(self, where: str, branch: str) -> str:
         """The commit of the worktree, which a branch is made to hold: an agent may have checked out something else."""
         here = await self._commit_of(where, "HEAD")
         if not await self._contains(f"refs/heads/{branch}", here):
             moved = await self._contains(here, f"refs/heads/{branch}")
             name = branch if moved else f"{branch}.{here[:12]}"
-            await self._must(where, "update-ref", f"refs/heads/{name}", here)
+            before = await self._commit_of(where, f"refs/heads/{name}") or NOTHING
+            await self._must(where, "update-ref", f"refs/heads/{name}", here, before)
         return here
 
     async def _merge_once(self, target: str, work: str, message: str) -> Merge | None:
@@ -188,6 +212,9 @@ class GitWorkspaces:
         head = await self._commit_of(self._repository, f"refs/heads/{target}")
         if await self._contains(head, work):
             return Merge(outcome="nothing", commit=head, why=f"everything is in {target} already")
+        if inside := await self._repositories_inside(head, work):
+            why = f"repositories inside it would be lost, since only their names are committed: {', '.join(inside)}"
+            return Merge(outcome="refused", files=inside, why=why)
         tried = await self._git(
             self._repository, "merge-tree", "--write-tree", "--name-only", "--no-messages", head, work
         )
@@ -199,12 +226,21 @@ class GitWorkspaces:
         made = await self._must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
         return await self._advance(target, head, _text(made))
 
+    async def _repositories_inside(self, head: str, work: str) -> tuple[str, ...]:
+        """The repositories inside the worktree that the work has and *head* has not, or not at that commit."""
+        listed = await self._must(self._repository, "diff", "--raw", f"{head}...{work}")
+        entries = [line.partition("\t") for line in _text(listed).splitlines()]
+        return tuple(name for how, _, name in entries if how.split()[1] == _SUBMODULE)
+
     async def _advance(self, target: str, head: str, commit: str) -> Merge | None:
+        """Move the target on; ``None`` if it moved meanwhile. Who has it checked out has all of it then, or nothing."""
         holder = await self._holder(target)
         if holder is None:
             moved = await self._git(self._repository, "update-ref", f"refs/heads/{target}", commit, head)
             return Merge(outcome="merged", commit=commit) if moved.ok else None
-        moved = await self._git(holder, "merge", "--ff-only", "--quiet", commit)
+        how = ("--ff-only", "--no-overwrite-ignore", "--no-autostash", "--quiet")
+        with anyio.CancelScope(shield=True):
+            moved = await self._git(holder, "merge", *how, commit)
         if moved.ok:
             return Merge(outcome="merged", commit=commit)
         if await self._commit_of(self._repository, f"refs/heads/{target}") != head:
@@ -228,32 +264,48 @@ class GitWorkspaces:
             WorkspaceError: git cannot do what it must.
         """
         async with self._one_at_a_time:
-            await self._saved(session_id, message)
             place, branch, target = self._place(session_id), branch_of(session_id), await self.target()
+            await self._unlock(place)
+            await self._saved(session_id, message)
             if _is_worktree(place):
                 if await self._holds_more(str(place), target):
                     return Released(branch=branch, directory=str(place))
-                await self._must(self._repository, "worktree", "remove", "--force", str(place))
+                await self._remove(place)
             return Released(branch="" if await self._dropped(branch, target) else branch)
 
     async def left(self) -> list[str]:
         """The sessions that have a worktree."""
         names = await anyio.to_thread.run_sync(_names_in, self._root)
+        await anyio.to_thread.run_sync(_sweep, self._root)
         return [unquote(name, errors="surrogateescape") for name in names]
 
     async def _holds_more(self, where: str, target: str) -> bool:
         """True if a removal would lose something: what is not committed, or a repository inside this one."""
         status = await self._must(where, "status", "--porcelain", "--untracked-files=normal")
-        inside = await self._must(where, "diff", "--raw", f"refs/heads/{target}", "HEAD")
-        return bool(status.stdout.strip()) or any(
-            _SUBMODULE in line.split()[1:2] for line in _text(inside).splitlines()
-        )
+        here = await self._commit_of(where, "HEAD")
+        return bool(status.stdout.strip()) or bool(await self._repositories_inside(f"refs/heads/{target}", here))
+
+    async def _unlock(self, place: Path) -> None:
+        """Nothing runs there any more: a lock of the index is one that a git which was killed has left."""
+        if _is_worktree(place):
+            kept = await self._must(str(place), "rev-parse", "--absolute-git-dir")
+            await anyio.to_thread.run_sync(_no_lock, Path(_text(kept)))
+
+    async def _remove(self, place: Path) -> None:
+        """Remove a worktree: at once aside, so that half of one is never taken for work, and then for good."""
+        with anyio.CancelScope(shield=True):
+            aside = await anyio.to_thread.run_sync(_set_aside, place)
+            await self._git(self._repository, "worktree", "remove", "--force", "--force", str(place))
+            if aside is not None:
+                await anyio.to_thread.run_sync(partial(shutil.rmtree, aside, ignore_errors=True))
 
     async def _dropped(self, branch: str, target: str) -> bool:
         """Remove *branch* if the target has it; exactly the commit that was looked at. True if it is gone."""
         tip = await self._commit_of(self._repository, f"refs/heads/{branch}")
         if not tip:
             return True
+        if branch == target or await self._holder(branch) is not None:
+            return False
         if not await self._contains(f"refs/heads/{target}", tip):
             return False
         return (await self._git(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)).ok
@@ -294,6 +346,31 @@ def _is_worktree(place: Path) -> bool:
     return (place / ".git").exists()
 
 
+def _is_being_made(kept: Path) -> bool:
+    """True if git had not made it to the end; a lock with other words is somebody's."""
+    lock = kept / "locked"
+    return lock.exists() and lock.read_text(errors="replace").strip() == "initializing"
+
+
+def _no_lock(kept: Path) -> None:
+    (kept / "index.lock").unlink(missing_ok=True)
+
+
+def _set_aside(place: Path) -> Path | None:
+    """Where a worktree was moved to; ``None`` where there is none."""
+    if not _is_worktree(place):
+        return None
+    aside = Path(tempfile.mkdtemp(prefix=_GONE, dir=place.parent))
+    place.rename(aside / "gone")
+    return aside
+
+
+def _sweep(root: Path) -> None:
+    """What was set aside to be removed, and never was."""
+    for aside in root.glob(f"{_GONE}*"):
+        shutil.rmtree(aside, ignore_errors=True)
+
+
 def _names_in(root: Path) -> list[str]:
     return sorted(place.name for place in root.iterdir() if _is_worktree(place)) if root.is_dir() else []
 
@@ -307,4 +384,7 @@ def _text(ran: Ran) -> str:
 
 
 def _last(ran: Ran) -> str:
-    return ran.problem or ran.output.strip().rpartition("\n")[2] or f"exit status {ran.status}"
+    """What git has to say, in a line: its first error, or its last word."""
+    lines = ran.output.strip().splitlines()
+    errors = [line for line in lines if line.startswith(("error:", "fatal:"))]
+    return ran.problem or (errors or lines[-1:] or [f"exit status {ran.status}"])[0]
