@@ -127,12 +127,21 @@ async def workspace_of(
         WorkspaceError: git cannot have them there.
     """
     if settings.workspace == "directory":
+        _tell_of_worktrees(state_dir)
         return DirectoryWorkspace()
     if state_dir is None:
         raise ValueError("settings.workspace: 'worktree' needs a state directory to have them in; give state_dir")
     place = GitWorkspaces(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)
     await place.check()
     return place
+
+
+def _tell_of_worktrees(state_dir: StateDir | None) -> None:
+    """Those of an earlier supervisor, which had other settings, are left as they are: nobody here knows git."""
+    if state_dir is not None and state_dir.worktrees.is_dir():
+        left = sorted(str(one) for one in state_dir.worktrees.iterdir())
+        if left:
+            _log.warning("worktrees are left that `workspace: worktree` would see to; merge or remove them", left=left)
 
 
 def real_parts(journal: Journal, state_dir: StateDir | None, processes: ProcessHost, workspace: Workspace) -> Parts:

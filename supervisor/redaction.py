@@ -18,6 +18,8 @@ __all__ = ["Redactor", "Unbroken", "is_secret_name"]
 
 VALUE_CHARS_MIN: Final = 8
 """A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
+TAIL_CHARS: Final = 256
+"""How much of the end of a long piece is looked at: a flood costs no more than what is short."""
 HELD_CHARS_MAX: Final = 4096
 """The longest run without a space that is waited for; a longer one is looked at in pieces."""
 KEY_CHARS_MAX: Final = 32 * 1024
@@ -76,6 +78,7 @@ class Redactor:
         values = sorted(map(re.escape, self._names), key=len, reverse=True)
         self._found = re.compile("|".join([*values, *_LOOKS]))
         self._beginnings = (*self._names, *_BEGINNINGS)
+        self._spaced = [value for value in self._names if any(map(str.isspace, value))]
 
     def text(self, text: str) -> str:
         """*text* without what must not be kept."""
@@ -111,11 +114,17 @@ class Redactor:
         """How many characters at the end of *text* may be the beginning of what must not be kept."""
         run = text[-HELD_CHARS_MAX:].rsplit(None, 1)[-1] if text and not text[-1].isspace() else ""
         starts = (at for at in range(len(run)) if self._may_begin(run[at:]))
+        begun = max((_overlap(text, value) for value in self._spaced), default=0)
         mark = _KEY_MAY_BEGIN.search(text, max(0, len(text) - MARK_CHARS_MAX))
-        return max(len(run) - next(starts, len(run)), len(text) - mark.start() if mark is not None else 0)
+        return max(begun, len(run) - next(starts, len(run)), len(text) - mark.start() if mark is not None else 0)
 
     def _may_begin(self, run: str) -> bool:
         return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in self._beginnings)
+
+
+def _overlap(text: str, value: str) -> int:
+    """How many characters at the end of *text* are the first ones of *value*, but not all of them."""
+    return next((size for size in range(min(len(value) - 1, len(text)), 0, -1) if text.endswith(value[:size])), 0)
 
 
 class Unbroken:
@@ -152,7 +161,7 @@ class Unbroken:
         return said
 
     def _outside(self, text: str) -> str:
-        held = self._redactor.held_back(text) if len(text) < HELD_CHARS_MAX else 0
+        held = self._redactor.held_back(text if len(text) < HELD_CHARS_MAX else text[-TAIL_CHARS:])
         whole, self._held = text[: len(text) - held], text[len(text) - held :]
         return self._redactor.text(whole)
 

@@ -47,7 +47,7 @@ async def keep_up(supervisor: Supervisor) -> None:
         every_s = supervisor.settings.retention.every_s
         try:
             told = await supervisor.compact()
-        except JournalError as error:
+        except (JournalError, OSError) as error:
             _log.warning("the journal could not be compacted; it is tried again later", error=str(error))
         else:
             if told.archives:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -720,3 +721,25 @@ def test_a_reader_reads_what_a_killed_writer_left(tmp_path: Path) -> None:
         assert acknowledged <= reader.last_seq <= acknowledged + 3
         assert [one.seq for one in reader.events()] == list(range(1, reader.last_seq + 1))
         assert reader.generation == 1
+
+
+def test_lines_have_what_was_there_although_its_commit_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error after the commit leaves a record that is durable after all: its line is written when that is known."""
+    lines = tmp_path / "transitions.jsonl"
+    with closing(open_database(tmp_path / "journal.db", lines)) as database:
+        database.append([entry(1, 1, "s")])
+        writing = database.writing
+
+        @contextmanager
+        def and_then_it_fails() -> Iterator[None]:
+            with writing():
+                yield
+            raise apsw.IOError("the sync failed")
+
+        with monkeypatch.context() as once:
+            once.setattr(database, "writing", and_then_it_fails)
+            with pytest.raises(apsw.IOError):
+                database.append([entry(2, 2, "s")])
+        assert database.recover() == 2
+        database.append([entry(3, 3, "s")])
+    assert [json.loads(line)["seq"] for line in lines.read_text().splitlines()] == [1, 2, 3]

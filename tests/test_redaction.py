@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import open_supervisor
+from supervisor.clean_transcript import CleanTranscript
 from supervisor.config import AgentConfig
 from supervisor.lifecycles.events import SessionExited, TurnRequested
 from supervisor.logs import conceal, get_logger
 from supervisor.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, Redactor, Unbroken, is_secret_name
-from supervisor.supervision import _CleanTranscript
 from supervisor.vocabulary import Exit, Verdict
 
 SECRET = "hunter2-hunter2"
@@ -116,7 +116,7 @@ def test_a_key_goes_on_after_somebody_else_has_spoken() -> None:
             return None
 
     ledger: Any = SimpleNamespace(redactor=Redactor())
-    transcript = _CleanTranscript(Sink(), ledger)
+    transcript = CleanTranscript(Sink(), ledger)
     for line in KEY.splitlines(keepends=True):
         transcript.write("message", line, at=0.0)
         transcript.write("stderr", "warning\n", at=0.0)
@@ -155,3 +155,19 @@ def test_logs_are_clean(caplog: pytest.LogCaptureFixture) -> None:
     assert "$MY_API_KEY" in caplog.text
     assert SECRET not in caplog.messages[-1]
     assert LOOKS[0] not in caplog.messages[-1]
+
+
+def test_a_value_with_spaces_that_comes_in_pieces_is_kept_out() -> None:
+    """Wherever it is cut."""
+    value = "correct horse battery staple"
+    for at in range(1, len(value)):
+        stream = Unbroken(Redactor([{"DB_PASSPHRASE": value}]))
+        said = stream.feed(f"it is {value[:at]}") + stream.feed(f"{value[at:]}, you know") + stream.end()
+        assert said == "it is $DB_PASSPHRASE, you know"
+
+
+def test_a_key_that_is_cut_after_much_text_is_kept_out() -> None:
+    """However much comes in one piece, its end may be the beginning of something."""
+    stream = Unbroken(Redactor())
+    said = stream.feed("x " * 5000 + "sk-abcdefghijkl") + stream.feed("mnopqrstuvwxyz0123456789 end") + stream.end()
+    assert said.endswith("x [redacted] end")

@@ -30,6 +30,7 @@ __all__ = ["APART", "RECORDS_PER_ARCHIVE", "WRITING", "compacting", "digest_of"]
 
 RECORDS_PER_ARCHIVE: Final = 50_000
 RECORDS_PER_SLICE: Final = 100
+BRIDGES_PER_SLICE: Final = 1_000
 """Records that leave in one transaction: what a commit of the supervisor may have to wait for."""
 _PAGE: Final = 500
 _BUSY_MS: Final = 5_000
@@ -64,9 +65,12 @@ SELECT seq, (SELECT max(seq) FROM moving AS other WHERE other.seq < one.seq) FRO
 WHERE NOT EXISTS (SELECT 1 FROM moving AS other WHERE other.seq = one.seq - 1) ORDER BY seq
 """
 _BEFORE: Final = """
-SELECT seq, chain FROM live.events WHERE seq < ?1
-UNION ALL SELECT last_seq, after FROM live.gaps WHERE last_seq < ?1 ORDER BY 1 DESC LIMIT 1
+SELECT seq, chain FROM (SELECT seq, chain FROM live.events WHERE seq < ?1 ORDER BY seq DESC LIMIT 1)
+UNION ALL SELECT last_seq, after FROM (
+    SELECT last_seq, after FROM live.gaps WHERE first_seq < ?1 ORDER BY first_seq DESC LIMIT 1
+) ORDER BY 1 DESC LIMIT 1
 """
+# Gaps are disjoint, so the last one that begins before a record also ends before it; that is what the index knows.
 _NAME: Final = "INSERT INTO archives VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
 _UNFINISHED: Final = "SELECT number, file, digest FROM archives WHERE done = 0 ORDER BY number"
 _NEXT: Final = "SELECT coalesce(max(number), 0) + 1 FROM archives"
@@ -132,12 +136,12 @@ def _archived(database: Database, folder: Path, going: Sequence[Leaver], files: 
         return []
     with explaining(database.path), closing(_reading(database.path)) as live:
         number = live.execute(_NEXT).get
-    path = folder / f"journal-{number:06}.db"
+    while files.exists(path := folder / f"journal-{number:06}.db"):  # what a crash left, or another journal's only copy
+        number += 1
     new = path.with_name(f"{path.name}.new")
     with explaining(path):
         folder.mkdir(mode=0o700, exist_ok=True)
-        for left in (path, new):  # no journal names it: what a crash left
-            files.remove(left)
+        files.remove(new)
     try:
         for _ in _build(new, database.path, going, files):
             with explaining(path):
@@ -207,8 +211,10 @@ def _copied(db: apsw.Connection, ids: str) -> Iterator[None]:
         last = end
         yield
     runs: list[Any] = db.execute(_RUNS).fetchall()
-    for seq, earlier in runs:
+    for number, (seq, earlier) in enumerate(runs, 1):
         _bridge(db, seq, earlier)
+        if number % BRIDGES_PER_SLICE == 0:
+            yield
     _bridge(db, _BEYOND, last)
     db.execute("DROP TABLE temp.moving")
 
@@ -250,13 +256,14 @@ _THERE: Final = "SELECT id, entity_seq FROM entities ORDER BY born_seq DESC"
 def _emptied(database: Database, folder: Path, named: Named, told: Compacted) -> Iterator[Compacted]:
     """Delete from the journal what the archive *named* has. Each piece but the first is for the journal's thread."""
     path = folder / named.file
-    if not path.is_file() or digest_of(path) != named.digest:
-        raise JournalError(
-            f"{path} is not there, or not as it was archived: what {database.path} still has of it stays there;"
-            " put the file back, and compact again"
-        )
-    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as archive:
-        going = [(str(who), int(seq)) for who, seq in archive.execute(_THERE)]
+    with explaining(path):
+        if not path.is_file() or digest_of(path) != named.digest:
+            raise JournalError(
+                f"{path} is not there, or not as it was archived: what {database.path} still has of it stays there;"
+                " put the file back, and compact again"
+            )
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as archive:
+            going = [(str(who), int(seq)) for who, seq in archive.execute(_THERE)]
     yield told
     with explaining(database.path):
         while going:

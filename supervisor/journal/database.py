@@ -141,7 +141,18 @@ class Database:
         self.standing = verified(self.db, self.boot)
         self.snapshot_seq = self._last_snapshot()
         self.last_seq = read_last_seq(self.db)
+        self._follow_on()
         return self.last_seq
+
+    def _follow_on(self) -> None:
+        """The lines of what was there all the same, although its commit had failed."""
+        if self._lines is None:
+            return
+        try:
+            self._catch_up(self._lines)
+            self.lines_error = None
+        except OSError as error:
+            self.lines_error = str(error)
 
     def _last_snapshot(self) -> int:
         """Up to which record there is one: that of a transaction which failed was never written."""

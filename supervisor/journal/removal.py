@@ -28,12 +28,15 @@ AND one.settled NOT IN (SELECT value FROM json_each(?1)) AND EXISTS (SELECT 1 FR
 """
 _DELETE: Final = "DELETE FROM {} WHERE seq IN (SELECT value FROM json_each(?))"
 _BEFORE: Final = "SELECT seq FROM events WHERE seq < ? ORDER BY seq DESC LIMIT 1"
-_LEFT: Final = "SELECT first_seq, last_seq, before FROM gaps WHERE last_seq < ? ORDER BY first_seq DESC LIMIT 1"
+_LEFT: Final = "SELECT first_seq, last_seq, before FROM gaps WHERE first_seq < ? ORDER BY first_seq DESC LIMIT 1"
 _RIGHT: Final = "SELECT first_seq, last_seq, after FROM gaps WHERE first_seq > ? ORDER BY first_seq LIMIT 1"
 _CHAIN_BEFORE: Final = """
-SELECT seq, chain FROM events WHERE seq < ?1
-UNION ALL SELECT last_seq, after FROM gaps WHERE last_seq < ?1 ORDER BY 1 DESC LIMIT 1
+SELECT seq, chain FROM (SELECT seq, chain FROM events WHERE seq < ?1 ORDER BY seq DESC LIMIT 1)
+UNION ALL SELECT last_seq, after FROM (
+    SELECT last_seq, after FROM gaps WHERE first_seq < ?1 ORDER BY first_seq DESC LIMIT 1
+) ORDER BY 1 DESC LIMIT 1
 """
+# Gaps are disjoint: the last one that begins before a record also ends before it, and the index knows where they begin.
 _AFTER: Final = "SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT 1"
 _KIND, _ID, _SEQ = (ENTITY_FIELDS.index(name) for name in ("kind", "id", "entity_seq"))
 _encode = msgspec.json.Encoder().encode

@@ -53,9 +53,11 @@ class Records:
         return last
 
     def _where(self, history: History) -> History | JournalReader:
-        """What has left the journal is looked for by its id only."""
-        archived = self._entity is not None and history.live.entity(self._entity) is None
-        return history if archived else history.live
+        """What has left the journal is looked for by its id only: all of an entity's records, or the first of them."""
+        if self._entity is None:
+            return history.live
+        first = next(iter(history.live.events(self._entity)), None)
+        return history.live if first is not None and first.entity_seq == 1 else history
 
     def _check_known(self, reader: History) -> None:
         if self._id is None or self._entity is None:
