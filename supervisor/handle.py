@@ -12,11 +12,16 @@ __all__ = ["Session", "Supervising", "TurnResult"]
 
 
 class TurnResult(NamedTuple):
-    """How a prompt ended: ``completed``, ``failed`` or ``aborted``, why, and the end of what the agent said."""
+    """How a prompt ended: ``completed``, ``failed`` or ``aborted``, why, and the end of what the agent said.
+
+    ``seq`` is the number of the journal's record that settled it (``None``: nothing could be written). Who is told
+    twice, by two supervisors with a kill between them, knows it by this number.
+    """
 
     outcome: str
     error: str
     text: str
+    seq: int | None = None
 
     @property
     def ok(self) -> bool:

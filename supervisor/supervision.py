@@ -200,7 +200,7 @@ class Supervisor:
     async def result_of(self, session_id: str) -> TurnResult | None:
         """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none."""
         outcome = await self.last_outcome(session_id)
-        return None if outcome is None else TurnResult(outcome.outcome, outcome.error, outcome.text)
+        return None if outcome is None else TurnResult(*outcome)
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
         if agent is None and parent is not None:
@@ -370,7 +370,7 @@ class Supervisor:
         _check_text("prompt", prompt)
         self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
-        return TurnResult(outcome.outcome, outcome.error, outcome.text)
+        return TurnResult(*outcome)
 
     async def outcome_of(self, session_id: str, prompt: str, cause: Cause) -> Outcome:
         """Have a session work on *prompt* for that cause; how that ended, and which record settled it. A disk that is

@@ -16,7 +16,7 @@ from supervisor.abort import Receipt, UnknownTarget
 from supervisor.config import AgentConfig
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.ports import Append, JournalError
-from supervisor.runtime import Refused, TurnResult
+from supervisor.runtime import Refused
 from supervisor.vocabulary import AbortPolicy, AbortScope
 from tests.support import (
     AGENTS,
@@ -326,7 +326,7 @@ async def test_an_abort_before_the_agent_is_ready(tmp_path: Path, gate: Gate) ->
         [pid] = pids_of(run.events(), "s")
         receipt = await session.abort(reason="too slow")
         await gone(pid)
-        assert await asked.result() == TurnResult("aborted", "too slow", "")
+        assert (await asked.result())[:3] == ("aborted", "too slow", "")
     assert ends(receipt) == {"s": "ended"}
     assert path_of(run.events(), "s:t1") == ["IDLE", "CLAIMING", "SPAWNING", "FAILED", "REAPED"]
 

@@ -14,7 +14,6 @@ import pytest
 
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.journal.memory import MemoryStore
-from supervisor.runtime import TurnResult
 from supervisor.vocabulary import AbortScope, DeliveryPoint
 from tests.support import FrozenJournal, Run, ask, data_of, nothing_left, path_of, quick, supervising, until
 
@@ -215,7 +214,7 @@ async def test_the_turn_end_interrupts_nothing_and_opens_a_turn(tmp_path: Path) 
         assert data_of(run.row("s")).inbox[0].point == "turn_end"
         worker.let_go[0].set()
         first, second = await asked.result(), await after.result()
-    assert first == TurnResult("completed", "", "workedheard Urgent message from ann:\ntidy up")
+    assert first[:3] == ("completed", "", "workedheard Urgent message from ann:\ntidy up")
     assert second.text == "heard then this"
     assert worker.cancelled == 0
     assert "Interrupting" not in path_of(run.events(), "s")

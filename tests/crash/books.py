@@ -60,6 +60,8 @@ class Books:
         aborts = {one.abort_id for one in events}
         prompts = "\n".join(one.metadata.get("prompt", "") for one in events if one.event == "TurnRequested")
         completed = Counter(one.entity_id.rpartition(":")[0] for one in events if one.event == "task_completed")
+        settled = {one.seq: one.entity_id for one in events}
+        told = set[tuple[str, int]]()  # an answer whose telling was not on record is told again, by the next supervisor
         for one in self._promised:
             match one:
                 case {"ack": "session", "id": what} if what not in ids:
@@ -70,11 +72,13 @@ class Books:
                     yield Fault("lost", f"abort {what}")
                 case {"ack": "prompt", "key": what} if f"echo {what} " not in prompts:
                     yield Fault("lost", f"prompt {what}")
-                case {"ack": "prompt" | "result", "session": what, "outcome": "completed"}:
-                    completed[what] -= 1
-        yield from (
-            Fault("lost", f"{-count} completed turns of {who}") for who, count in completed.items() if count < 0
-        )
+                case {"ack": "prompt" | "result", "session": what, "outcome": "completed", "seq": seq}:
+                    told.add((what, seq))
+                    if settled.get(seq) != what:
+                        yield Fault("lost", f"answer {seq} of {what}")
+        for who, count in Counter(who for who, _ in told).items():
+            if count > completed[who]:
+                yield Fault("lost", f"{count - completed[who]} completed turns of {who}")
 
     def _twice(self, events: list[LifecycleEvent]) -> Iterator[Fault]:
         """A key stands for one call of one prompt. A turn that was tried again had one before that was recorded."""

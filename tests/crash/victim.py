@@ -55,7 +55,7 @@ class Host:
         acknowledged("resumed", id=session.id)
         result = await session.result()
         if result is not None:
-            acknowledged("result", session=session.id, outcome=result.outcome)
+            acknowledged("result", session=session.id, outcome=result.outcome, seq=result.seq)
         with suppress(Refused, NoSuchEntity):
             await session.close()
 
@@ -77,7 +77,7 @@ class Host:
                 result = await session.run(prompt(key, self._chance))
             except (Refused, NoSuchEntity):
                 return
-            acknowledged("prompt", session=session.id, key=key, outcome=result.outcome)
+            acknowledged("prompt", session=session.id, key=key, outcome=result.outcome, seq=result.seq)
 
     async def _meddle(self, session: Session) -> None:
         """An operator: messages, urgent ones, aborts."""
