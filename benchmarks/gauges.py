@@ -24,7 +24,7 @@ FLAT: Final = 0.05
 """By how much a quantity may grow from the first fifth of the samples to the last one: the aim of this project."""
 PARTS: Final = 5
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-JUDGED: Final = ("rss_mb", "pss_mb", "descriptors", "tasks", "threads", "objects")
+JUDGED: Final = ("rss_mb", "uss_mb", "descriptors", "tasks", "threads", "objects")
 """What must be flat. Journal, transcripts and sessions so far are told and not judged."""
 
 
@@ -33,7 +33,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     at_s: float
     rss_mb: float
-    pss_mb: float
+    uss_mb: float
     descriptors: int
     tasks: int
     threads: int
@@ -48,7 +48,7 @@ def take(at_s: float, state_dir: Path, started: int) -> Sample:
     return Sample(
         at_s=round(at_s, 3),
         rss_mb=int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 1e6,
-        pss_mb=_pss_mb(),
+        uss_mb=_uss_mb(),
         descriptors=len(os.listdir("/proc/self/fd")),
         tasks=_tasks(),
         threads=threading.active_count(),
@@ -65,9 +65,11 @@ def drift(values: Sequence[float]) -> float:
     return (last - first) / first if first else float(last > 0)
 
 
-def _pss_mb() -> float:
+def _uss_mb() -> float:
+    """What is this process's alone. (A share of what others map too would grow whenever one of them ends.)"""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")) / 1e6
+    own = ("Private_Clean:", "Private_Dirty:")
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(own)) / 1e6
 
 
 def _tasks() -> int:

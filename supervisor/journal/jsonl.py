@@ -153,5 +153,5 @@ def _last_line(fd: int, path: Path) -> tuple[int, TransitionLine | None]:
 def _parsed(text: bytes) -> TransitionLine | None:
     try:
         return _decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # the last: nested a thousand times
         return None
