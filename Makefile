@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: simulate soak demo test lint types docs bench bench-peers bench-recovery bench-soak bench-growth fuzz crash mutants mutants-simulation clean
+.PHONY: simulate soak demo test lint types docs bench bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash mutants mutants-simulation clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,7 @@ crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare wh
 	$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),100)
 	$(BIN)/python -m tests.crash.writer --cycles $(or $(CYCLES),100)0
 	$(BIN)/python -m tests.crash.writer --plant early-acknowledgement
+	$(BIN)/python -m tests.crash.workstream --cycles $$(( $(or $(CYCLES),100) / 50 ))
 
 mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten must be killed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
@@ -69,6 +70,9 @@ bench-peers: $(VENV)/peers  ## The same with other actor frameworks installed, a
 
 bench-recovery: $(VENV)/ready  ## Opening and recovering a journal of a million records; commits while it is compacted
 	$(BIN)/python -m benchmarks.recovery --compaction
+
+bench-scheduler: $(VENV)/ready  ## Claims per second, and what a task costs, as the backlog grows from 100 to 100,000
+	$(BIN)/python -m benchmarks.scheduler
 
 bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)

@@ -156,6 +156,8 @@ class Machine(Generic[S, D]):
         self.terminal = frozenset(terminal)
         self.reserved = frozenset(reserved)
         self.rules: tuple[Rule[S], ...] = tuple(one for line in rules for one in line)
+        self.final = self.terminal - {one.source for one in self.rules if one.target is not one.source}
+        """The terminal states that no extension leaves either: what is in one has ended."""
         self.states: tuple[S, ...] = tuple(type(self.initial[0]))
         cells: dict[tuple[S, type[Event]], list[Rule[S]]] = {}
         for one in self.rules:

@@ -72,6 +72,11 @@ class TimerService:
         """The timers it keeps, with the cancelled ones that were not swept yet."""
         return len(self._heap)
 
+    @property
+    def pending(self) -> int:
+        """The timers that are to ring."""
+        return len(self._heap) - self._dead
+
     def now(self) -> float:
         """The time that timers go by, in seconds."""
         raw = self._backend.now()

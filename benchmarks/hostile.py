@@ -32,7 +32,7 @@ from supervisor import (
     ToolAborted,
     open_supervisor,
 )
-from supervisor.config import LadderConfig, LimitsConfig, PolicyConfig
+from supervisor.plans import LadderConfig, LimitsConfig, PolicyConfig
 
 __all__ = ["CASES", "Hostile", "Victim"]
 

@@ -26,7 +26,7 @@ from benchmarks.curves import Curve, drawn
 from benchmarks.gauges import FLAT, JUDGED, Sample, drift, take
 from benchmarks.harness import BACKENDS, run
 from supervisor import AgentTurn, Session, Supervisor, ToolAborted, open_supervisor
-from supervisor.config import LimitsConfig, Settings
+from supervisor.plans import LimitsConfig, Settings
 
 __all__ = ["Load", "Soak", "main", "soak", "write"]
 

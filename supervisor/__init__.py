@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supervisor.abort import AbortPlan, AbortRecord, Receipt, UnknownTarget
     from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-    from supervisor.config import (
+    from supervisor.budgets import Amounts, Budget
+    from supervisor.journal.statedir import StateDirBusy, StateDirError
+    from supervisor.liveness import Patience
+    from supervisor.outage import Outage
+    from supervisor.plans import (
         AcceptanceConfig,
         AgentConfig,
         LimitsConfig,
@@ -20,11 +24,11 @@ if TYPE_CHECKING:
         PolicyConfig,
         RetentionConfig,
         Settings,
-        load_plan,
+        TaskConfig,
+        TaskLifecycle,
+        WorkerConfig,
     )
-    from supervisor.journal.statedir import StateDirBusy, StateDirError
-    from supervisor.outage import Outage
-    from supervisor.plan_runner import PlanResult, TaskResult, run_plan
+    from supervisor.plugins.reading import load_plan
     from supervisor.ports import JournalError, JournalUnavailable
     from supervisor.projection import Inspected
     from supervisor.runtime import (
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
         open_supervisor,
         reconfigure,
     )
+    from supervisor.scheduling.results import PlanResult, TaskResult
+    from supervisor.scheduling.runner import run_plan
     from supervisor.vocabulary import (
         AbortPolicy,
         AbortReason,
@@ -59,6 +65,8 @@ __all__ = [
     "AcceptanceConfig",
     "AgentConfig",
     "AgentTurn",
+    "Amounts",
+    "Budget",
     "CancelMode",
     "Degraded",
     "DeliveryPoint",
@@ -70,6 +78,7 @@ __all__ = [
     "LimitsConfig",
     "NoSuchEntity",
     "Outage",
+    "Patience",
     "Plan",
     "PlanResult",
     "PolicyConfig",
@@ -82,11 +91,14 @@ __all__ = [
     "StateDirError",
     "SubscriptionLagged",
     "Supervisor",
+    "TaskConfig",
+    "TaskLifecycle",
     "TaskResult",
     "ToolAborted",
     "TransitionReason",
     "TurnResult",
     "UnknownTarget",
+    "WorkerConfig",
     "WorkspaceError",
     "__version__",
     "load_plan",
@@ -98,7 +110,7 @@ __all__ = [
 _HOMES = {
     "supervisor.abort": ("AbortPlan", "AbortRecord", "Receipt", "UnknownTarget"),
     "supervisor.adapters.inprocess": ("AgentTurn", "ToolAborted"),
-    "supervisor.config": (
+    "supervisor.plans": (
         "AcceptanceConfig",
         "AgentConfig",
         "LimitsConfig",
@@ -106,10 +118,16 @@ _HOMES = {
         "PolicyConfig",
         "RetentionConfig",
         "Settings",
-        "load_plan",
+        "TaskConfig",
+        "TaskLifecycle",
+        "WorkerConfig",
     ),
+    "supervisor.plugins.reading": ("load_plan",),
+    "supervisor.budgets": ("Amounts", "Budget"),
+    "supervisor.liveness": ("Patience",),
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
-    "supervisor.plan_runner": ("PlanResult", "TaskResult", "run_plan"),
+    "supervisor.scheduling.results": ("PlanResult", "TaskResult"),
+    "supervisor.scheduling.runner": ("run_plan",),
     "supervisor.outage": ("Outage",),
     "supervisor.ports": ("JournalError", "JournalUnavailable"),
     "supervisor.runtime": (

@@ -41,6 +41,13 @@ class _Wish(NamedTuple):
     abort_id: str
     reason: str
     actor: str
+    because: int | None = None
+    """The record that it follows from, where it is not somebody's word."""
+    blamed: AbortReason = AbortReason.USER_INTERRUPT
+    """What ends the target; whatever else ends with it has reasons of its own."""
+
+    def reason_of(self, node: PlannedNode) -> AbortReason:
+        return self.blamed if node.reason is AbortReason.USER_INTERRUPT else node.reason
 
 
 class _Sent(NamedTuple):
@@ -100,6 +107,10 @@ class Aborter:
             outage=self.outage if recorded_at is None else None,
         )
 
+    def order(self, plan: AbortPlan, *, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+        """End everything the plan names, for that record's sake, without a receipt. Await-free."""
+        self._send(_Wish(plan, self._new_id(), reason, actor, because, blamed), False, None)
+
     @property
     def outage(self) -> str | None:
         """Why the journal cannot be written now."""
@@ -145,7 +156,7 @@ class Aborter:
             deadline_s=bound_s,
         )
         records: dict[str | None, AbortRecord] = {None: root}
-        causes: dict[str | None, Cause] = {None: self._note(root, wish, None)}
+        causes: dict[str | None, Cause] = {None: self._note(root, wish, wish.because)}
         for crossing in plan.crossings:
             record = records[crossing.edge] = _crossed(root, crossing, records[crossing.after])
             causes[crossing.edge] = self._note(record, wish, causes[crossing.after].seq)
@@ -175,7 +186,7 @@ class Aborter:
         bound_s = node.due.kill_s if node.due is not None else None
         if within_s is not None:
             bound_s = within_s if bound_s is None else min(bound_s, within_s)
-        self._tree.end(node.id, _stop(node.reason, node.scope, wish, now), cause=cause, within_s=bound_s)
+        self._tree.end(node.id, _stop(wish.reason_of(node), node.scope, wish, now), cause=cause, within_s=bound_s)
         return sent
 
     def _how(self, work: Work) -> str:

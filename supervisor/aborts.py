@@ -7,13 +7,14 @@ anything here waits.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of
 from supervisor.aborter import Aborter
 from supervisor.entity import Refused
 from supervisor.ports import Journal
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortScope, Kind
+from supervisor.vocabulary import AbortReason, AbortScope, Kind
 from supervisor.work import Work
 
 __all__ = ["Aborts"]
@@ -86,6 +87,15 @@ class Aborts:
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; look at it with --dry-run")
         return await self._carry_out(plan, reason, actor, now, within_s)
+
+    def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+        """End a session with all below it, for that record's sake; nobody waits for a receipt. What is ending already
+        needs no other reason. Await-free.
+        """
+        with suppress(UnknownTarget):
+            plan = self.plan(session_id, AbortScope.SESSION)
+            if not plan.already_ended:
+                self._aborter.order(plan, reason=reason, actor=actor, because=because, blamed=blamed)
 
     def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
         """The ids that a plan for that target may have now: for who hurries what is ending, and for who does not."""

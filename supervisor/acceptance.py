@@ -1,28 +1,30 @@
-"""Acceptance tests: what must hold of a piece of work before it is closed (seed 002's five kinds).
+"""Acceptance tests: what must hold of a piece of work before it is closed (seed 002's five kinds, and plug-ins').
 
-Each test looks at the directory that the work was done in: a file is there, a module can be imported, or a program
-(unit tests, a linter, anything) exits with 0. They run one after the other, each within its own time-out, and the
-first that fails ends the matter: validation is deterministic, so none is tried twice.
+Each test looks at the directory that the work was done in: a file is there, a module can be imported, a program (unit
+tests, a linter, anything) exits with 0, or the verifier of a plug-in has nothing to object to. They run one after the
+other, each within its own time-out, and the first that fails ends the matter: validation is deterministic, so none is
+tried twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import anyio
 import anyio.to_thread
 import msgspec
 
 from supervisor.ports import Launch, ProcessHost
 from supervisor.programs import Ran, run_program
 
-__all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceTest", "Checked", "accepted"]
+__all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceTest", "Checked", "Verify", "accepted"]
 
 ARGV: Final = ("unit_tests", "lint", "command")
 """The kinds that are a program of the user's own."""
 
-KINDS: Final = ("file_exists", "python_import", "javascript_import", *ARGV)
+KINDS: Final = ("file_exists", "python_import", "javascript_import", *ARGV, "verifier")
 
 TIMEOUT_S = 30.0
 """For each test, unless it says otherwise (seed 002, ``validation_timeout``)."""
@@ -32,15 +34,21 @@ JAVASCRIPT_IMPORT = "import(process.argv[1]).catch(error => { console.error(Stri
 
 
 class AcceptanceTest(msgspec.Struct, frozen=True, kw_only=True):
-    """One test. *kind* is one of ``KINDS``; *words* are the path, the module, or the argv."""
+    """One test. *kind* is one of ``KINDS``; *words* are the path, the module, the argv, or the name of the verifier,
+    which gets *options*."""
 
     kind: str
     words: tuple[str, ...]
     timeout_s: float = TIMEOUT_S
+    options: Mapping[str, Any] = {}
 
     @property
     def title(self) -> str:
         return f"{self.kind} {' '.join(self.words)}"
+
+
+Verify = Callable[[AcceptanceTest, str, Mapping[str, str]], Awaitable[str]]
+"""Has a verifier look at a directory, with the environment of the work: why it does not accept it, or ``""``."""
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,18 +65,24 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def accepted(
-    host: ProcessHost, tests: Sequence[AcceptanceTest], directory: str, env: Mapping[str, str]
+    host: ProcessHost, tests: Sequence[AcceptanceTest], directory: str, env: Mapping[str, str], verify: Verify
 ) -> list[Checked]:
     """Carry out *tests* in *directory*, up to the first that fails: all of them passed if the last one has."""
     done: list[Checked] = []
     for test in tests:
-        done.append(await _checked(host, test, directory, dict(env)))
+        done.append(await _checked(host, test, directory, dict(env), verify))
         if not done[-1].passed:
             break
     return done
 
 
-async def _checked(host: ProcessHost, test: AcceptanceTest, directory: str, env: dict[str, str]) -> Checked:
+async def _checked(
+    host: ProcessHost, test: AcceptanceTest, directory: str, env: dict[str, str], verify: Verify
+) -> Checked:
+    if test.kind == "verifier":
+        began = anyio.current_time()
+        problem = await verify(test, directory, env)
+        return Checked(test=test, problem=problem, output="", took_s=round(anyio.current_time() - began, 6))
     if test.kind == "file_exists":
         problem = await anyio.to_thread.run_sync(_missing, directory, test.words[0])
         return Checked(test=test, problem=problem, output="", took_s=0.0)

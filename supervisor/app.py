@@ -18,13 +18,16 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from supervisor.attending import Attendant
-from supervisor.config import BadPlan, Plan, load_plan
 from supervisor.interrupted import heirs_of
 from supervisor.journal.reader import last_seq_of
 from supervisor.journal.statedir import StateDir
-from supervisor.plan_runner import PlanResult, PlanRunner
+from supervisor.plans import BadPlan, Plan
+from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.runtime import Supervisor, open_supervisor, reconfigure
+from supervisor.scheduling.control import WorkControl
+from supervisor.scheduling.results import PlanResult
+from supervisor.scheduling.runner import PlanRunner
 from supervisor.surfaces.cli import RunRequest
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
@@ -41,7 +44,7 @@ def run(request: RunRequest) -> int:
         WorkFailed: the run could not be finished.
     """
     try:
-        plan = load_plan(request.plan)
+        plan = load_plan(request.plan, installed=request.plugins)
     except BadPlan as error:
         raise BadInput(str(error)) from None
     configure_logging(verbose=request.verbose)
@@ -91,10 +94,12 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
             choose=_nobody if request.fresh else partial(heirs_of, plan),
         ) as sup:
             reporter.start(teller_for(as_json=request.as_json, state=state))
-            await around.start(_serve, state, sup, closing, closed)
             runner = PlanRunner(sup)
+            await around.start(_serve, state, sup, runner.operating, closing, closed)
             apply = partial(_apply, sup, request)
-            attendant = Attendant(sup, runner, load=partial(load_plan, request.plan), apply=apply)
+            attendant = Attendant(
+                sup, runner, load=partial(load_plan, request.plan, installed=request.plugins), apply=apply
+            )
             attending = await around.start(attendant.attend)
             around.start_soon(_report, reporter, sup)
             around.start_soon(_tell_taken_over, runner)
@@ -130,13 +135,14 @@ def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:
 async def _serve(
     state: StateDir,
     sup: Supervisor,
+    work: WorkControl,
     closing: anyio.Event,
     closed: anyio.Event,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     path = state.control_socket
-    await serve_control(path, sup, closing=closing, task_status=task_status)
+    await serve_control(path, sup, closing=closing, work=work, task_status=task_status)
     closed.set()
 
 

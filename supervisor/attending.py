@@ -17,9 +17,9 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from actors import AskTimeout
-from supervisor.config import BadPlan, Plan
-from supervisor.plan_runner import PlanRunner
+from supervisor.plans import BadPlan, Plan
 from supervisor.runtime import Supervisor
+from supervisor.scheduling.runner import PlanRunner
 from supervisor.surfaces.systemd import Notifier
 
 __all__ = ["Attendant"]

@@ -126,7 +126,7 @@ def _of_terminal(asked: Any) -> Out | None:
 
 def _of_usage(usage: Any) -> Out | None:
     size = len(msgspec.json.encode(usage.used))
-    return Usage({"omitted_bytes": size}) if size > USAGE_BYTES_MAX else None
+    return msgspec.structs.replace(usage, used={"omitted_bytes": size}) if size > USAGE_BYTES_MAX else None
 
 
 _MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {

@@ -20,10 +20,10 @@ import msgspec
 
 from supervisor.abort import Receipt
 from supervisor.causality import roots, why
-from supervisor.config import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.overview import tool_calls, tree
+from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
 from supervisor.processes.census import adopt_orphans, children_left
 from supervisor.runtime import Session, Supervisor, TurnResult, open_supervisor
 from supervisor.surfaces.render import event_line, receipt_text, tree_text, why_text

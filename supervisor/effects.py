@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from actors.machine import Effect, Event
+from supervisor.vocabulary import Verdict
 
 __all__ = [
     "EFFECTS",
@@ -146,6 +147,7 @@ class Answer(SupervisorEffect, frozen=True, kw_only=True):
     request_id: str
     outcome: str
     error: str = ""
+    how: Verdict | None = None
 
 
 class Verify(SupervisorEffect, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ class Degraded(Refused):
 class Lifecycle(NamedTuple):
     """What an entity of one kind is made of: its table, what comes too late, and how it hears of a failed task.
 
-    Its log ends with the event that buries it, or, with ``ends_at_terminal``, in a terminal state of the table.
+    Its log ends with the event that buries it, or, with ``ends_at_terminal``, in a final state of the table.
     """
 
     kind: Kind
@@ -177,7 +177,7 @@ class Entity:
     def _ends(self, effects: Sequence[Effect]) -> bool:
         """True if this event ends its log."""
         return Bury in map(type, effects) or (
-            self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.terminal
+            self.lifecycle.ends_at_terminal and self.state in self.lifecycle.machine.final
         )
 
     def _tell_end(self) -> None:

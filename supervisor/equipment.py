@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from supervisor.adapters.catalogue import codec_for, scripted_command
+from supervisor.adapters.catalogue import MakeCodec, scripted_command
+from supervisor.adapters.command import CommandCodec
 from supervisor.adapters.inprocess import FunctionLink
-from supervisor.config import AgentConfig, Settings
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.link import Delegate
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
+from supervisor.plans import AgentConfig, Settings
+from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
@@ -50,12 +53,19 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
 
 
 class LinkMaker:
-    """Makes the link to a session's next agent: a program under a warden, or a function."""
+    """Makes the link to a session's next agent: a program under a warden, or a function.
 
-    def __init__(self, tree: Tree, delegate: Delegate, processes: ProcessHost) -> None:
+    Args:
+        codec_of: what makes a codec, by the name of its adapter.
+    """
+
+    def __init__(
+        self, tree: Tree, delegate: Delegate, processes: ProcessHost, codec_of: Callable[[str], MakeCodec]
+    ) -> None:
         self._tree = tree
         self._delegate = delegate
         self._host = processes
+        self._codec_of = codec_of
 
     def __call__(self, work: Work, agent_id: str, incarnation: int, prompt: str) -> Link:
         profile = work.profile
@@ -64,16 +74,20 @@ class LinkMaker:
                 self._tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
         resume_id, work.resume_id, work.interrupted = work.resume_id, None, False  # it is tried once
-        codec = codec_for(profile.adapter)()
-        launch = Launch(argv=codec.argv(profile.command, prompt), cwd=work.directory, env=profile.env)
+        host = self._host
+        try:
+            codec = self._codec_of(profile.adapter)()
+            argv = codec.argv(profile.command, prompt)
+        except AdapterFailed as error:  # a plug-in's: its agent cannot start, and nobody else is concerned
+            codec, argv, host = CommandCodec(), (), NoHost(str(error))
         return ProcessLink(
             self._tree,
             work,
             agent_id,
             incarnation,
             codec=codec,
-            host=self._host,
-            launch=launch,
+            host=host,
+            launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}),
             delegate=self._delegate,
             resume_id=resume_id,
         )

@@ -46,7 +46,7 @@ _STALE: Final[Mapping[str, Callable[[Any, Event], bool]]] = {
 """What comes too late, for kinds that can tell."""
 
 _ENDS_AT_TERMINAL: Final = frozenset({Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKSTREAM, Kind.WORKER})
-"""Kinds whose log ends in a terminal state; the log of the others ends with the event that buries them."""
+"""Kinds whose log ends in a final state; the log of the others ends with the event that buries them."""
 
 _convert = msgspec.convert
 
@@ -78,7 +78,7 @@ class KindOf:
     def ends_with(self, step: Step[Any, Any]) -> bool:
         """True if this step ends the entity's log."""
         if self.ends_at_terminal:
-            return step.state in self.machine.terminal
+            return step.state in self.machine.final
         return Bury in map(type, step.effects)
 
 

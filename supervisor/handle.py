@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from supervisor.abort import Receipt
+from supervisor.budgets import Amounts, Budget
 from supervisor.vocabulary import AbortScope, CancelMode, DeliveryPoint
 from supervisor.work import AgentFunction
 
@@ -33,6 +34,10 @@ class Supervising(Protocol):
 
     def state_of(self, entity_id: str) -> str: ...
 
+    def left_of(self, session_id: str) -> Budget: ...
+
+    def used_by(self, session_id: str) -> Amounts: ...
+
     async def request(self, session_id: str, prompt: str) -> TurnResult: ...
 
     async def result_of(self, session_id: str) -> TurnResult | None: ...
@@ -48,6 +53,7 @@ class Supervising(Protocol):
         agent: str | AgentFunction | None = ...,
         parent: str | None = ...,
         cancel_mode: CancelMode | str = ...,
+        budget: Budget | None = ...,
     ) -> Session: ...
 
     async def abort(self, target: str, scope: AbortScope | str, *, reason: str = ..., actor: str = ...) -> Receipt: ...
@@ -66,6 +72,24 @@ class Session:
     def state(self) -> str:
         """The session's state, in the specification's spelling."""
         return self._supervisor.state_of(self.id)
+
+    @property
+    def budget(self) -> Budget:
+        """What it may still use, by its own budget and by every one above; ``None`` where nothing bounds it.
+
+        Raises:
+            NoSuchEntity: the session has ended.
+        """
+        return self._supervisor.left_of(self.id)
+
+    @property
+    def used(self) -> Amounts:
+        """What its agents have used so far, as far as they say so; without those of child sessions.
+
+        Raises:
+            NoSuchEntity: the session has ended.
+        """
+        return self._supervisor.used_by(self.id)
 
     async def run(self, prompt: str) -> TurnResult:
         """Have the agent work on *prompt*; how that ended. Prompts of one session queue up.
@@ -107,9 +131,13 @@ class Session:
         *,
         agent: str | AgentFunction | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
+        budget: Budget | None = None,
     ) -> Session:
-        """Start a child session. It ends before this one does, unless its cancel mode says otherwise."""
-        return await self._supervisor.start_session(name, agent=agent, parent=self.id, cancel_mode=cancel_mode)
+        """Start a child session. It ends before this one does, unless its cancel mode says otherwise. Its *budget*
+        lies in that of this one."""
+        return await self._supervisor.start_session(
+            name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget
+        )
 
     async def abort(self, scope: AbortScope | str = AbortScope.SESSION, *, reason: str = "the host said so") -> Receipt:
         """End it, and what the scope reaches."""

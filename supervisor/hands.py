@@ -170,7 +170,7 @@ class Hands:
     # ------------------------------------------------------------------ words
     def _answer(self, work: Work, entity_id: str, effect: Answer, cause: Cause) -> None:
         text = work.text if work.text_of == effect.request_id else ""
-        self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq))
+        self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
 
     def _log_fatal(self, work: Work, entity_id: str, effect: LogFatal, cause: Cause) -> None:
         _log.error("session gave up", session=work.session_id, reason=effect.message)
@@ -203,7 +203,7 @@ class Hands:
         """A session that failed may try again, unless it does so too often, or the supervisor drains."""
         data = self._tree.entity(work.session_id).data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
-        if data.incarnation == work.prompted:
+        if data.incarnation == work.prompted and not data.spent:
             work.crashes = add_restart(work.crashes, self._tree.ledger.clock.now(), intensity.period_s)
             work.prompted = 0
         if self._no_retries:
@@ -218,11 +218,17 @@ class Hands:
     def _open_turn(self, work: Work, effect: OpenTurn, cause: Cause) -> None:
         turn_id = effect.turn_id
         session = self._tree.entity(work.session_id)
-        data = TurnData(id=turn_id, session_id=work.session_id, timeout_s=session.data.limits.turn_timeout_s)
+        asked, limits = session.data.current, session.data.limits
+        timeout_s = limits.turn_timeout_s if asked is None or asked.timeout_s is None else asked.timeout_s
+        data = TurnData(id=turn_id, session_id=work.session_id, timeout_s=timeout_s)
         self._tree.birth(TURN_KIND, turn_id, parent_id=work.session_id, state=Turn.IDLE, data=data, cause=cause)
+        if work.watch is not None:
+            work.watch.turn_opened(turn_id)
         self._tree.tell(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
 
     def _prepare(self, work: Work, cause: Cause) -> None:
+        if work.watch is not None:
+            work.watch.asked()
         self._start(work, work.session_id, self._have_directory, work, cause)
 
     async def _have_directory(self, work: Work, cause: Cause) -> None:
@@ -238,6 +244,8 @@ class Hands:
         data = self._tree.entity(work.session_id).data
         again = work.interrupted and work.resume_id is not None
         prompt = build_prompt(data.current.prompt if data.current is not None else "", data.inbox, again=again)
+        if work.watch is not None:
+            prompt = work.watch.prompted(prompt)
         self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 
     def _launch(self, work: Work, effect: LaunchAgent, cause: Cause) -> None:

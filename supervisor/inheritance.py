@@ -15,12 +15,23 @@ from actors.machine import Event
 from supervisor.effects import SupervisorEffect, decoded
 from supervisor.entity import Entity, Lifecycle
 from supervisor.fold import KINDS
-from supervisor.kinds import AGENT_KIND, SESSION_KIND, TASK_KIND, TURN_KIND
+from supervisor.kinds import (
+    AGENT_KIND,
+    JOB_KIND,
+    RUN_KIND,
+    SESSION_KIND,
+    TASK_KIND,
+    TURN_KIND,
+    WORKER_KIND,
+    WORKSTREAM_KIND,
+)
 from supervisor.ledger import Ledger
+from supervisor.lifecycles.task import TaskData
+from supervisor.overseer import Recalled
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Kind, LifecycleEvent, TransitionReason
 
-__all__ = ["LOST", "PLACED", "RESUMED", "Answered", "Left", "Past", "entity_of", "past_of"]
+__all__ = ["LOST", "PLACED", "RESUMED", "Answered", "Left", "Past", "at_rest", "entity_of", "past_of"]
 
 PLACED = "Placed"
 """The fact that says how a session differs from what its parent, or the settings, would have given it."""
@@ -34,6 +45,10 @@ LIFECYCLES: dict[str, Lifecycle] = {
     Kind.TURN: TURN_KIND,
     Kind.AGENT: AGENT_KIND,
     Kind.TASK: TASK_KIND,
+    Kind.RUN: RUN_KIND,
+    Kind.JOB: JOB_KIND,
+    Kind.WORKSTREAM: WORKSTREAM_KIND,
+    Kind.WORKER: WORKER_KIND,
 }
 _TOLD = (Kind.SESSION, Kind.TURN, Kind.AGENT)
 """Whom an effect can have something to tell."""
@@ -77,6 +92,16 @@ def entity_of(row: EntityRow, ledger: Ledger) -> Entity:
     return entity
 
 
+def at_rest(rows: Sequence[EntityRow]) -> set[str]:
+    """What is left as it is: tasks that have failed and are not tried again, and their runs, once nothing of their
+    workstream goes on."""
+    live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
+    failed = [row for row in rows if (row.kind, row.state) == (Kind.TASK, "FAILED")]
+    tasks = {row.id for row in failed if msgspec.json.decode(row.data, type=TaskData).workstream not in live}
+    runs = (row for row in rows if (row.kind, row.state) == (Kind.RUN, "CIRCUIT_OPEN"))
+    return tasks | {row.id for row in runs if row.parent_id in tasks}
+
+
 class Answered(NamedTuple):
     """How a prompt ended, and the record that says so."""
 
@@ -106,6 +131,10 @@ class Past:
         self.abort: LifecycleEvent | None = None
         """The last abort that names it, unless it has been told to end since."""
         self.lost = False
+        self.budget = Recalled()
+        """What it has used, and what bounds it."""
+        self.once = self.spent = False
+        """The last prompt is tried once; its try has failed."""
         self.answer: Answered | None = None
         """How its last prompt ended, if that is over."""
 
@@ -135,6 +164,8 @@ class Past:
                 self.abort = record
             case "ActorLost":
                 self.lost = True
+            case "Usage" | "Budgeted":
+                self.budget = self.budget.take(told)
 
     def _moved(self, record: LifecycleEvent) -> None:
         if record.from_status != record.to_status:
@@ -143,7 +174,9 @@ class Past:
             case "TurnRequested":
                 number = str(record.metadata["request_id"]).rpartition(":r")[2]
                 self.requests, self.answer = max(self.requests, int(number)), None
-            case "TurnReaped" if record.from_status == "SessionComplete":
+                self.once, self.spent = bool(record.metadata.get("once")), False
+            case "TurnReaped" if record.from_status == "SessionComplete" or self.spent:
+                self.spent = False
                 how = "completed" if record.metadata["completed"] else "failed"
                 self.answer = Answered(how, str(record.metadata["error"]), record.seq)
             case "WorktreeReady":
@@ -152,7 +185,8 @@ class Past:
                 self.resume_id, self.interrupted = None, False
             case "SessionExited" if record.from_status == "Running" and record.to_status == "CoolingDown":
                 if record.transition_reason != TransitionReason.ORPHAN_RECOVERED:
-                    self.crashes = (*self.crashes, record.monotonic_s)
+                    self.spent = self.once
+                    self.crashes = self.crashes if self.once else (*self.crashes, record.monotonic_s)
             case "OperatorStop" | "FatalError":
                 self.abort = None
 

@@ -13,11 +13,11 @@ from typing import Any
 import anyio
 
 from actors import ActorStopped
-from supervisor.acceptance import AcceptanceTest, Checked, accepted
+from supervisor.acceptance import AcceptanceTest, Checked, Verify, accepted
 from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.moments import Moment
-from supervisor.ports import Merge, ProcessHost, Released, Workspace
+from supervisor.ports import Changes, Merge, ProcessHost, Released, Workspace
 from supervisor.tree import Tree
 from supervisor.work import Work
 
@@ -25,6 +25,8 @@ __all__ = ["Janitor"]
 
 _log = get_logger()
 
+OUTPUT_TOLD = 2_000
+"""Characters of a failed test's output that go to the log, where there is no transcript to keep it."""
 PUT_AWAY_S = 60.0
 """How long it may take to put a place away: a commit of all that an agent left. What is not done is done later."""
 
@@ -34,13 +36,15 @@ class Janitor:
 
     Args:
         actor_id: the actor in whose scope places are put away.
+        verify: has a verifier of a plug-in look at a piece of work.
     """
 
-    def __init__(self, tree: Tree, actor_id: str, processes: ProcessHost, workspace: Workspace) -> None:
+    def __init__(self, tree: Tree, actor_id: str, processes: ProcessHost, workspace: Workspace, verify: Verify) -> None:
         self._tree = tree
         self._actor_id = actor_id
         self._processes = processes
         self._workspace = workspace
+        self._verify = verify
         self._busy = 0
         self._rest: Moment | None = None
 
@@ -69,7 +73,7 @@ class Janitor:
         work.heard.then(scope.cancel)  # nobody is asked to come to an end: it is ended at once
         try:
             with scope:
-                done = await accepted(self._processes, tests, work.directory, work.profile.env)
+                done = await accepted(self._processes, tests, work.directory, work.profile.env, self._verify)
                 for one in done:
                     work.transcript.write("acceptance", _told(one), at=self._tree.ledger.clock.now())
                 found += done
@@ -77,12 +81,61 @@ class Janitor:
             work.heard.forget(scope.cancel)
             over.set()
 
+    async def inspect(self, place_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event) -> str:
+        """Why what was merged so far is not accepted as a whole, ``""`` if it is: tests in a place of their own.
+
+        Args:
+            place_id: names that place; nobody else works there.
+            directory: where in the workspace the tests are run.
+            until: set when nobody waits for them any more.
+        """
+        if not tests:
+            return ""
+        try:
+            where = await self._workspace.prepare(place_id, directory, root_id=place_id)
+            done = await self._accepted(tests, where, until)
+        except OSError as error:
+            return f"it could not be looked at: {error}"
+        if self._workspace.temporary:
+            await self.put_away(place_id, f"what the tests of {place_id} left")
+        if not done:
+            return "it was stopped before its tests were over"
+        last = done[-1]
+        if not last.passed:
+            _log.warning("not accepted", place=place_id, test=last.test.title, output=last.output[-OUTPUT_TOLD:])
+        return "" if last.passed else f"{last.test.title}: {last.problem}"
+
+    async def _accepted(self, tests: Sequence[AcceptanceTest], where: str, until: anyio.Event) -> Sequence[Checked]:
+        """Nothing, if *until* comes first."""
+        done: Sequence[Checked] = ()
+        async with anyio.create_task_group() as group:
+
+            async def stop() -> None:
+                await until.wait()
+                group.cancel_scope.cancel()
+
+            group.start_soon(stop)
+            done = await accepted(self._processes, tests, where, {}, self._verify)
+            group.cancel_scope.cancel()
+        return done
+
     async def merge(self, session_id: str, message: str) -> Merge:
         """Bring the work of a session to where it is for; one that cannot be said to be there is refused."""
         try:
             return await self._workspace.merge(session_id, message)
         except OSError as error:
             return Merge(outcome="refused", why=str(error))
+
+    async def changes(self, session_id: str, message: str) -> Changes | None:
+        """What a session changed so far; ``None`` where nobody can tell.
+
+        Raises:
+            Refused: it cannot be looked at; the message says why.
+        """
+        try:
+            return await self._workspace.changes(session_id, message)
+        except OSError as error:
+            raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
 
     async def put_away(self, session_id: str, message: str) -> Released:
         """Clear away where a session worked. What cannot be cleared away is left, and said so."""

@@ -25,6 +25,7 @@ from supervisor.lifecycles.events import (
     ToolStarted,
     VerifyRequested,
 )
+from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.policy import judge
 from supervisor.ports import (
@@ -96,6 +97,8 @@ class LinkBase:
         self._calls: dict[str, str] = {}
         self._named: dict[str, str] = {}
         """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
+        self._opened: dict[str, tuple[str, str]] = {}
+        """The title and kind of each call that was opened and is not closed."""
         self._aborting: dict[str, _OwnCall] = {}
         self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
         self._causes: dict[str, int | None] = {}
@@ -160,11 +163,14 @@ class LinkBase:
         self._abort_id = None
         self._calls.clear()
         self._named.clear()
+        self._opened.clear()
         self._aborting.clear()
         self._delegations.clear()
         self._causes.clear()
         self._numbers = 0
         self.work.text = self.work.said
+        if self.work.watch is not None:
+            self.work.watch.turn_began()
         if self._over or self._dying:
             self._conclude("error", "the agent is gone")
             return False
@@ -209,6 +215,8 @@ class LinkBase:
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
+        if self.work.watch is not None:
+            self.work.watch.turn_ended()
         self._release()
 
     # ------------------------------------------------------------------ tool calls
@@ -216,6 +224,8 @@ class LinkBase:
         """Begin a call: its cell, and its durable record. ``None`` if the turn takes none now."""
         turn_id = self.turn_id
         if turn_id is None or call_id in self._calls:
+            return None
+        if self.work.watch is not None and not self.work.watch.may_call():
             return None
         self._numbers += 1
         number = self._numbers
@@ -225,6 +235,7 @@ class LinkBase:
         except ActorStopped:
             return None
         self._calls[call_id] = self._named[call_id] = tool_id
+        self._opened[call_id] = (title, tool_kind)
         started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind)
         recorded: int | None = None
         try:
@@ -237,8 +248,14 @@ class LinkBase:
             return None
         return tool_id if call_id in self._calls else None  # it may have been aborted meanwhile
 
-    async def _close_call(self, call_id: str, outcome: ToolOutcome, reason: str = "") -> None:
+    async def _close_call(
+        self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
+    ) -> None:
+        """End a call, with its durable record. *asked* and *answered*: digests of its arguments, and of its result."""
         turn_id, intent = self.turn_id, self._intent
+        opened = self._opened.pop(call_id, None)
+        if opened is not None and turn_id is not None and intent is None and self.work.watch is not None:
+            self.work.watch.called(Seen(*opened, asked, answered and f"{outcome} {answered}"))
         because = self._causes.get(self._calls.get(call_id, ""))
         self._drop_call(call_id)
         if turn_id is None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from supervisor.projection import VisualState, visual_state
+from supervisor.standing import Standing
 from supervisor.vocabulary import Kind
 
 __all__ = ["Node", "Row", "Seen", "ps", "tool_calls", "tree"]
@@ -54,6 +55,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def tree(rows: Iterable[Row]) -> tuple[Node, ...]:
     """The roots in the order of birth. An entity whose parent is not among *rows* is a root."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
+    standing = Standing(ordered)
     known = {row.id for row in ordered}
     below: dict[str, list[Row]] = {}
     for row in ordered:
@@ -61,7 +63,7 @@ def tree(rows: Iterable[Row]) -> tuple[Node, ...]:
         below.setdefault(parent or "", []).append(row)
     made: dict[str, Node] = {}
     for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
-        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())))
+        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), standing)
     return tuple(made[row.id] for row in below.get("", ()))
 
 
@@ -72,11 +74,16 @@ def _parents_first(below: Mapping[str, list[Row]]) -> list[Row]:
     return order
 
 
-def _node(row: Row, children: tuple[Node, ...]) -> Node:
+def _node(row: Row, children: tuple[Node, ...], standing: Standing) -> Node:
     data = _data(row)
     calls = () if row.ended else tuple(_call_node(row, call) for call in data.get("open") or ())
     return Node(
-        id=row.id, kind=row.kind, state=row.state, note=_note(row, data), ended=row.ended, children=(*calls, *children)
+        id=row.id,
+        kind=row.kind,
+        state=row.state,
+        note=_note(row, data, standing),
+        ended=row.ended,
+        children=(*calls, *children),
     )
 
 
@@ -89,7 +96,7 @@ def tool_calls(row: Row) -> tuple[str, ...]:
     return tuple(f"{row.id}:c{number}" for number in range(1, int(_data(row).get("calls") or 0) + 1))
 
 
-def _note(row: Row, data: Mapping[str, Any]) -> str:
+def _note(row: Row, data: Mapping[str, Any], standing: Standing) -> str:
     """What a person wants to know beside the state."""
     match row.kind:
         case Kind.SESSION:
@@ -103,7 +110,7 @@ def _note(row: Row, data: Mapping[str, Any]) -> str:
             verdict = data.get("verdict") or {}
             parts = [verdict.get("error")]
         case _:
-            parts = []
+            parts = [standing.note(row)]
     return ", ".join(str(part) for part in parts if part)
 
 
@@ -135,10 +142,11 @@ def ps(rows: Iterable[Row], *, now: float, active_at: Mapping[str, float] | None
         session = row.id if row.kind == Kind.SESSION else row.parent_id
         if session is not None:
             said[session] = max(said.get(session, 0.0), row.changed_at)
-    return tuple(_seen(row, now, said) for row in ordered)
+    standing = Standing(ordered)
+    return tuple(_seen(row, now, said, standing) for row in ordered)
 
 
-def _seen(row: Row, now: float, said: Mapping[str, float]) -> Seen:
+def _seen(row: Row, now: float, said: Mapping[str, float], standing: Standing) -> Seen:
     data = _data(row)
     visual = _visual(row, data, now, said) if row.kind == Kind.AGENT else None
     return Seen(
@@ -150,7 +158,7 @@ def _seen(row: Row, now: float, said: Mapping[str, float]) -> Seen:
         parent=row.parent_id,
         ended=row.ended,
         pid=data.get("pid"),
-        note=_note(row, data),
+        note=_note(row, data, standing),
     )
 
 

@@ -24,5 +24,9 @@ class Parts(NamedTuple):
     transcript_of: Callable[[str], TranscriptSink]
     """The transcript of a session, by its id."""
     seed: int | None = None
+    workdir: str = "."
+    """Where agents work that are not configured to work elsewhere."""
+    state_dir: str = ""
+    """Where another process can reach the supervisor; nowhere without one."""
     upkeep: Upkeep | None = None
     """What keeps the journal small; ``None``: it grows."""

@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
-from supervisor.config import BadPlan, Plan, load_plan
+from supervisor.plans import BadPlan, Plan
+from supervisor.plans.tasks import every_task
+from supervisor.plugins.reading import load_plan
+from supervisor.scheduling.budgeting import narrowings
 from supervisor.surfaces.failure import DONE, BadInput
 
 __all__ = ["plan_group", "schema"]
@@ -28,10 +31,25 @@ def _check(plan: Path, as_json: bool) -> int:
         found = load_plan(plan)
     except BadPlan as error:
         raise BadInput(str(error)) from None
-    told = {"ok": True, "agents": list(found.agents), "tasks": [task.id for task in found.tasks]}
-    tasks, agents = _counted(len(found.tasks), "task"), _counted(len(found.agents), "agent")
-    click.echo(json.dumps(told) if as_json else f"{plan}: {tasks}, {agents}: nothing to object to")
+    click.echo(json.dumps(_told(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
+    for words in () if as_json else narrowings(found):
+        click.echo(f"{plan}: {words}")
     return DONE
+
+
+def _told(plan: Plan) -> dict[str, object]:
+    """What is in *plan*, by name; subtasks stand among the tasks, each after the one it is of."""
+    tasks = [one.task.id for one in every_task(plan.tasks)]
+    said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
+    narrowed = list(narrowings(plan))
+    return {"ok": True, **said, **({"narrowed": narrowed} if narrowed else {})}
+
+
+def _summary(plan: Plan) -> str:
+    subtasks = sum(one.parent is not None for one in every_task(plan.tasks))
+    counts = [("task", len(plan.tasks)), ("subtask", subtasks), ("agent", len(plan.agents))]
+    counts += [("worker", len(plan.workers))]
+    return ", ".join(_counted(number, what) for what, number in counts if number)
 
 
 @plan_group.command("schema")

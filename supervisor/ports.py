@@ -16,6 +16,7 @@ from supervisor.vocabulary import CancelMode, LifecycleEvent
 
 __all__ = [
     "Append",
+    "Changes",
     "ChildAsked",
     "CloseInput",
     "Codec",
@@ -181,18 +182,23 @@ class ToolOpened(msgspec.Struct, frozen=True):
 
 
 class ToolClosed(msgspec.Struct, frozen=True):
-    """A tool call returned: ``completed`` or ``failed``."""
+    """A tool call returned: ``completed`` or ``failed``. ``asked`` and ``answered`` are digests of its arguments and of
+    what came of it; ``""``: not told."""
 
     call_id: str
     outcome: str
+    asked: str = ""
+    answered: str = ""
 
 
 class PermissionAsked(msgspec.Struct, frozen=True):
-    """The agent may not go on before it is answered with one of ``options`` (option id, kind)."""
+    """The agent may not go on before it is answered with one of ``options`` (option id, kind). ``tool_kind`` is what it
+    asks for, in the words of its protocol."""
 
     request_id: str
     title: str
     options: tuple[tuple[str, str], ...]
+    tool_kind: str = "other"
 
 
 class TerminalOpened(msgspec.Struct, frozen=True):
@@ -223,9 +229,12 @@ class ChildAsked(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the agent says it has used so far, as it says it."""
+    """What the agent says of what it uses: as it says it, and what that adds to what it has said before."""
 
     used: dict[str, Any]
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
 
 
 class Compaction(msgspec.Struct, frozen=True):
@@ -457,6 +466,14 @@ class Upkeep(Protocol):
         """
         ...
 
+    async def preserve(self, name: str, records: Sequence[LifecycleEvent]) -> None:
+        """Write a copy of *records* to the archive, a line of JSON each, in a file of that *name*.
+
+        Raises:
+            OSError: it cannot be written; there is no such file then, or the one that was there before.
+        """
+        ...
+
 
 # --------------------------------------------------------------------------------------------------- where work is done
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
@@ -470,6 +487,20 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     files: tuple[str, ...] = ()
     why: str = ""
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session changed since it and the target parted: from *base* to *commit*, which holds all of it.
+
+    ``files`` are paths from the top of the repository, at both ends of a rename; ``whole`` is false where there are
+    more than can be listed. ``diff`` is a patch as text, ``""`` where it is too long to be shown.
+    """
+
+    base: str
+    commit: str
+    files: tuple[str, ...] = ()
+    whole: bool = True
+    diff: str = ""
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
@@ -506,6 +537,15 @@ class Workspace(Protocol):
 
         Raises:
             OSError: it cannot be said what became of it; the message says why.
+        """
+        ...
+
+    async def changes(self, session_id: str, message: str) -> Changes | None:
+        """What a session changed so far, committed under *message* where it was not; ``None`` where nobody can tell,
+        or nothing is to be merged.
+
+        Raises:
+            OSError: it cannot be said; the message says why.
         """
         ...
 

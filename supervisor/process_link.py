@@ -14,7 +14,9 @@ import anyio
 from actors import ActorStopped
 from actors.parking import Bell
 from supervisor.abort import PlannedProcess
+from supervisor.access import call_refusal
 from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, bounded
+from supervisor.budgets import Amounts
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -64,6 +66,8 @@ REFUSED = 126
 """The status of a command that we do not run: a shell says it of what may not be executed."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
+LAST_WORDS_CHARS = 4096
+"""The end of standard error that is kept to find its last line in."""
 
 
 class ProcessLink(LinkBase):
@@ -218,6 +222,7 @@ class ProcessLink(LinkBase):
 
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
+            self.work.pulse += 1
             self._sort(self._codec.feed(data))
             await self._hear_all()
         self._put(self._codec.feed(b""))
@@ -232,10 +237,13 @@ class ProcessLink(LinkBase):
         return await process.wait_exit()
 
     async def _read_errors(self, process: Process) -> None:
+        said = ""  # a line may come in pieces
         while data := await process.receive_err():
+            self.work.pulse += 1
             text = data.decode(errors="replace")
             self._write_log("stderr", text)
-            self._complaint = ([line for line in text.splitlines() if line.strip()] or [self._complaint])[-1][:300]
+            said = f"{said}{text}"[-LAST_WORDS_CHARS:]
+            self._complaint = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
         self._complained.set()
 
     async def _write_out(self, process: Process) -> None:
@@ -287,8 +295,8 @@ class ProcessLink(LinkBase):
                     self._malformed(why)
                 else:
                     await self._open_call(call_id, title, tool_kind)
-            case ToolClosed(call_id, outcome):
-                await self._close_call(call_id, ToolOutcome(outcome))
+            case ToolClosed(call_id, outcome, asked, answered):
+                await self._close_call(call_id, ToolOutcome(outcome), asked=asked, answered=answered)
             case TerminalOpened():
                 self._open_terminal(out)
             case TerminalKilled(terminal_id):
@@ -297,8 +305,8 @@ class ProcessLink(LinkBase):
                 self._answer_permission(out)
             case ChildAsked():
                 self._start_child(out)
-            case Usage(used):
-                self._note("Usage", dict(used))
+            case Usage():
+                self._hear_usage(out)
             case Compaction():
                 await self._compact(out)
             case TurnEnded(stop, error):
@@ -329,6 +337,14 @@ class ProcessLink(LinkBase):
         if kind == "message":
             self.work.say(text)
         self._write_log(kind, text)
+
+    def _hear_usage(self, usage: Usage) -> None:
+        """Also after the end of a turn: an agent says with its last word what that turn has used."""
+        if self.work.watch is not None:
+            amounts = Amounts(
+                input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost_usd=usage.cost_usd
+            )
+            self.work.watch.reported(amounts, usage.used)
 
     def _note(self, name: str, metadata: dict[str, object]) -> None:
         if self.turn_id is not None:
@@ -371,9 +387,11 @@ class ProcessLink(LinkBase):
         self.kill(verdict)
 
     def _answer_permission(self, asked: PermissionAsked) -> None:
-        wanted = "allow_once" if self.work.profile.permissions == "allow" else "reject_once"
+        why = call_refusal(self.work.rights, asked.tool_kind)
+        wanted = "allow_once" if self.work.profile.permissions == "allow" and not why else "reject_once"
         chosen = next((option for option, kind in asked.options if kind == wanted), None)
-        self._note("PermissionAnswered", {"title": asked.title, "option": chosen, "kind": wanted if chosen else None})
+        answered: dict[str, object] = {"title": asked.title, "option": chosen, "kind": wanted if chosen else None}
+        self._note("PermissionAnswered", {**answered, "why": why} if why else answered)
         self._put(self._codec.permission(asked.request_id, chosen))
 
     def _start_child(self, asked: ChildAsked) -> None:
@@ -395,7 +413,9 @@ class ProcessLink(LinkBase):
 
     # ------------------------------------------------------------------ terminals: tools that we run
     def _open_terminal(self, asked: TerminalOpened) -> None:
-        if asked.cwd and (why := outside("terminal/create: cwd", asked.cwd, self._launch.cwd)):
+        why = call_refusal(self.work.rights, "execute")
+        if why or (asked.cwd and (why := outside("terminal/create: cwd", asked.cwd, self._launch.cwd))):
+            self._note("TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
             self._put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
             self._put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
             return
@@ -440,6 +460,7 @@ class ProcessLink(LinkBase):
             data = await receive()
             if not data:
                 return
+            self.work.pulse += 1
             self._put(self._codec.terminal_output(terminal_id, data))
             self._write_log(tool_id.rpartition(":")[2], data.decode(errors="replace"))
 

@@ -35,6 +35,7 @@ from supervisor.hands import Hands
 from supervisor.inheritance import RESUMED, Answered, Left, Past, entity_of, past_of
 from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Owed
+from supervisor.lifecycles import job, run, worker, workstream
 from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -53,6 +54,7 @@ from supervisor.lifecycles.task import (
     Closed,
     Orphaned,
     RecoveryFailed,
+    Rejected,
     Task,
     TaskEvent,
     Unclaimed,
@@ -72,7 +74,7 @@ from supervisor.vocabulary import (
 )
 from supervisor.work import AgentProfile, Work
 
-__all__ = ["WHY", "Recovered", "Recovery", "end_task", "loses_nothing"]
+__all__ = ["WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing"]
 
 WHY: Final = "its supervisor ended without closing it"
 CAUSE: Final = Cause(actor="recovery")
@@ -96,12 +98,12 @@ GoesOn = Callable[[Entity, Past, Entity | None], bool]
 
 
 class Recovered(NamedTuple):
-    """What was taken over: the ids of the sessions that go on, and of those that were stopped; the tasks that wait to
-    be taken up; and how the last prompt of a session ended."""
+    """What was taken over: the ids of the sessions that go on, and of those that were stopped; the work that waits to
+    be taken up, workstreams, tasks, runs and jobs; and how the last prompt of a session ended."""
 
     resumed: tuple[str, ...]
     stopped: tuple[str, ...]
-    tasks: tuple[str, ...]
+    work: tuple[str, ...]
     answers: Mapping[str, Answered]
 
 
@@ -135,7 +137,8 @@ class Recovery:
         """The state in which each session was left."""
         self._turns: list[tuple[Entity, Turn]] = []
         self._agents: list[Entity] = []
-        self._tasks: list[Entity] = []
+        self._work: list[Entity] = []
+        """Workstreams, tasks, runs and jobs."""
         self._going: set[str] = set()
         self._given_up: set[str] = set()
         self._opening: set[str] = set()
@@ -165,9 +168,7 @@ class Recovery:
                 self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(works)
         self._go_on(works, again)
-        for task in self._tasks:
-            if not self._stays(task):
-                await end_task(self._tree, task)
+        await end_work(self._tree, [one for one in self._work if not self._stays(one)])
         stopped = [work for work in works if work.told]
         for work in stopped:
             await self._ended(work)
@@ -177,7 +178,7 @@ class Recovery:
         return Recovered(
             resumed=tuple(one for one in self._pasts if one not in left),
             stopped=tuple(left),
-            tasks=tuple(task.id for task in self._tasks if task.id in self._tree.entities),
+            work=tuple(one.id for one in self._work if one.id in self._tree.entities),
             answers={one: past.answer for one, past in self._pasts.items() if past.answer is not None},
         )
 
@@ -208,8 +209,8 @@ class Recovery:
                 self._turns.append((entity, Turn(entity.state)))
             case Kind.AGENT:
                 self._agents.append(entity)
-            case Kind.TASK:
-                self._tasks.append(entity)
+            case Kind.TASK | Kind.RUN | Kind.JOB | Kind.WORKSTREAM | Kind.WORKER:
+                self._work.append(entity)
         self._tree.revive(entity)
 
     def _had(self, session_id: str) -> Entity | None:
@@ -407,22 +408,60 @@ class Recovery:
         self._tell(turn.id, AgentReaped(degraded=True, note=WHY))
 
 
-async def end_task(tree: Tree, task: Entity) -> None:
-    """End a task that nobody takes up.
+_LAST_OF_WORK: Final = (Kind.JOB, Kind.WORKER, Kind.RUN, Kind.TASK, Kind.WORKSTREAM)
+"""What of it ends first."""
+
+
+async def end_work(tree: Tree, work: Sequence[Entity]) -> None:
+    """End work that nobody takes up.
 
     Raises:
         JournalError: the journal failed meanwhile.
     """
-    cause = CAUSE
-    for event in _end_of_task(Task(task.state)):
-        cause = Cause((await tree.post(task.id, event, cause=cause)).seq, None, CAUSE.actor)
-    tree.bury(task.id)
+    for entity in sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind)):
+        cause = CAUSE
+        for event in _end_of(entity, tree):
+            cause = Cause((await tree.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
+    for entity in work:
+        tree.bury(entity.id)
+
+
+def _end_of(entity: Entity, tree: Tree) -> Sequence[Event]:
+    match entity.kind:
+        case Kind.TASK:
+            return _end_of_task(Task(entity.state))
+        case Kind.JOB:
+            return [job.UserCancelled(reason=WHY)]
+        case Kind.WORKER:
+            return end_of_worker(entity)
+        case Kind.RUN:
+            task = tree.entities.get(entity.parent_id or "")
+            rests = task is not None and task.state is Task.FAILED and entity.state is run.Run.CIRCUIT_OPEN
+            return [] if rests else [run.Cancelled(reason=WHY)]
+        case _ if entity.state is workstream.Workstream.VALIDATING:
+            return [workstream.ValidationFailed(error=WHY)]
+        case _:
+            return [workstream.UserCancelled(reason=WHY)]
+
+
+def end_of_worker(entity: Entity) -> list[Event]:
+    """How a worker ends whose supervisor did: it holds nothing any more."""
+    shut_down = worker.ShutdownRequested(reason=WHY)
+    match worker.Worker(entity.state):
+        case worker.Worker.INITIALIZING:
+            return [worker.RegistrationComplete(capabilities=entity.data.capabilities), shut_down]
+        case worker.Worker.BUSY:
+            return [worker.HealthCheckTimeout(missed=entity.data.misses_max), shut_down]
+        case _:
+            return [shut_down]
 
 
 def _end_of_task(state: Task) -> list[TaskEvent]:
     """How a task ends that nobody takes up; one that failed rests."""
     match state:
-        case Task.OPEN:
+        case Task.PLANNED:
+            return [Rejected(reason=WHY)]
+        case Task.OPEN | Task.BLOCKED | Task.WAITING_FOR_SUBTASKS | Task.PENDING_APPROVAL:
             return [Cancelled(reason=WHY)]
         case Task.CLAIMED:
             recovered = TransitionReason.ORPHAN_RECOVERED

@@ -17,7 +17,7 @@ from supervisor.effects import SupervisorEffect, encoded
 from supervisor.invariants import RecordChecker, Violation
 from supervisor.invariants.books import Book
 from supervisor.overview import Row
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = ["Difference", "Kept", "Replay", "RowAt"]
 
@@ -115,7 +115,7 @@ class Replay:
             return
         pairs: list[tuple[str, Any, Any]] = [
             ("state", row.state, book.status),
-            ("parent", row.parent_id, book.parent.id if book.parent is not None else None),
+            ("parent", row.parent_id, _parent_of(book)),
             ("ended", row.ended, book.ended),
         ]
         if not book.lost:
@@ -146,7 +146,7 @@ class Replay:
         return RowAt(
             kind=book.name,
             id=book.id,
-            parent_id=book.parent.id if book.parent is not None else None,
+            parent_id=_parent_of(book),
             state=book.status,
             data=msgspec.json.encode(book.data) if book.data is not None else b"",
             ended=book.ended,
@@ -159,3 +159,16 @@ class Replay:
 def _seq_of(effect_id: str) -> int | None:
     seq = effect_id.partition(".")[0]
     return int(seq) if seq.isdigit() else None
+
+
+def _parent_of(book: Book) -> str | None:
+    """Whom it belongs to: of work, its own data say so."""
+    if book.parent is not None or book.data is None:
+        return book.parent.id if book.parent is not None else None
+    match book.name:
+        case Kind.TASK | Kind.WORKER:
+            return book.data.workstream or None
+        case Kind.RUN | Kind.JOB:
+            return book.data.task or None
+        case _:
+            return None

@@ -7,14 +7,16 @@ cancellation, aborts everything with that cause, within the ladder's. Either way
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from actors import open_system
-from supervisor.config import AgentConfig, Settings
+from supervisor.adapters.catalogue import adapters, codec_for
 from supervisor.entity import Degraded, Refused
 from supervisor.equipment import contained, profile_of, real_parts, workspace_of
 from supervisor.journal.memory import MemoryJournal
@@ -22,6 +24,9 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
+from supervisor.plans import AgentConfig, Settings
+from supervisor.plugins import Plugins
+from supervisor.plugins.loading import installed
 from supervisor.ports import Journal
 from supervisor.processes.host import WardenHost
 from supervisor.subscriptions import SubscriptionLagged
@@ -52,6 +57,7 @@ async def open_supervisor(
     settings: Settings | None = None,
     workdir: Path | str | None = None,
     choose: Choose | None = None,
+    plugins: Sequence[object] = (),
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -62,9 +68,12 @@ async def open_supervisor(
         workdir: where agents work unless their own ``cwd`` says otherwise; by default the current directory.
         choose: which sessions and tasks of an earlier supervisor, that died, may go on: given every entity of the
             journal, their ids. By default all, as ``settings.recovery`` says.
+        plugins: modules or objects with hook implementations (docs/plugins.md), beside the installed ones.
 
     Raises:
-        ValueError: *settings* ask for worktrees, and there is no state directory to have them in.
+        ValueError: *settings* ask for worktrees, and there is no state directory to have them in, or for graduated
+            access without worktrees; an agent's adapter is
+            none of ours or of a plug-in's; ``settings.plugins`` names one that is not installed.
         WorkspaceError: git cannot have worktrees in *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: its journal cannot be read, or was written by a newer version.
@@ -73,6 +82,11 @@ async def open_supervisor(
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
+        if settings.access is not None and settings.workspace != "worktree":
+            raise ValueError("settings.access: changes are judged in worktrees only; set workspace='worktree' too")
+        plugged = await _plugged(settings.plugins, plugins)
+        stack.push_async_callback(plugged.close)
+        _check_adapters(profiles, plugged)
         opened = StateDir.open(Path(state_dir)) if state_dir is not None else None
         if opened is not None:
             stack.enter_context(opened.lock())
@@ -82,10 +96,12 @@ async def open_supervisor(
         stack.push_async_callback(_closed, journal)
         processes = await stack.enter_async_context(WardenHost(await contained(opened)))
         place = await workspace_of(settings, opened, where, processes)
-        parts = real_parts(journal, opened, processes, place)
+        parts = real_parts(journal, opened, processes, place)._replace(workdir=str(where))
+        if opened is not None:
+            parts = parts._replace(state_dir=str(opened.root.absolute()))
         if opened is not None and isinstance(journal, SqliteJournal):
             parts = parts._replace(upkeep=JournalUpkeep(journal, opened.archive, parts.wall))
-        yield await stack.enter_async_context(supervise(parts, profiles, settings, choose))
+        yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged))
 
 
 def reconfigure(
@@ -95,19 +111,42 @@ def reconfigure(
 
     Args:
         agents, settings, workdir: as for :func:`open_supervisor`.
+
+    Raises:
+        ValueError: an agent's adapter is none of ours or of a plug-in's; nothing has changed.
     """
     where = _absolute(workdir)
-    supervisor.configure({name: profile_of(name, config, where) for name, config in agents.items()}, settings)
+    profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
+    _check_adapters(profiles, supervisor.plugins)
+    supervisor.configure(profiles, settings)
+
+
+async def _plugged(names: Sequence[str] | None, given: Sequence[object]) -> Plugins:
+    """Most hosts have no plug-in, and need no thread to find that out."""
+    if not given and not (installed() if names is None else names):
+        return Plugins()
+    return await anyio.to_thread.run_sync(partial(Plugins.load, names, given, reserved=adapters()))
+
+
+def _check_adapters(profiles: Mapping[str, AgentProfile], plugins: Plugins) -> None:
+    for profile in profiles.values():
+        if profile.function is None:
+            codec_for(profile.adapter, plugins.adapters)
 
 
 @asynccontextmanager
 async def supervise(
-    parts: Parts, agents: Mapping[str, AgentProfile], settings: Settings, choose: Choose | None = None
+    parts: Parts,
+    agents: Mapping[str, AgentProfile],
+    settings: Settings,
+    choose: Choose | None = None,
+    plugins: Plugins | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor on those doors to the world, which stay open behind it.
 
     Args:
         choose: which sessions and tasks of an earlier supervisor may go on; by default all.
+        plugins: none, where a run is to be the same each time.
 
     Raises:
         JournalError: the journal cannot be read, or was lost meanwhile, or its disk was still down at the end.
@@ -117,11 +156,19 @@ async def supervise(
         system = await stack.enter_async_context(open_system(seed=parts.seed))
         from_s = await _last_time(parts.journal)
         supervisor = Supervisor(
-            system=system, parts=parts, agents=agents, settings=settings, taken=taken, from_s=from_s
+            system=system,
+            parts=parts,
+            agents=agents,
+            settings=settings,
+            taken=taken,
+            from_s=from_s,
+            plugins=plugins or Plugins(),
         )
         system.group.start_soon(supervisor.ledger.run)
         if parts.upkeep is not None:
             system.group.start_soon(keep_up, supervisor)
+        if settings.access is not None:
+            await supervisor.trust.recall(parts.journal, rows)
         recovered = await supervisor.take_over(rows, choose)
         _serve(supervisor, stack)  # not before: whoever was not taken over is left as it is, to the next supervisor
         if recovered.stopped:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from supervisor.config import Settings
 from supervisor.entity import Entity
 from supervisor.hands import Hands
-from supervisor.inheritance import Answered, Past
+from supervisor.inheritance import Answered, Past, at_rest
 from supervisor.ladder import Endings
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
+from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
-from supervisor.recovery import Recovered, Recovery, end_task, loses_nothing
+from supervisor.recovery import Recovered, Recovery, end_work, loses_nothing
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortPolicy, CancelMode, Kind
 from supervisor.work import AgentProfile, Outcome, Work
@@ -29,20 +29,20 @@ Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 Admit = Callable[[str, Work | None, AgentProfile, AbortPolicy, str | None, CancelMode], Work]
 """Makes the work of a session: its id, its parent's, its agent, its policy, the call that asked for it, its mode."""
 
-AT_REST = {("task", "FAILED")}
-"""What is left as it is: a task that has failed and is not tried again."""
+_WORK: Final = (Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER, Kind.SESSION)
+"""What a run of a plan looks at to find out what it goes on with."""
 
 HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
 """A task in one of these has a session that works on it, or has."""
 
 
 class Inherited(NamedTuple):
-    """What an earlier supervisor left of its plans: the tasks that nobody has taken up yet, how the last prompt of a
-    session ended, and every task and session of the journal as it was found."""
+    """What an earlier supervisor left of its plans: the work that nobody has taken up yet, how the last prompt of a
+    session ended, and all work and every session of the journal as it was found, by id."""
 
-    tasks: set[str]
+    work: set[str]
     answers: Mapping[str, Answered]
-    rows: Sequence[EntityRow]
+    rows: Mapping[str, EntityRow]
 
 
 class Succession:
@@ -52,6 +52,7 @@ class Succession:
         tree, journal, hands, endings: of the supervisor that takes over.
         admit: makes the work of a session.
         ended: waits for a session's last record.
+        revived: hears of each session that is taken over, with what its log tells.
     """
 
     def __init__(
@@ -63,10 +64,11 @@ class Succession:
         *,
         admit: Admit,
         ended: Callable[[Work], Awaitable[None]],
+        revived: Callable[[Work, Past], None],
     ) -> None:
         self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
-        self._admit, self._ended = admit, ended
-        self.left = Inherited(tasks=set(), answers={}, rows=())
+        self._admit, self._ended, self._revived = admit, ended, revived
+        self.left = Inherited(work=set(), answers={}, rows={})
         self.unheard: dict[str, Outcome | None] = {}
         """By session: how a prompt has ended that was asked of an earlier supervisor, once it has."""
 
@@ -93,19 +95,19 @@ class Succession:
             stays=heir.stays,
             ended=self._ended,
         )
-        live = [row for row in rows if not row.ended and (row.kind, row.state) not in AT_REST]
+        rests = at_rest(rows)
+        live = [row for row in rows if not row.ended and row.id not in rests]
         self.unheard = {row.id: None for row in live if row.kind == Kind.SESSION}
         recovered = await recovery.run(live)
-        kept = [row for row in rows if row.kind in (Kind.TASK, Kind.SESSION)] if recovered.tasks else []
-        self.left = Inherited(tasks=set(recovered.tasks), answers=recovered.answers, rows=kept)
+        kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
+        self.left = Inherited(work=set(recovered.work), answers=recovered.answers, rows=kept)
         return recovered
 
-    async def end_tasks(self) -> None:
-        """Nobody has taken these up."""
+    async def end_work(self) -> None:
+        """Nobody has taken this up."""
         with suppress(JournalError):
-            for task_id in sorted(self.left.tasks):
-                await end_task(self._tree, self._tree.entity(task_id))
-        self.left.tasks.clear()
+            await end_work(self._tree, [self._tree.entity(one) for one in sorted(self.left.work)])
+        self.left.work.clear()
 
     def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: Past) -> Work:
         data = msgspec.json.decode(row.data, type=SessionData)
@@ -115,6 +117,7 @@ class Succession:
         work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
         work.requests, work.crashes = past.requests, past.crashes
         work.directory = past.directory or work.directory
+        self._revived(work, past)
         work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
         return work
 
@@ -127,10 +130,10 @@ class _Heir(NamedTuple):
     settings: Settings
     among: Collection[str] | None
 
-    def stays(self, task: Entity) -> bool:
-        """Whether a task waits for a run of its plan."""
-        wanted = self.settings.recovery.sessions != "stop" and (self.among is None or task.id in self.among)
-        return wanted and bool(task.data.run)
+    def stays(self, work: Entity) -> bool:
+        """Whether it waits for a run of its plan."""
+        wanted = self.settings.recovery.sessions != "stop" and (self.among is None or work.id in self.among)
+        return wanted and (work.kind is not Kind.TASK or bool(work.data.workstream))
 
     def goes_on(self, session: Entity, past: Past, agent: Entity | None) -> bool:
         """Whether a session goes on; *agent* is the one that it had."""
@@ -143,7 +146,7 @@ class _Heir(NamedTuple):
         """It was there for one task and has answered: what is left is to judge its work, and that needs no agent."""
         if past.answer is None or session.data.current is not None or session.data.queue:
             return False
-        tasks = [one for one in self.tree.entities.values() if one.kind is Kind.TASK and one.data.run]
+        tasks = [one for one in self.tree.entities.values() if one.kind is Kind.TASK and one.data.workstream]
         return any(one.data.claimed_by == session.id and one.state in HELD for one in tasks)
 
     def _is_among(self, session_id: str) -> bool:

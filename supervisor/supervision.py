@@ -32,8 +32,10 @@ from actors import (
 from actors.waiting import any_of
 from supervisor.abort import AbortPlan, Receipt
 from supervisor.aborts import Aborts
+from supervisor.access import narrowed
+from supervisor.adapters.catalogue import codec_for
+from supervisor.budgets import Amounts, Budget, Scope
 from supervisor.clean_transcript import CleanTranscript
-from supervisor.config import Settings
 from supervisor.entity import Degraded, Entity, Refused
 from supervisor.equipment import LinkMaker
 from supervisor.handle import Session, TurnResult
@@ -47,11 +49,15 @@ from supervisor.ledger import Cause, Clock, Ledger, Owed
 from supervisor.lifecycles.events import FatalError, MessageReceived, OperatorStop, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Request, SessionData
 from supervisor.lifecycles.session import Session as SessionState
+from supervisor.liveness import Patience
 from supervisor.logs import conceal, get_logger
 from supervisor.moments import Moment, first_of
 from supervisor.names import Names
 from supervisor.outage import Outage
+from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer
 from supervisor.parts import Parts
+from supervisor.plans import Settings
+from supervisor.plugins import Plugins
 from supervisor.ports import Compacted, EntityRow, JournalError, Retention
 from supervisor.projection import Inspected
 from supervisor.recovery import Recovered
@@ -59,6 +65,7 @@ from supervisor.redaction import Redactor
 from supervisor.subscriptions import Subscriptions
 from supervisor.succession import Choose, Inherited, Succession
 from supervisor.tree import END_S, Tree
+from supervisor.trust import Trust
 from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent
 from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
 
@@ -87,11 +94,15 @@ class Supervisor:
         settings: Settings,
         taken: set[str],
         from_s: float,
+        plugins: Plugins,
     ) -> None:
+        self.plugins = plugins
         self.journal = journal = parts.journal
         self._system = system
         self._transcript_of = parts.transcript_of
-        self._upkeep = parts.upkeep
+        self.upkeep = parts.upkeep
+        self.workdir = parts.workdir
+        self.state_dir = parts.state_dir
         self._waiting: dict[str, Callable[[Outcome], None]] = {}
         self.subscriptions = Subscriptions(journal)
         self._messages = 0
@@ -106,19 +117,29 @@ class Supervisor:
             journal,
             Clock(parts.wall, from_s),
             perform=self._perform,
-            publish=self.subscriptions.publish,
+            publish=self._publish if plugins.listens else self.subscriptions.publish,
             failed=self._journal_failed,
         )
         self._environments: list[Mapping[str, str]] = []
+        self.trust = Trust(self.ledger.clock, self._note_standing)
         self.configure(agents, settings)
         self.tree = Tree(system, self.ledger, Names(taken))
         self._aborts = Aborts(self.tree, journal, self._over)
+        self.overseer = Overseer(self.tree, self._aborts.order)
         self._endings = Endings(self.tree, JANITOR)
-        make_link = LinkMaker(self.tree, self._delegate, parts.processes)
-        self.janitor = Janitor(self.tree, JANITOR, parts.processes, parts.workspace)
+        make_link = LinkMaker(
+            self.tree, self._delegate, parts.processes, lambda adapter: codec_for(adapter, plugins.adapters)
+        )
+        self.janitor = Janitor(self.tree, JANITOR, parts.processes, parts.workspace, plugins.verified)
         self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, self._answered)
         self._succession = Succession(
-            self.tree, journal, self._hands, self._endings, admit=self._admit, ended=self._ended
+            self.tree,
+            journal,
+            self._hands,
+            self._endings,
+            admit=self._admit,
+            ended=self._ended,
+            revived=lambda work, past: self.overseer.revive(work, self.settings.oversight, past.budget),
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
         system.on_event = self._kernel_event
@@ -126,6 +147,7 @@ class Supervisor:
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Other agents and settings for every session that starts from now on. Secrets of the former stay secrets."""
         self._agents, self.settings = dict(agents), settings
+        self.trust.policy = settings.access.value() if settings.access is not None else None
         self._environments += [profile.env for profile in agents.values()]
         self.ledger.redactor = Redactor(self._environments)
         conceal(self._environments)
@@ -139,6 +161,11 @@ class Supervisor:
         parent: str | None = None,
         policy: AbortPolicy | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
+        directory: str | None = None,
+        cause: Cause = HOST,
+        budget: Budget | None = None,
+        within: Scope | None = None,
+        patience: Patience = Patience.DEFAULT,
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
 
@@ -148,6 +175,11 @@ class Supervisor:
             parent: the id of the session that it is delegated by.
             policy: which levels aborts may cross here; by default the parent's, or the settings'.
             cancel_mode: what the parent's end means to it (``CancelMode``); a session without a parent has none.
+            directory: where its agent works instead of where it is configured to.
+            cause: what it is started for.
+            budget: what it may use, with all below it; by default what the settings say of each session.
+            within: whose budget that lies in (:meth:`scope`); by default the parent's.
+            patience: how long it may be silent before it is taken for stuck.
 
         Raises:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
@@ -162,10 +194,13 @@ class Supervisor:
                 f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
             )
         profile = self._profile(agent, parent)
+        if directory is not None:
+            profile = msgspec.structs.replace(profile, directory=directory)
         _check_name(name)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
-        session_id = self._start(name, profile, parent, policy, None, Cause(actor="host"), mode)
+        allowance = Allowance(budget, within, patience)
+        session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance)
         await self.ledger.flush()
         return Session(self, session_id)
 
@@ -200,7 +235,11 @@ class Supervisor:
     async def result_of(self, session_id: str) -> TurnResult | None:
         """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none."""
         outcome = await self.last_outcome(session_id)
-        return None if outcome is None else TurnResult(*outcome)
+        return None if outcome is None else TurnResult(*outcome[:4])
+
+    def profile(self, name: str) -> AgentProfile | None:
+        """The configured agent of that name."""
+        return self._agents.get(name)
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
         if agent is None and parent is not None:
@@ -230,6 +269,7 @@ class Supervisor:
         started_by: str | None,
         cause: Cause,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
+        allowance: Allowance = NO_ALLOWANCE,
     ) -> str:
         _check_name(name)
         above = self._work(parent) if parent is not None else None
@@ -243,6 +283,7 @@ class Supervisor:
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
         work = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
+        self.overseer.oversee(work, self.settings.oversight, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
             self.tree.birth(
@@ -261,6 +302,7 @@ class Supervisor:
         if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited):
             placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy)}
             self.tree.note(session_id, PLACED, cause, placed)
+        self.overseer.note_budget(work, cause)
         return session_id
 
     def _admit(
@@ -282,9 +324,13 @@ class Supervisor:
             transcript=CleanTranscript(self._transcript_of(session_id), self.ledger),
             mode=mode,
         )
+        work.rights = narrowed(above.rights if above is not None else None, self.trust.rights(profile.name))
         self.tree.admit(work)
         self.janitor.follow(work)
         return work
+
+    def _note_standing(self, task_id: str, name: str, cause: Cause, told: dict[str, object], reason: str) -> None:
+        self.tree.note(task_id, name, cause, told, reason=reason)
 
     def _child_id(self, above: Work, name: str) -> str:
         """Its path, or ``root/~/name`` where that would be too long to be written in every record."""
@@ -301,6 +347,31 @@ class Supervisor:
     def new_id(self, wanted: str) -> str:
         """An id for an entity that is not a session; numbered if it was used in this journal."""
         return self.tree.names.new(wanted)
+
+    # ------------------------------------------------------------------ budgets
+    def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
+        """A budget that sessions can be started *within*: the one of that id, or a new one below *parent*.
+
+        Returns:
+            The scope; *parent*, where *budget* bounds nothing.
+        """
+        return self.overseer.scope(scope_id, title, budget, parent)
+
+    def left_of(self, session_id: str) -> Budget:
+        """What a session may still use; ``None`` where nothing bounds it.
+
+        Raises:
+            NoSuchEntity: it has ended.
+        """
+        return self.overseer.left_of(self._work(session_id))
+
+    def used_by(self, session_id: str) -> Amounts:
+        """What the agents of a session have used so far, without those of its child sessions.
+
+        Raises:
+            NoSuchEntity: it has ended.
+        """
+        return self.overseer.used_by(self._work(session_id))
 
     # ------------------------------------------------------------------ what an earlier one left
     async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
@@ -370,11 +441,14 @@ class Supervisor:
         _check_text("prompt", prompt)
         self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
-        return TurnResult(*outcome)
+        return TurnResult(*outcome[:4])
 
-    async def outcome_of(self, session_id: str, prompt: str, cause: Cause) -> Outcome:
+    async def outcome_of(
+        self, session_id: str, prompt: str, cause: Cause, *, once: bool = False, timeout_s: float | None = None
+    ) -> Outcome:
         """Have a session work on *prompt* for that cause; how that ended, and which record settled it. A disk that is
-        down is waited for.
+        down is waited for. With *once* a turn that fails after its agent was ready is not tried again; *timeout_s* is
+        what a turn may take, by default what the session's may.
 
         Raises:
             NoSuchEntity: there is no such session.
@@ -387,11 +461,20 @@ class Supervisor:
             outcomes.append(outcome)
             answered.set()
 
-        await self._request(session_id, prompt, answer, cause)
+        await self._request(session_id, prompt, answer, cause, once=once, timeout_s=timeout_s)
         await answered.wait()
         return outcomes[0]
 
-    async def _request(self, session_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
+    async def _request(
+        self,
+        session_id: str,
+        prompt: str,
+        answer: Callable[[Outcome], None],
+        cause: Cause,
+        *,
+        once: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
         work = self._work(session_id)
         _check_text("prompt", prompt)
         data: SessionData = self.tree.entity(session_id).data
@@ -403,7 +486,7 @@ class Supervisor:
         self._waiting[request_id] = answer
         work.asking[request_id] = None
         try:
-            requested = TurnRequested(request_id=request_id, prompt=prompt)
+            requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, timeout_s=timeout_s)
             await self.tree.post(session_id, requested, cause=cause)
         except BaseException:
             self._waiting.pop(request_id, None)
@@ -672,7 +755,7 @@ class Supervisor:
             if work.root_id == work.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
                 self.tree.end(work.session_id, stop, cause=Cause(actor="host"))
-        await self._end_tasks()
+        await self._end_work()
         await self._all_ended()
         await self.janitor.rest()
 
@@ -680,16 +763,16 @@ class Supervisor:
         """End every session by the ladder, with that cause; bounded."""
         self.stopping.set()
         self._stop_all(reason, "host", now=False)
-        await self._end_tasks()
+        await self._end_work()
         await self._all_ended()
         await self.janitor.rest()
 
-    async def _end_tasks(self) -> None:
+    async def _end_work(self) -> None:
         """End the tasks that nobody has taken up; a disk that is down is waited for as it is for the sessions."""
-        if self.inherited.tasks:
+        if self.inherited.work:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._see_out)
-                await self._succession.end_tasks()
+                await self._succession.end_work()
                 group.cancel_scope.cancel()
 
     async def _all_ended(self) -> None:
@@ -738,9 +821,9 @@ class Supervisor:
             Refused: the journal is not on a disk.
             JournalError: it could not be done, or not to the end; sessions go on.
         """
-        if self._upkeep is None:
+        if self.upkeep is None:
             raise Refused("this supervisor's journal is not on a disk: there is nothing to compact")
-        return await self._upkeep.compact(retention or self.settings.retention.value(), self._living)
+        return await self.upkeep.compact(retention or self.settings.retention.value(), self._living)
 
     def _living(self) -> list[str]:
         return list(self.tree.entities)
@@ -768,6 +851,10 @@ class Supervisor:
 
     def _perform(self, owed: Owed) -> None:
         self._hands.perform(owed)
+
+    def _publish(self, record: LifecycleEvent) -> None:
+        self.subscriptions.publish(record)
+        self.plugins.publish(record)
 
     def _journal_failed(self, error: JournalError) -> None:
         """Nothing can be promised any more: everything is ended, without waiting for the disk."""

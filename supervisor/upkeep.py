@@ -6,16 +6,21 @@ goes wrong is logged and tried again the next time: a journal that is too long i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import os
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 import anyio
+import anyio.to_thread
+import msgspec
 
+from supervisor.journal.files import DISK
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.logs import get_logger
 from supervisor.ports import Compacted, JournalError, Retention, WallClock
 from supervisor.supervision import Supervisor
+from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["JournalUpkeep", "keep_up"]
 
@@ -37,6 +42,20 @@ class JournalUpkeep:
         async with self._lock:
             now = self._wall.time()
             return await self._journal.compact(self._folder, retention, now, living=living, pause_s=_PAUSE_S)
+
+    async def preserve(self, name: str, records: Sequence[LifecycleEvent]) -> None:
+        await anyio.to_thread.run_sync(self._write, self._folder / f"{name}.jsonl", records)
+
+    def _write(self, path: Path, records: Sequence[LifecycleEvent]) -> None:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        new = path.with_suffix(".new")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            for record in records:
+                file.write(msgspec.json.encode(record) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
+        DISK.sync(path.parent)
 
 
 async def keep_up(supervisor: Supervisor) -> None:

@@ -8,8 +8,16 @@ mistakes in, and what was talked into one; it is no sandbox, for a program that 
 from __future__ import annotations
 
 import os
+import posixpath
 
-__all__ = ["outside"]
+__all__ = ["climbs", "outside"]
+
+
+def climbs(path: str) -> str:
+    """Why a path that is to be relative to a workspace, wherever that is, cannot be within it; nothing, if it can."""
+    if path.startswith("/"):
+        return "is absolute"
+    return "leads out of the workspace" if posixpath.normpath(path).split("/")[0] == ".." else ""
 
 
 def outside(field: str, path: str, workspace: str) -> str:

@@ -14,12 +14,27 @@ import msgspec
 from actors import ActorStopped, Context
 from supervisor.abort import PlannedProcess, ProcessFate
 from supervisor.abort_state import AbortState
+from supervisor.access import Rights
+from supervisor.budgets import Amounts, Scope
 from supervisor.entity import Entity
+from supervisor.liveness import Patience
+from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.ports import TranscriptSink
 from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Verdict
 
-__all__ = ["AgentFunction", "AgentProfile", "EndReport", "Link", "NoSuchEntity", "Outcome", "Resting", "Work"]
+__all__ = [
+    "AgentFunction",
+    "AgentProfile",
+    "EndReport",
+    "Link",
+    "NoSuchEntity",
+    "Outcome",
+    "OwnTask",
+    "Resting",
+    "Watching",
+    "Work",
+]
 
 TEXT_MAX = 64 * 1024
 """Characters of an agent's last answer that are kept in memory for whoever asked for it."""
@@ -49,12 +64,14 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(NamedTuple):
-    """How a request ended: ``completed``, ``failed`` or ``aborted``; ``seq`` is the record that settled it."""
+    """How a request ended: ``completed``, ``failed`` or ``aborted``; ``seq`` is the record that settled it, ``how``
+    what its last turn ended with."""
 
     outcome: str
     error: str
     text: str
     seq: int | None = None
+    how: Verdict | None = None
 
 
 class EndReport(NamedTuple):
@@ -132,6 +149,67 @@ class Link(Protocol):
         ...
 
 
+class Watching(Protocol):
+    """What is watched of a session: what its agent uses, whether it goes round in a circle, and whether it moves."""
+
+    scope: Scope | None
+    patience: Patience
+
+    @property
+    def used(self) -> Amounts:
+        """What its agent has used."""
+        ...
+
+    def asked(self) -> None:
+        """It was asked for something."""
+        ...
+
+    def turn_opened(self, turn_id: str) -> None:
+        """Another turn begins; its agent is not launched yet."""
+        ...
+
+    def prompted(self, prompt: str) -> str:
+        """The prompt that the agent is given."""
+        ...
+
+    def turn_began(self) -> None:
+        """The agent has the prompt."""
+        ...
+
+    def turn_ended(self) -> None:
+        """The agent works on it no more."""
+        ...
+
+    def reported(self, amounts: Amounts, said: dict[str, Any]) -> None:
+        """The agent says that it has used so much more; *said* is how it says it."""
+        ...
+
+    def may_call(self) -> bool:
+        """Whether another tool call may begin; it counts from here on."""
+        ...
+
+    def called(self, call: Seen) -> None:
+        """A tool call is over."""
+        ...
+
+    def has_moved(self) -> bool:
+        """Whether something came from the agent since this was asked last."""
+        ...
+
+
+class OwnTask(NamedTuple):
+    """The task that a session works on: *split* and *block* as ``WorkControl`` has them, *split* where the plan lets
+    its agent do that.
+
+    *state_dir* is where the agent's own process can ask for that; ``""`` where it cannot.
+    """
+
+    name: str
+    split: Callable[..., Awaitable[Any]] | None
+    block: Callable[..., Awaitable[Any]]
+    state_dir: str
+
+
 class Resting(Protocol):
     """Who wants to know that nothing works for a session any more."""
 
@@ -164,11 +242,17 @@ class Work:
         self.mode = mode
         """What the end of its parent means to it."""
         self.transcript = transcript
+        self.rights: Rights | None = None
+        """What its agent is trusted with; ``None``: it is not judged."""
         self.directory = profile.directory
         self.children: dict[str, Work] = {}
         """The child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}
+        self.own_task: OwnTask | None = None
         self.link: Link | None = None
+        self.watch: Watching | None = None
+        self.pulse = 0
+        """How often something came from its agent: what is looked at to see whether it moves."""
         self.launches = 0
         self.requests = 0
         self.resume_id: str | None = None
@@ -209,6 +293,13 @@ class Work:
         self.unrecorded = 0
         """The entities below it that its last record waits for."""
         self._rest: Moment | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its agent's process is told of us: nothing, but for one that may split its task."""
+        if self.own_task is None or not self.own_task.state_dir:
+            return {}
+        return {"SUPERVISOR_STATE_DIR": self.own_task.state_dir, "SUPERVISOR_TASK": self.own_task.name}
 
     @property
     def parent_id(self) -> str | None:

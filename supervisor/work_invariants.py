@@ -163,8 +163,8 @@ class WorkInvariants:
     def _check_dependencies(self, job: _Job, state: str, metadata: dict[str, Any]) -> None:
         self.law = "dependency_satisfaction"
         waits = metadata.get("depends_on")
-        if isinstance(waits, list):
-            job.waits = waits
+        if isinstance(waits, list | tuple):
+            job.waits = list(waits)
         elif waits is not None:
             self._meta("depends_on", f"must be a list of job ids, is {shortened(waits)}")
         if state != "queued":

@@ -22,12 +22,12 @@ from trio.testing import MockClock
 
 from supervisor import equipment, runtime
 from supervisor.adapters.inprocess import AgentTurn, FunctionLink, ToolAborted
-from supervisor.config import AgentConfig, LadderConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.events import AgentExited
-from supervisor.plan_runner import run_plan
+from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.runtime import Refused, Session, Supervisor
+from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
 from supervisor.work import AgentProfile, NoSuchEntity
 from supervisor.workspace.directory import DirectoryWorkspace

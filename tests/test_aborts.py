@@ -13,8 +13,8 @@ import pytest
 
 from supervisor import aborter, runtime
 from supervisor.abort import Receipt, UnknownTarget
-from supervisor.config import AgentConfig
 from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.plans import AgentConfig
 from supervisor.ports import Append, JournalError
 from supervisor.runtime import Refused
 from supervisor.vocabulary import AbortPolicy, AbortScope

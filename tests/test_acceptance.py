@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.acceptance import AcceptanceTest, Checked, accepted
+from supervisor.plugins import Plugins
 from supervisor.processes import WardenHost
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +18,7 @@ ENV = {"PATH": os.environ["PATH"]}
 
 async def check(directory: Path, *tests: AcceptanceTest) -> list[Checked]:
     async with WardenHost() as host:
-        return await accepted(host, tests, str(directory), ENV)
+        return await accepted(host, tests, str(directory), ENV, Plugins().verified)
 
 
 def one(kind: str, *words: str, timeout_s: float = 30.0) -> AcceptanceTest:

@@ -518,7 +518,9 @@ def test_a_call_that_has_a_terminal_gets_no_second_one_by_guess(talk: Conversati
 def test_a_call_of_its_own_ends_with_its_command(talk: Conversation, status: int | None, outcome: str) -> None:
     """What the agent never announced as a call is closed by its exit, once."""
     talk.request(1, "terminal/create", command="ls")
-    assert talk.codec.terminal_exited("terminal-1", status) == [ToolClosed("terminal-1", outcome)]
+    (closed,) = talk.codec.terminal_exited("terminal-1", status)
+    assert isinstance(closed, ToolClosed)
+    assert (closed.call_id, closed.outcome) == ("terminal-1", outcome)
     assert talk.codec.terminal_exited("terminal-1", status) == []
 
 
@@ -527,7 +529,8 @@ def test_a_call_of_its_own_is_closed_by_a_cancel_once(talk: Conversation) -> Non
     talk.request(1, "terminal/create", command="ls")
     talk.codec.interrupt()
     ended = talk.answer(result={"stopReason": "cancelled"})
-    assert ended == [ToolClosed("terminal-1", "failed"), TurnEnded("cancelled")]
+    assert [type(one) for one in ended] == [ToolClosed, TurnEnded]
+    assert (ended[0].call_id, ended[0].outcome) == ("terminal-1", "failed")  # type: ignore[union-attr]
     assert talk.codec.terminal_exited("terminal-1", -9) == []
 
 
@@ -535,7 +538,9 @@ def test_an_announced_call_is_closed_by_the_agent_only(talk: Conversation) -> No
     """The exit of its command does not close a call that the agent opened."""
     terminal = open_terminal(talk)
     assert talk.codec.terminal_exited(terminal, 0) == []
-    assert talk.update("tool_call_update", toolCallId="c", status="completed") == [ToolClosed("c", "completed")]
+    (closed,) = talk.update("tool_call_update", toolCallId="c", status="completed")
+    assert isinstance(closed, ToolClosed)
+    assert (closed.call_id, closed.outcome) == ("c", "completed")
 
 
 def output_of(talk: Conversation, terminal: str) -> Any:
@@ -860,3 +865,113 @@ def test_an_exit_inside_a_message_says_so(talk: Conversation) -> None:
     talk.codec.feed(b'{"jsonrpc"')
     ended = TurnEnded("error", "the agent exited with status 1 in the middle of a turn, after half a message")
     assert talk.codec.exited(1) == [ended]
+
+
+# ------------------------------------------------------------------------------------------------ use
+def use(talk: Conversation, **fields: Any) -> Usage:
+    (found,) = talk.update("usage_update", used=1, size=9, **fields)
+    assert isinstance(found, Usage)
+    return found
+
+
+def test_cost_is_a_total_of_the_conversation(talk: Conversation) -> None:
+    """Each update adds what the total has risen by, also over turns; one that falls, or another currency, nothing."""
+    costs = [(0.5, "USD"), (0.75, "USD"), (0.25, "USD"), (9.0, "EUR"), (0.75, "USD"), (-1.0, "USD"), (1e300, "USD")]
+    added = [use(talk, cost={"amount": amount, "currency": currency}).cost_usd for amount, currency in costs]
+    assert added == [0.5, 0.25, 0.0, 0.0, 0.0, 0.0, 0.0]
+    talk.answer(result={"stopReason": "end_turn"})
+    talk.prompt()
+    assert use(talk, cost={"amount": 1.0, "currency": "USD"}).cost_usd == 0.25
+
+
+def test_what_a_loaded_conversation_has_cost_was_counted_before() -> None:
+    """The total that is told while a conversation is loaded adds nothing, and what comes later adds to it."""
+    talk = Conversation(LOADS)
+    talk.codec = AcpCodec()
+    talk.codec.start("/work", "old")
+    talk.feed({"id": 1, "result": LOADS})
+    assert talk.feed(update("usage_update", "old", used=1, size=9, cost={"amount": 2.0, "currency": "USD"})) == []
+    talk.feed({"id": 2, "result": None})
+    talk.prompt()
+    (later,) = talk.feed(update("usage_update", "old", used=1, size=9, cost={"amount": 2.5, "currency": "USD"}))
+    assert isinstance(later, Usage)
+    assert later.cost_usd == 0.5
+
+
+def test_tokens_are_a_total_of_the_turn(talk: Conversation) -> None:
+    """What an update's ``_meta`` has told is not counted again by the answer; the next turn counts from nothing."""
+    first = use(talk, _meta={"usage": {"inputTokens": 10, "outputTokens": 2}})
+    assert (first.input_tokens, first.output_tokens) == (10, 2)
+    usage = {"inputTokens": 15, "outputTokens": 5, "totalTokens": 20}
+    ended = talk.answer(result={"stopReason": "end_turn", "usage": usage})
+    assert ended == [TurnEnded("end_turn"), Usage({"input_tokens": 15, "output_tokens": 5}, 5, 3)]
+    talk.prompt()
+    ended = talk.answer(result={"stopReason": "end_turn", "_meta": {"usage": usage}})
+    assert ended == [TurnEnded("end_turn"), Usage({"input_tokens": 15, "output_tokens": 5}, 15, 5)]
+
+
+def test_a_total_counts_what_has_no_name_of_its_own(talk: Conversation) -> None:
+    """Tokens that a cache was read with are in the total only: they came in."""
+    usage = {"inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 85, "totalTokens": 100}
+    (_, used) = talk.answer(result={"stopReason": "end_turn", "usage": usage})
+    assert isinstance(used, Usage)
+    assert (used.input_tokens, used.output_tokens) == (95, 5)
+
+
+@pytest.mark.parametrize(
+    "usage", [None, 5, "many", [], {}, {"inputTokens": "5"}, {"inputTokens": -5}, {"totalTokens": True}, {"x": 10**30}]
+)
+def test_a_draft_that_is_not_understood_ends_nothing(talk: Conversation, usage: Any) -> None:
+    """The shape of ``usage`` may change: what is not what we know is read over."""
+    assert talk.answer(result={"stopReason": "end_turn", "usage": usage, "_meta": 5}) == [TurnEnded("end_turn")]
+
+
+# ------------------------------------------------------------------------------------------------ what calls do
+def closed(talk: Conversation, call: str, *updates: dict[str, Any]) -> tuple[str, str]:
+    """The digests of a call's arguments and result."""
+    found: list[Out] = []
+    for one in ({"title": "t", "kind": "other"}, *updates, {"status": "completed"}):
+        found += talk.update("tool_call_update", toolCallId=call, **one)
+    last = found[-1]
+    assert isinstance(last, ToolClosed)
+    return last.asked, last.answered
+
+
+def test_equal_calls_have_equal_digests(talk: Conversation) -> None:
+    """The last that was told of the arguments, and of the result, counts; how often it was told does not."""
+    read, text = {"rawInput": {"path": "a.py"}}, {"rawOutput": "text"}
+    same = closed(talk, "1", read, text)
+    assert all(same)
+    assert closed(talk, "2", {"rawInput": {"path": "b"}}, read, {"rawOutput": "t"}, text, text) == same
+    assert closed(talk, "3", {"rawInput": {"path": "b.py"}}, text)[0] != same[0]
+    assert closed(talk, "4", read, {"rawOutput": "other"})[1] != same[1]
+    content = {"content": [{"type": "content", "content": {"type": "text", "text": "hello"}}]}
+    assert closed(talk, "5", read, content)[1] not in ("", same[1])
+
+
+@pytest.mark.parametrize("nothing", [{}, {"rawInput": {}, "rawOutput": None}, {"content": []}])
+def test_what_is_not_told_has_no_digest(talk: Conversation, nothing: dict[str, Any]) -> None:
+    """Nothing, and what stands for nothing."""
+    assert closed(talk, "1", nothing) == ("", "")
+
+
+def test_the_content_of_an_edit_is_what_it_does(talk: Conversation) -> None:
+    """Of an edit that tells no arguments the difference that it makes counts as them."""
+    diff = {"kind": "edit", "content": [{"type": "diff", "path": "/a", "oldText": "x", "newText": "y"}]}
+    asked, answered = closed(talk, "1", diff)
+    assert asked
+    assert not answered
+
+
+def test_a_command_of_ours_is_known_by_what_it_writes(talk: Conversation) -> None:
+    """The name of its terminal, another one each time, is no result: its words and its exit status are."""
+    found = []
+    for number, (output, status) in enumerate([(b"same", 0), (b"same", 0), (b"other", 0), (b"same", 1)], 1):
+        talk.request(number, "terminal/create", command="make", args=["test"])
+        talk.codec.terminal_output(f"terminal-{number}", output)
+        (one,) = talk.codec.terminal_exited(f"terminal-{number}", status)
+        assert isinstance(one, ToolClosed)
+        found.append((one.asked, one.answered))
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+    assert len({asked for asked, _ in found}) == 1

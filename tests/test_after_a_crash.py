@@ -16,8 +16,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.config import AgentConfig, LimitsConfig, RecoveryConfig, Settings
 from supervisor.journal.reader import JournalReader
+from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
 from supervisor.runtime import open_supervisor
 from supervisor.validate import validate_lines
 from supervisor.vocabulary import LifecycleEvent
@@ -31,7 +31,7 @@ FIRST = """
 import sys
 import anyio
 from pathlib import Path
-from supervisor.config import AgentConfig, LimitsConfig, Settings
+from supervisor.plans import AgentConfig, LimitsConfig, Settings
 from supervisor.runtime import open_supervisor
 
 async def main():

@@ -14,7 +14,7 @@ from supervisor.adapters.acp import AcpCodec
 from supervisor.adapters.acp_calls import CLOSED_MAX, ToolCalls
 from supervisor.adapters.acp_terminals import WAITING_MAX
 from supervisor.bounds import OPEN_CALLS_MAX, TERMINALS_MAX
-from supervisor.config import AgentConfig
+from supervisor.plans import AgentConfig
 from supervisor.ports import Malformed, Send, TerminalOpened
 
 AGENT = """

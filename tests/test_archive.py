@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import apsw
-import msgspec
 import pytest
 
 from supervisor.journal import archive
@@ -23,7 +22,6 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import read_ids
 from supervisor.journal.soundness import check_all
 from supervisor.journal.sqlite import SqliteJournal
-from supervisor.lifecycles.task import TaskData
 from supervisor.ports import Append, Compacted, JournalError, Retention
 from tests.test_journal import entry
 
@@ -373,27 +371,20 @@ def test_what_failed_stays_with_the_session_that_worked_on_it(tmp_path: Path) ->
     assert standing_after(tmp_path, batch, ALL, NOW) == {"task:a", "a", "a:t1", "ws", "newest"}
 
 
-@pytest.mark.parametrize("state", ["OPEN", "IN_PROGRESS", "ORPHANED", "DONE", "CLOSED", "CANCELLED", "FAILED"])
-def test_the_tasks_of_a_run_leave_together(tmp_path: Path, state: str) -> None:
-    """What is closed of a run stays while another task of it is to be gone on with; tasks of no run are alone."""
-
-    def task(seq: int, name: str, run: str, state: str) -> Append:
-        data = msgspec.json.encode(TaskData(run=run, name=name))
-        return entry(seq, 1, name, entity_type="task", state=state, data=data, ended=state in ("CLOSED", "CANCELLED"))
-
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_below_a_workstream_leaves_after_it_has_ended(tmp_path: Path, ended: bool) -> None:
+    """What is closed of it stays while it goes on; tasks of none are alone."""
+    state = "completed" if ended else "executing"
+    task, run = {"entity_type": "task", "state": "CLOSED"}, {"entity_type": "run", "state": "COMPLETED"}
     batch = [
-        task(1, "done", "1.1", "CLOSED"),
-        task(2, "given up", "1.1", "CANCELLED"),
-        task(3, "of another run", "1.2", "CLOSED"),
-        task(4, "of none", "", "CLOSED"),
-        task(5, "of none, too", "", "OPEN"),
-        task(6, "other", "1.1", state),
-        entry(7, 1, "newest"),
+        entry(1, 1, "ws", entity_type="workstream", state=state, ended=ended),
+        entry(2, 1, "done", parent_id="ws", ended=True, **task),
+        entry(3, 1, "its run", parent_id="done", ended=True, **run),
+        entry(4, 1, "of none", ended=True, **task),
+        entry(5, 1, "newest"),
     ]
     stands = standing_after(tmp_path, batch, ALL, NOW)
-    there = {"done", "given up"} if state not in ("CLOSED", "CANCELLED", "FAILED") else set()
-    other = {"other"} if state not in ("CLOSED", "CANCELLED") else set()
-    assert stands == {*there, *other, "of none, too", "newest"}
+    assert stands == ({"newest"} if ended else {"ws", "done", "its run", "newest"})
 
 
 def test_who_owes_an_effect_stays_and_so_does_the_newest_record(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import math
+import pstats
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks import gauges, growth, hostile, kernel, recovery, report, soak
+from benchmarks import gauges, growth, hostile, kernel, recovery, report, scheduler, soak
 from benchmarks.harness import BACKENDS, TINY, Case, Found, Missing, at_most, at_most_times, faster_by, measure, run
 from benchmarks.peers import DOES, PEERS, USUAL, ask_peer, missing
 from benchmarks.peers.__main__ import OURS
@@ -135,3 +137,25 @@ def test_a_recovery_is_measured(tmp_path: Path, what: str) -> None:
     recovery.MEASURED[what](state.journal)
     with JournalReader(state.journal) as reader:
         assert reader.check().seq >= 300
+
+
+def test_the_scheduler_is_measured() -> None:
+    """Every size is measured in every round, and the ratio is that of the largest to the smallest."""
+    rounds = scheduler.measure_costs((100, 200), tasks=32, rounds=2)
+    assert [[one.backlog for one in sizes] for sizes in rounds] == [[100, 200]] * 2
+    assert all(one.task_us > one.claim_us >= 0 for sizes in rounds for one in sizes)
+    made_up = [[scheduler.Cost(100, 1.0, 4.0), scheduler.Cost(200, 1.0, 6.0)]] * 3
+    assert scheduler.ratio(made_up) == 1.5
+
+
+def test_the_scheduler_does_as_much_for_a_task_in_a_larger_backlog() -> None:
+    """The calls that a task costs, which no busy machine changes, are within a fifth of each other."""
+    calls = {}
+    for size in (200, 20_000):
+        with cProfile.Profile() as profile:
+            scheduler.cost(size, 16)
+        alone = pstats.Stats(profile).total_calls
+        with cProfile.Profile() as profile:
+            scheduler.cost(size, 1_616)
+        calls[size] = (pstats.Stats(profile).total_calls - alone) / 1_600
+    assert calls[20_000] == pytest.approx(calls[200], rel=0.2)

@@ -26,9 +26,21 @@ from pydantic import BaseModel
 
 from supervisor.__main__ import _plan, _run, _simulate
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-from supervisor.config import AcceptanceConfig, AgentConfig, Plan, TaskConfig, load_plan
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
+from supervisor.lifecycles.run import Run
+from supervisor.plans import (
+    AcceptanceConfig,
+    AccessConfig,
+    AgentConfig,
+    CompletionConfig,
+    ConditionConfig,
+    Plan,
+    ReviewConfig,
+    TaskConfig,
+    WorkerConfig,
+    load_plan,
+)
 from supervisor.runtime import Supervisor, open_supervisor
 from supervisor.surfaces.cli import RunRequest, commands
 from supervisor.surfaces.control import serve_control
@@ -718,21 +730,56 @@ def test_a_name_that_runs_again_is_told(tell: Tell, tmp_path: Path) -> None:
     assert "running under" not in other.out
 
 
+# --------------------------------------------------------------------------------------------------- dead letters
+def test_dead_letters_say_what_was_given_up_and_how_to_try_again(tell: Tell, tmp_path: Path) -> None:
+    """The tasks of a run that failed, with their last errors; where its supervisor has ended, the plan is to be run."""
+    plan = tmp_path / "plan.yaml"
+    once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n"
+    agents = "agents: {a: {adapter: command, command: [sh, -c, exit 3]}}\n"
+    plan.write_text(once + agents + "tasks: [{id: t, agent: a, max_retries: 0}]")
+    where = ("--state-dir", tmp_path / "state")
+    assert tell("run", plan, *where).status == 1
+    (letter,) = tell("dead-letters", "--json", *where).json
+    assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
+        "t",
+        "task:t",
+        "its run has ended: run the plan again",
+    )
+    assert (letter["attempts"], letter["runs"]) == (1, 1)
+    assert "3" in letter["last_error"]
+    head, line = tell("dead-letters", *where).out.splitlines()
+    assert head.split() == ["TASK", "ATTEMPTS", "RUNS", "TRY", "AGAIN", "LAST", "ERROR"]
+    assert line.startswith("t ")
+    assert letter["last_error"] in line
+
+
+def test_where_nothing_was_given_up_that_is_said(tell: Tell, ended: Path) -> None:
+    """An empty list is one sentence, and empty JSON."""
+    assert tell("dead-letters", "--state-dir", ended).out == "no task was given up\n"
+    assert tell("dead-letters", "--json", "--state-dir", ended).json == []
+
+
 # -------------------------------------------------------------------------------------------------- docs/plans.md
-ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out")
+ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "all that are installed")
 """Defaults that are not in the model: what is there when the plan is run."""
 
 _INNER: dict[str, tuple[type[BaseModel], str]] = {
     "agents": (AgentConfig, "agents.*."),
     "tasks": (TaskConfig, "tasks.*."),
     "tasks.*.acceptance": (AcceptanceConfig, "tasks.*.acceptance.*."),
+    "tasks.*.completion": (CompletionConfig, "tasks.*.completion.*."),
+    "tasks.*.review": (ReviewConfig, "tasks.*.review."),
+    "review": (ReviewConfig, "review."),
+    "access": (AccessConfig, "access."),
+    "tasks.*.when": (ConditionConfig, "tasks.*.when."),
+    "workers": (WorkerConfig, "workers.*."),
 }
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
     """Every key of a plan as the page spells it, with its default."""
     for name, field in model.model_fields.items():
-        key = f"{prefix}{name}"
+        key = f"{prefix}{field.validation_alias or name}"
         default = ... if field.is_required() else field.default
         inner = _INNER.get(key)
         if isinstance(default, BaseModel):
@@ -759,8 +806,10 @@ def test_the_page_of_plans_has_every_key_with_its_default() -> None:
                 assert rows[key] == f"`{default:g}`", key
             case _ if default is ...:
                 assert rows[key] == "required", key
-            case None if ".acceptance." in key:
+            case None if rows[key] not in ELSEWHERE:
                 assert rows[key] == "none", key
+            case (Run(), *_):
+                assert rows[key] == f"`[{', '.join(state.value for state in default)}]`", key
             case str() if rows[key] not in ELSEWHERE:
                 assert rows[key] == "`" + (str(default) or '""') + "`", key
             case _:
@@ -774,7 +823,13 @@ def test_a_plan_is_checked_without_being_run(tell: Tell, tmp_path: Path) -> None
     good.write_text(text)
     bad.write_text(text.replace("unit_tests: [make, test]", "lint: [], unit_tests: [make, test]"))
     assert tell("plan", "check", good).out == f"{good}: 1 task, 1 agent: nothing to object to\n"
-    assert json.loads(tell("plan", "check", good, "--json").out) == {"ok": True, "agents": ["a"], "tasks": ["t"]}
+    assert json.loads(tell("plan", "check", good, "--json").out) == {
+        "ok": True,
+        "workstream": "plan",
+        "agents": ["a"],
+        "workers": [],
+        "tasks": ["t"],
+    }
     refused = tell("plan", "check", bad)
     assert refused.status == 2
     assert "tasks[0].acceptance[0]: says unit_tests and lint; give exactly one of file_exists," in refused.err
@@ -787,7 +842,12 @@ def test_the_schema_of_a_plan_knows_every_key(tell: Tell) -> None:
     schema = json.loads(tell("plan", "schema").out)
     assert schema["$schema"].endswith("2020-12/schema")
     assert set(schema["properties"]) == set(Plan.model_fields)
-    assert set(schema["$defs"]["AcceptanceConfig"]["properties"]) == set(AcceptanceConfig.model_fields)
+    assert set(schema["$defs"]["AcceptanceConfig"]["properties"]) == {
+        str(field.validation_alias or name) for name, field in AcceptanceConfig.model_fields.items()
+    }
+    assert set(schema["$defs"]["TaskConfig"]["properties"]) == set(TaskConfig.model_fields)
+    assert set(schema["$defs"]["ConditionConfig"]["properties"]) == {"task", "is", "file_exists"}
+    assert schema["$defs"]["TaskConfig"]["required"] == ["id"]
 
 
 def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from supervisor.config import (
+from supervisor.lifecycles.session import SessionLimits
+from supervisor.plans import (
     AgentConfig,
     BadPlan,
     LadderConfig,
@@ -22,8 +23,7 @@ from supervisor.config import (
     TaskConfig,
     load_plan,
 )
-from supervisor.lifecycles.session import SessionLimits
-from supervisor.plan_source import BYTES_MAX, NODES_MAX
+from supervisor.plans.source import BYTES_MAX, NODES_MAX
 from supervisor.vocabulary import AbortPolicy, Ladder
 
 AGENTS = "agents: {build: {adapter: scripted}}\n"
@@ -137,7 +137,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "a key that is a list": ("? [a]\n: b", "plan.yaml:1: a key must be text, not a list or a mapping"),
     "endless by alias": ("a: &a [*a]", f"plan.yaml: has more than {NODES_MAX} values, its aliases resolved"),
-    "too deep": ("[" * 50_000, "plan.yaml: nested too deeply; a plan has five levels"),
+    "too deep": (
+        "[" * 50_000,
+        "plan.yaml: nested too deeply; a plan has six levels",
+    ),
     "too large": ("# " + "x" * BYTES_MAX, f"plan.yaml: is larger than {BYTES_MAX} bytes"),
     "no tasks": (AGENTS, "plan.yaml:1: tasks: missing; give a list of tasks, for example"),
     "no task": (AGENTS + "tasks: []", "plan.yaml:2: tasks: is empty; give a list of tasks"),

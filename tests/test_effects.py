@@ -82,7 +82,10 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
     (ForceStopSession(reason="late"), {"reason": "late"}),
     (LogFatal(message="boom"), {"message": "boom"}),
     (EndScope(), {"abort_id": None, "now": False}),
-    (Answer(request_id="r1", outcome="failed", error="bad"), {"request_id": "r1", "outcome": "failed", "error": "bad"}),
+    (
+        Answer(request_id="r1", outcome="failed", error="bad"),
+        {"request_id": "r1", "outcome": "failed", "error": "bad", "how": None},
+    ),
     (Verify(), {}),
     (CleanUp(), {}),
     (

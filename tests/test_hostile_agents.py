@@ -14,8 +14,8 @@ import pytest
 
 from supervisor import process_link
 from supervisor.adapters.catalogue import scripted_command
-from supervisor.config import AgentConfig
 from supervisor.journal.transcript import read
+from supervisor.plans import AgentConfig
 from supervisor.runtime import TurnResult, open_supervisor
 from tests.support import (
     AGENTS,

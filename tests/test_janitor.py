@@ -10,11 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.config import AcceptanceConfig, AgentConfig, Plan, TaskConfig
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.plan_runner import PlanResult, run_plan
+from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, TaskConfig
 from supervisor.runtime import open_supervisor
+from supervisor.scheduling.results import PlanResult
+from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import AbortScope
 from supervisor.workspace.git import WorkspaceError
 from tests.support import nothing_left, path_of, quick, supervising
@@ -40,7 +41,7 @@ def plan_of(*tasks: TaskConfig, workspace: str = "directory", merge_into: str = 
 
 def task(name: str, prompt: str, *depends_on: str, **test: object) -> TaskConfig:
     acceptance = (AcceptanceConfig.model_validate(test),) if test else ()
-    return TaskConfig(id=name, agent="sh", prompt=prompt, depends_on=depends_on, acceptance=acceptance)
+    return TaskConfig(max_retries=0, id=name, agent="sh", prompt=prompt, depends_on=depends_on, acceptance=acceptance)
 
 
 def git(where: Path, *words: str) -> str:

@@ -14,11 +14,11 @@ import apsw
 import pytest
 
 from supervisor import AgentTurn, open_supervisor
-from supervisor.config import RetentionConfig, Settings
 from supervisor.entity import Refused
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir, StateDirError
+from supervisor.plans import RetentionConfig, Settings
 from supervisor.ports import JournalError, Retention
 from supervisor.surfaces import journalling
 from supervisor.surfaces.control import serve_control

@@ -876,7 +876,7 @@ def test_worker_drains_what_it_holds() -> None:
                 "probe": False,
             },
         ),
-        (job.JobData(), {"max_retries": 4, "retry_count": 0}),
+        (job.JobData(), {"max_retries": 4, "critical": False, "retry_count": 0, "token": 0}),
         (
             worker.WorkerData(),
             {"max_concurrent_tasks": 1, "misses_max": 3, "shutdown_s": 180, "active_tasks": 0, "draining": False},
@@ -909,6 +909,8 @@ def test_worker_drains_what_it_holds() -> None:
                 "offered": 0,
                 "urgent_latched": False,
                 "ended": False,
+                "spent": False,
+                "cooled": False,
             },
         ),
         (

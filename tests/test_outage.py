@@ -14,9 +14,8 @@ import msgspec
 import pytest
 
 from actors.backoff import Backoff
-from supervisor import AgentTurn, Degraded, outage, plan_runner, supervision
+from supervisor import AgentTurn, Degraded, outage, supervision
 from supervisor.abort import Receipt
-from supervisor.config import AgentConfig, Plan, TaskConfig
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
@@ -24,9 +23,11 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import TaskData
 from supervisor.outage import Outage
-from supervisor.plan_runner import run_plan
+from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable
 from supervisor.runtime import Session
+from supervisor.scheduling import runner
+from supervisor.scheduling.runner import run_plan
 from supervisor.surfaces.live import JsonTeller, PlainTeller, Reporter
 from supervisor.surfaces.render import receipt_text
 from supervisor.vocabulary import LifecycleEvent
@@ -40,7 +41,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is tried again at once, and an end does not wait long for it."""
     monkeypatch.setattr(outage, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(supervision, "LAST_RECORDS_S", 0.2)
-    monkeypatch.setattr(plan_runner, "LAST_RECORDS_S", 0.2)
+    monkeypatch.setattr(runner, "LAST_RECORDS_S", 0.2)
 
 
 class FailingJournal(MemoryJournal):
@@ -269,7 +270,7 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 def task_left(seq: int) -> Append:
     """The task of a plan that a dead supervisor left open."""
-    data = TaskData(run="1.1", name="left", digest="")
+    data = TaskData(workstream="1.1", name="left", digest="")
     born = msgspec.structs.replace(
         record(seq), entity_type="task", entity_id="task:left", entity_seq=1, event="Born", outcome="born"
     )
@@ -289,7 +290,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
     settings = quick().model_copy(update={"drain_s": 0.01})
     with pytest.raises(left_by or JournalUnavailable):
         async with supervising(tmp_path, journal=journal, settings=settings) as run:
-            assert run.sup.inherited.tasks == {"task:left"}
+            assert run.sup.inherited.work == {"task:left"}
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
             if left_by is not None:

@@ -31,7 +31,7 @@ agents:
 tasks:
   - {{id: says, agent: sh, prompt: "echo up; while test ! -e go; do sleep 0.01; done; echo down; touch says"}}
   - {{id: runs, agent: scripted, prompt: "@run while test ! -e go; do sleep 0.01; done; touch runs\\n@say it ran"}}
-  - {{id: hangs, agent: sh, prompt: "echo up; exec sleep 3600"}}
+  - {{id: hangs, agent: sh, prompt: "echo up; exec sleep 3600", max_retries: 0}}
 """
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.config import AgentConfig, Plan, TaskConfig
-from supervisor.plan_runner import PlanResult, run_plan
+from supervisor.plans import AgentConfig, CircuitBreakerConfig, Plan, TaskConfig, TaskLifecycle
+from supervisor.scheduling.results import PlanResult
+from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import AbortScope
 from tests.support import Run, nothing_left, path_of, quick, supervising, until
 
@@ -29,12 +30,24 @@ def _nothing_left() -> Iterator[None]:
         yield
 
 
+READY = "all_tasks_created"
+ONCE = TaskLifecycle(max_attempts=1, circuit_breaker=CircuitBreakerConfig(enabled=False))
+"""What fails is not tried again."""
+
+
 def task(name: str, prompt: str = "true", *depends_on: str, agent: str = "sh") -> TaskConfig:
-    return TaskConfig(id=name, agent=agent, prompt=prompt, depends_on=depends_on)
+    return TaskConfig(id=name, agent=agent, prompt=prompt, depends_on=depends_on, max_retries=0)
 
 
 def plan_of(*tasks: TaskConfig, max_sessions: int = 6) -> Plan:
-    return Plan(agents=AGENTS, tasks=tasks, max_sessions=max_sessions, limits=BOUNDS.limits, policy=BOUNDS.policy)
+    return Plan(
+        agents=AGENTS,
+        tasks=tasks,
+        max_sessions=max_sessions,
+        limits=BOUNDS.limits,
+        policy=BOUNDS.policy,
+        task_lifecycle=ONCE,
+    )
 
 
 async def carried_out(workdir: Path, plan: Plan) -> tuple[PlanResult, Run]:
@@ -171,3 +184,24 @@ async def test_the_same_plan_twice(tmp_path: Path) -> None:
         first, second = await run_plan(run.sup, plan), await run_plan(run.sup, plan)
     assert (first.tasks["t"].session_id, second.tasks["t"].session_id) == ("t", "t-2")
     assert path_of(run.events(), "task:t-2")[-1] == "CLOSED"
+
+
+@pytest.mark.parametrize("approval", ["before", "after"])
+async def test_who_waits_for_a_person_does_not_keep_a_supervisor_that_stops(tmp_path: Path, approval: str) -> None:
+    """A task that nobody has approved is cancelled when its supervisor is told to stop."""
+    wanted = TaskConfig(id="t", agent="sh", prompt="true", approval=approval)
+    plan = plan_of(wanted)
+    results: list[PlanResult] = []
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        async with anyio.create_task_group() as group:
+
+            async def carry_out() -> None:
+                results.append(await run_plan(run.sup, plan))
+
+            group.start_soon(carry_out)
+            # the workstream is ready once its tasks are there; a result waits when its task says so
+            event, who = ("approval_requested", "task:t") if approval == "after" else (READY, "workstream:plan")
+            await until(run.sup, event, who)
+            await run.sup.stop()
+    assert outcomes(results[0]) == {"t": "aborted"}
+    assert path_of(run.events(), "task:t")[-1] == "CANCELLED"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import load_plan
+from supervisor.plans import load_plan
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,17 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.config import AgentConfig, Plan, Settings, TaskConfig
 from supervisor.entity import Entity
-from supervisor.inheritance import Past
+from supervisor.inheritance import Past, at_rest
 from supervisor.inheritance import past_of as read_past
-from supervisor.interrupted import continued, digest_of, heirs_of
+from supervisor.interrupted import continued, digest_of, grown, heirs_of
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.kinds import AGENT_KIND, SESSION_KIND
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.events import SessionExited
 from supervisor.lifecycles.session import SESSION, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.workstream import WorkstreamData
+from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
+from supervisor.plans.splitting import plain_subtasks, with_subtasks
+from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 from supervisor.recovery import LOSS, loses_nothing
 from supervisor.runtime import open_supervisor
@@ -149,26 +152,29 @@ def plan_of(**prompts: str) -> Plan:
     return Plan(agents=AGENTS, tasks=tasks)
 
 
-def rows_of(plan: Plan, run: str, *states: str) -> list[EntityRow]:
-    return [
-        EntityRow(
-            kind="task",
-            id=f"task:{task.id}-{run}",
-            parent_id=None,
-            state=state,
-            data=msgspec.json.encode(
-                TaskData(
-                    run=run, name=task.id, digest=digest_of(task, plan), claimed_by=task.id if state != "OPEN" else ""
-                )
-            ),
-            entity_seq=1,
-            ended=state == "CLOSED",
-            born_seq=1,
-            born_at=0.0,
-            changed_at=0.0,
-        )
-        for task, state in zip(plan.tasks, states, strict=True)
-    ]
+def row_of(kind: str, entity_id: str, state: str, data: object, *, ended: bool = False) -> EntityRow:
+    return EntityRow(
+        kind=kind,
+        id=entity_id,
+        parent_id=None,
+        state=state,
+        data=msgspec.json.encode(data),
+        entity_seq=1,
+        ended=ended,
+        born_seq=1,
+        born_at=0.0,
+        changed_at=0.0,
+    )
+
+
+def rows_of(plan: Plan, stream: str, *states: str, ended: bool = False) -> list[EntityRow]:
+    """A workstream and its tasks in those states."""
+    rows = [row_of("workstream", stream, "executing", WorkstreamData(tasks=len(states)), ended=ended)]
+    for task, state in zip(plan.tasks, states, strict=True):
+        holder = task.id if state != "OPEN" else ""
+        data = TaskData(workstream=stream, name=task.id, digest=digest_of(task, plan), claimed_by=holder)
+        rows.append(row_of("task", f"task:{task.id}", state, data, ended=state == "CLOSED"))
+    return rows
 
 
 def test_a_plan_continues_its_interrupted_run() -> None:
@@ -180,7 +186,14 @@ def test_a_plan_continues_its_interrupted_run() -> None:
         "two": "IN_PROGRESS",
         "three": "OPEN",
     }
-    assert heirs_of(plan, rows) == {"task:one-1.1", "task:two-1.1", "task:three-1.1", "one", "two"}
+    assert heirs_of(plan, rows) == {"task:one", "task:two", "task:three", "one", "two", "1.1"}
+
+
+def test_what_has_failed_rests_once_its_workstream_has_ended() -> None:
+    """A failed task of a run that goes on may still be tried again: it is taken over."""
+    plan = plan_of(one="1")
+    assert at_rest(rows_of(plan, "1.1", "FAILED", ended=True)) == {"task:one"}
+    assert at_rest(rows_of(plan, "1.1", "FAILED")) == set()
 
 
 def test_a_plan_may_have_grown() -> None:
@@ -221,13 +234,60 @@ async def test_worktrees_that_nobody_sees_to_are_named(tmp_path: Path, caplog: p
 
 @pytest.mark.parametrize("state", ["CLOSED", "FAILED", "CANCELLED"])
 def test_a_run_that_is_over_is_not_continued(state: str) -> None:
-    """Where every task is settled, the same plan starts a run of its own."""
+    """Where the workstream has ended, the same plan starts a run of its own."""
     plan = plan_of(one="1")
-    assert continued(plan, plan, rows_of(plan, "1.1", state)) == {}
+    assert continued(plan, plan, rows_of(plan, "1.1", state, ended=True)) == {}
+
+
+def split_rows(plan: Plan, *parts: TaskConfig, recorded: bool = True) -> list[EntityRow]:
+    """A run whose first task was split while it ran; the subtasks are there, the split is on record or not yet."""
+    whole = with_subtasks(plan, {plan.tasks[0].id: parts})
+    (first, *rest) = plan.tasks
+    data = TaskData(
+        workstream="1.1",
+        name=first.id,
+        digest=digest_of(first, plan),
+        parts=plain_subtasks(parts) if recorded else (),
+    )
+    born = [
+        TaskData(workstream="1.1", name=one.id, digest=digest_of(one, plan), part_of=f"task:{first.id}")
+        for one in whole.tasks[0].subtasks
+    ]
+    rows = rows_of(plan.model_copy(update={"tasks": tuple(rest)}), "1.1", *["OPEN"] * len(rest))
+    rows.append(row_of("task", f"task:{first.id}", "WAITING_FOR_SUBTASKS" if recorded else "OPEN", data))
+    return rows + [row_of("task", f"task:{one.name}", "OPEN", one) for one in born]
+
+
+PART = TaskConfig(id="part", prompt="do it", acceptance=(AcceptanceConfig(file_exists="x"),))
+
+
+def test_what_a_task_was_split_into_goes_on() -> None:
+    """No plan file has it: the journal does, and the plan grows by it."""
+    plan = plan_of(one="1", two="2")
+    found = continued(plan, plan, split_rows(plan, PART))
+    assert set(found) == {"one", "two", "part"}
+    (first, second) = grown(plan, found)
+    assert [one.task.id for one in every_task(first.tasks)] == ["one", "two"]
+    assert [one.task.id for one in every_task(second.tasks)] == ["one", "part", "two"]
+
+
+def test_a_split_that_is_not_on_record_has_not_happened() -> None:
+    """Its supervisor died before it: the task goes on whole."""
+    plan = plan_of(one="1", two="2")
+    assert set(continued(plan, plan, split_rows(plan, PART, recorded=False))) == {"one", "two"}
+
+
+def test_what_a_task_was_split_into_must_fit() -> None:
+    """A plan that has a task of that id by now is another plan; so is one without the subtask's agent."""
+    plan = plan_of(one="1")
+    rows = split_rows(plan, PART)
+    assert continued(plan_of(one="1", part="2"), plan, rows) == {}
+    other = plan.model_copy(update={"agents": {**plan.agents, "other": next(iter(plan.agents.values()))}})
+    assert continued(plan, plan, split_rows(other, TaskConfig(id="part", agent="other"))) == {}
 
 
 def test_of_two_interrupted_runs_the_newer_one_goes_on() -> None:
     """One run continues one run."""
     plan = plan_of(one="1")
     rows = rows_of(plan, "1.1", "OPEN") + rows_of(plan, "2.1", "OPEN")
-    assert [task.entity_id for task in continued(plan, plan, rows).values()] == ["task:one-2.1"]
+    assert [task.data.workstream for task in continued(plan, plan, rows).values()] == ["2.1"]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from supervisor import open_supervisor
 from supervisor.clean_transcript import CleanTranscript
-from supervisor.config import AgentConfig
 from supervisor.lifecycles.events import SessionExited, TurnRequested
 from supervisor.logs import conceal, get_logger
+from supervisor.plans import AgentConfig
 from supervisor.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, Redactor, Unbroken, is_secret_name
 from supervisor.vocabulary import Exit, Verdict
 

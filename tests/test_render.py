@@ -6,6 +6,7 @@ import io
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -386,8 +387,102 @@ def test_the_board_shows_tasks_until_they_are_sessions() -> None:
             ("task:b", "born", "OPEN"),
         ]
     )
-    assert board_of(open_, other).waiting == {"task:a": "OPEN", "task:b": "OPEN"}
-    assert board_of(open_, claimed, event(entity_type="task", entity_id="task:a", to_status="CANCELLED")).waiting == {}
+    claimed = msgspec.structs.replace(claimed, event="claimed", metadata={"by": "a"})
+    cancelled = event(entity_type="task", entity_id="task:a", to_status="CANCELLED")
+    assert list(board_of(open_, other).work.waiting()) == ["task:a", "task:b"]
+    assert board_of(open_, claimed, cancelled).work.waiting() == {}
+
+
+def work(kind: str, entity: str, what: str, to: str, *, came: str = "x", **metadata: object) -> LifecycleEvent:
+    """A birth or a transition on the work side."""
+    outcome = "born" if what == "Born" else "transition"
+    fields = {"event": what, "outcome": outcome, "from_status": came, "to_status": to, "metadata": metadata}
+    return event(entity_type=kind, entity_id=entity, **fields)
+
+
+def of_task(task: str, what: str, to: str, **metadata: object) -> LifecycleEvent:
+    return work("task", f"task:{task}", what, to, **metadata)
+
+
+def doings(board: Board) -> dict[str, str]:
+    return {one: board.work.doing(line) for one, line in board.work.waiting().items()}
+
+
+def test_the_board_says_what_a_task_waits_for() -> None:
+    """Dependencies, subtasks and blockers that are not closed, a person, or nothing that can be named."""
+    board = board_of(
+        of_task("a", "Born", "OPEN", name="a"),
+        of_task("b", "Born", "OPEN", name="b", waiting_for=["a", "c"]),
+        of_task("c", "Born", "PLANNED", name="c"),
+        of_task("d", "Born", "OPEN", name="d"),
+        of_task("d", "split", "WAITING_FOR_SUBTASKS", subtasks=["task:a"]),
+        of_task("e", "Born", "OPEN", name="e"),
+        of_task("e", "blocked", "BLOCKED", on=["a key"]),
+        of_task("f", "Born", "OPEN", name="f"),
+        of_task("f", "claimed", "CLAIMED", by="f"),
+        of_task("f", "approval_requested", "PENDING_APPROVAL"),
+    )
+    assert doings(board) == {
+        "task:a": "",
+        "task:b": "waits for a, c",
+        "task:c": "supervisor approve c",
+        "task:d": "waits for a",
+        "task:e": "waits for a key",
+        "task:f": "supervisor approve f",
+    }
+    for what, to in (("claimed", "CLAIMED"), ("closed", "CLOSED")):
+        board.take(of_task("a", what, to, by="a"))
+    assert doings(board)["task:b"] == "waits for c"
+    assert doings(board)["task:d"] == ""
+    assert "task:a" not in doings(board)
+
+
+def test_the_board_shows_a_task_again_that_was_taken_back_or_given_up() -> None:
+    """Open again it stands by itself, and so it does when it has failed, with the reason."""
+    board = board_of(of_task("a", "Born", "OPEN", name="a"), of_task("a", "claimed", "CLAIMED", by="a"))
+    assert doings(board) == {}
+    board.take(of_task("a", "requeued", "OPEN"))
+    assert doings(board) == {"task:a": ""}
+    board.take(of_task("a", "claimed", "CLAIMED", by="a-2"))
+    board.take(msgspec.structs.replace(of_task("a", "failed", "FAILED"), reason="no compiler"))
+    assert doings(board) == {"task:a": "no compiler"}
+
+
+def test_the_board_says_at_which_attempt_a_session_is() -> None:
+    """From the second attempt of a run on; another run counts anew, and an error is told while nobody has the task."""
+    board = board_of(
+        born("a"),
+        of_task("a", "Born", "OPEN", name="a"),
+        work("run", "run:a", "Born", "PENDING", max_attempts=5),
+        of_task("a", "claimed", "CLAIMED", by="a"),
+        work("run", "run:a", "executor_started", "IN_PROGRESS"),
+    )
+    assert "attempt" not in drawn(board, 120)[1]
+    board.take(work("run", "run:a", "execution_failed", "FAILED", error="it broke"))
+    board.take(work("run", "run:a", "backoff_completed", "IN_PROGRESS", came="RETRYING"))
+    board.take(work("run", "run:a", "probe", "IN_PROGRESS", came="IN_PROGRESS"))
+    board.lines["a"].said = "hello"
+    assert "attempt 2 of 5: hello" in drawn(board, 120)[1]
+    board.take(of_task("a", "requeued", "OPEN"))
+    assert doings(board) == {"task:a": "it broke"}
+    board.take(work("run", "run:a", "retry_decided", "CIRCUIT_OPEN"))
+    assert doings(board) == {"task:a": "circuit open: it broke"}
+    board.take(work("run", "run:a-2", "Born", "PENDING", max_attempts=5))
+    board.take(work("run", "run:a-2", "executor_started", "IN_PROGRESS"))
+    assert "attempt" not in drawn(board, 120)[1]
+    board.take(work("run", "run:unknown", "Born", "PENDING"))
+
+
+def test_the_board_is_headed_by_its_workstream() -> None:
+    """Its state and how many of its tasks are closed, failed, or wait for a person; without one there is no heading."""
+    board = board_of(of_task("a", "Born", "PLANNED", name="a"), of_task("b", "Born", "OPEN", name="b"))
+    assert drawn(board, 120)[0].split() == ["SESSION", "STATE", "AGE", "DOING"]
+    board.take(work("workstream", "workstream:plan", "Born", "planned", tasks=2))
+    assert drawn(board, 120)[0].strip() == "workstream plan: planned, 0 of 2 tasks closed, 1 to be approved"
+    board.take(work("workstream", "workstream:plan", "tasks_added", "executing", count=2))
+    board.take(of_task("b", "closed", "CLOSED"))
+    board.take(of_task("a", "failed", "FAILED"))
+    assert drawn(board, 120)[0].strip() == "workstream plan: executing, 1 of 4 tasks closed, 1 failed"
 
 
 def test_the_board_draws_a_line_for_everything() -> None:
@@ -399,7 +494,7 @@ def test_the_board_draws_a_line_for_everything() -> None:
 def drawn(board: Board, width: int) -> list[str]:
     """The lines of the table on a terminal of that width."""
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(board.table(now=1.0))
+    Console(file=out, width=width, color_system=None).print(board.view(now=1.0))
     return out.getvalue().splitlines()
 
 

@@ -21,10 +21,10 @@ import pytest
 from record_log import Log
 
 from supervisor.adapters.inprocess import AgentTurn
-from supervisor.config import LimitsConfig, PolicyConfig, Settings
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.overview import tree
+from supervisor.plans import LimitsConfig, PolicyConfig, Settings
 from supervisor.replay import Replay
 from supervisor.runtime import Supervisor, open_supervisor
 from supervisor.surfaces.cli import commands

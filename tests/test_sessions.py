@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.config import AgentConfig
 from supervisor.journal.memory import MemoryStore
+from supervisor.plans import AgentConfig
 from supervisor.runtime import Refused, open_supervisor
 from supervisor.work import NoSuchEntity
 from tests.support import (

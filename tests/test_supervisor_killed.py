@@ -32,7 +32,7 @@ SUPERVISOR = """
 import sys
 import anyio
 from supervisor.adapters.catalogue import scripted_command
-from supervisor.config import AgentConfig
+from supervisor.plans import AgentConfig
 from supervisor.runtime import open_supervisor
 
 async def main():

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from supervisor import runtime
-from supervisor.config import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.plan_runner import run_plan
+from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.runtime import open_supervisor
+from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import LifecycleEvent
 from tests.support import DEADLINE_S, FrozenJournal, ask, check_records, path_of, quick, supervising, until
 

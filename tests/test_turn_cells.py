@@ -149,7 +149,8 @@ def exited(verdict: Verdict) -> Tell:
 
 
 def reaped(completed: bool, error: str = "") -> tuple[Effect, ...]:
-    return (Tell(to="s", event=TurnReaped(turn_id="s:t1", completed=completed, error=error)), Bury())
+    how = Verdict(exit=Exit.SUCCESS if completed else Exit.ERROR, error=error)
+    return (Tell(to="s", event=TurnReaped(turn_id="s:t1", completed=completed, error=error, how=how)), Bury())
 
 
 def cancel(call: Call, abort_id: str | None, reason: str) -> CancelTool:
@@ -475,9 +476,8 @@ def test_any_sequence_keeps_the_account(ops: list[tuple[str, int, str]]) -> None
     assert sorted(run.results) == sorted(run.started)
     (last,) = run.told(TurnReaped)
     assert run.data.verdict is not None
-    assert last == TurnReaped(
-        turn_id="s:t1", completed=run.data.verdict.exit is Exit.SUCCESS, error=run.data.verdict.error
-    )
+    verdict = run.data.verdict
+    assert last == TurnReaped(turn_id="s:t1", completed=verdict.exit is Exit.SUCCESS, error=verdict.error, how=verdict)
     assert [one for one in run.effects if isinstance(one, Bury)] == [Bury()]
     assert [one for one in run.effects if isinstance(one, CleanUp)] == [CleanUp()]
     reports = run.told(SessionExited)

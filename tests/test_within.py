@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import BadPlan, load_plan
+from supervisor.plans import BadPlan, load_plan
 from supervisor.within import outside
 
 

@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw
 import supervisor.adapters.acp_messages as wire
 from supervisor.adapters.acp_calls import ToolCalls
 from supervisor.adapters.acp_messages import Message, RpcError, RpcId, WireError
+from supervisor.adapters.acp_telling import Meter, told_of
 from supervisor.adapters.acp_terminals import METHODS, Terminals
 from supervisor.adapters.exit_status import exit_words
 from supervisor.adapters.framing import LINE_BYTES_MAX, Lines
@@ -29,7 +30,6 @@ from supervisor.ports import (
     Send,
     Text,
     TurnEnded,
-    Usage,
 )
 
 __all__ = ["AcpCodec"]
@@ -74,6 +74,7 @@ class AcpCodec:
         self._cancelling = False
         self._over = False
         self._calls = ToolCalls()
+        self._meter = Meter()
         self._compacting: dict[str, None] = {}
         self._terminals = Terminals(self._calls)
         self._permissions: dict[str, tuple[RpcId, tuple[str, ...]]] = {}
@@ -100,6 +101,7 @@ class AcpCodec:
             raise RuntimeError(f"acp: prompt {'during a turn' if self._prompted else 'before the session is open'}")
         self._prompted, self._cancelling = True, False
         self._calls.forget()
+        self._meter.begin()
         self._compacting.clear()
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
         return [self._ask("session/prompt", params, self._turn_answered, self._turn_failed)]
@@ -250,10 +252,11 @@ class AcpCodec:
 
     # ------------------------------------------------------------------------------------------ the turn
     def _turn_answered(self, result: Raw) -> list[Out]:
-        reason = wire.read(result, wire.Prompted, "the answer to session/prompt").stop_reason
+        answer = wire.read(result, wire.Prompted, "the answer to session/prompt")
+        reason, used = answer.stop_reason, self._meter.at_end(answer)  # what it used is heard after its end
         if reason not in _STOPS:
-            return self._turn_ended("error", f"the agent stopped for an unknown reason, {reason!r}")
-        return self._turn_ended(_STOPS[reason])
+            return [*self._turn_ended("error", f"the agent stopped for an unknown reason, {reason!r}"), *used]
+        return [*self._turn_ended(_STOPS[reason]), *used]
 
     def _turn_failed(self, error: RpcError) -> list[Out]:
         cancelled = self._cancelling and error.code == wire.CANCELLED
@@ -268,9 +271,13 @@ class AcpCodec:
     # ------------------------------------------------------------------------------------------ session/update
     def _update(self, params: Raw) -> list[Out]:
         update = wire.read(params, wire.SessionUpdate, "session/update")
-        if self._session not in (None, update.session_id) or update.session_id == self._loading:
+        if self._session not in (None, update.session_id):
             return []
         name = wire.read(update.update, wire.UpdateName, "session/update").session_update
+        if update.session_id == self._loading:
+            if name == "usage_update":  # what it has cost by now was counted then
+                self._meter.update(wire.read(update.update, wire.UsageUpdate, name))
+            return []
         match name:
             case "agent_message_chunk":
                 return _text("message", wire.read(update.update, wire.Chunk, name))
@@ -279,7 +286,7 @@ class AcpCodec:
             case "tool_call" | "tool_call_update":
                 return self._tool(wire.read(update.update, wire.ToolUpdate, name))
             case "usage_update":
-                return [_usage(wire.read(update.update, wire.UsageUpdate, name))]
+                return [self._meter.update(wire.read(update.update, wire.UsageUpdate, name))]
             case "compaction_update":
                 return self._compaction(wire.read(update.update, wire.CompactionUpdate, name))
             case _:
@@ -289,6 +296,8 @@ class AcpCodec:
         outs: list[Out] = [
             *self._calls.opened(tool.tool_call_id, tool.title or tool.tool_call_id, tool.kind or "other")
         ]
+        asked, answered = told_of(tool)
+        self._calls.tell(tool.tool_call_id, asked=asked, answered=answered)
         if tool.status in _TOOL_ENDS:
             outs += self._calls.closed(tool.tool_call_id, _TOOL_ENDS[tool.status])
         return outs
@@ -310,7 +319,8 @@ class AcpCodec:
         request_id = self._name("permission")
         self._permissions[request_id] = (rpc_id, tuple(one.option_id for one in asked.options))
         options = tuple((one.option_id, one.kind) for one in asked.options)
-        return [PermissionAsked(request_id, asked.tool_call.title or asked.tool_call.tool_call_id, options)]
+        call = asked.tool_call
+        return [PermissionAsked(request_id, call.title or call.tool_call_id, options, call.kind or "other")]
 
     def _child_asked(self, rpc_id: RpcId, child: wire.ChildRun) -> list[Out]:
         request_id = self._name("child")
@@ -345,10 +355,3 @@ def _permission_answer(rpc_id: RpcId, option_id: str | None) -> Send:
 
 def _text(kind: str, chunk: wire.Chunk) -> list[Out]:
     return [Text(kind, chunk.content.text)] if chunk.content.type == "text" and chunk.content.text else []
-
-
-def _usage(update: wire.UsageUpdate) -> Usage:
-    used: dict[str, Any] = {"used": update.used, "size": update.size}
-    if update.cost is not None:
-        used["cost"] = {"amount": update.cost.amount, "currency": update.cost.currency}
-    return Usage(used)

@@ -1,9 +1,12 @@
 """The tool calls of an ACP agent: each is opened once and closed once, whatever the agent repeats.
 
-A call belongs to the turn it was opened in. Nothing here reads or writes messages.
+A call belongs to the turn it was opened in. Of its arguments and its result digests are kept: the last that the agent
+told of each, and all that a command of ours wrote for it. Nothing here reads or writes messages.
 """
 
 from __future__ import annotations
+
+import hashlib
 
 from supervisor.ports import ToolClosed, ToolOpened
 
@@ -13,11 +16,27 @@ CLOSED_MAX = 20_000
 """Calls that are over and known by their ids: a late word about one of them opens none. Twice what a turn may have."""
 
 
+class _Told:
+    """What is known of a call's arguments and result, as digests."""
+
+    __slots__ = ("answered", "asked", "wrote")
+
+    def __init__(self) -> None:
+        self.asked = self.answered = ""
+        self.wrote: hashlib.blake2b | None = None
+        """What a command of ours wrote, and how it ended."""
+
+    @property
+    def result(self) -> str:
+        return self.answered + (self.wrote.hexdigest() if self.wrote is not None else "")
+
+
 class ToolCalls:
     """The tool calls of a turn: which are open, which were, and which a command of ours serves."""
 
     def __init__(self) -> None:
         self._served: dict[str, bool] = {}
+        self._told: dict[str, _Told] = {}
         self._closed: dict[str, None] = {}
 
     def opened(self, call_id: str, title: str, kind: str) -> list[ToolOpened]:
@@ -31,8 +50,23 @@ class ToolCalls:
         """*call_id* is over; only the first word counts."""
         if self._served.pop(call_id, None) is None:
             return []
+        told = self._told.get(call_id, _NOTHING)
         self._close(call_id)
-        return [ToolClosed(call_id, outcome)]
+        return [ToolClosed(call_id, outcome, told.asked, told.result)]
+
+    def tell(self, call_id: str, *, asked: bytes = b"", answered: bytes = b"") -> None:
+        """The agent tells the arguments, or the result, of a call that is open."""
+        if call_id in self._served and (asked or answered):
+            told = self._told.setdefault(call_id, _Told())
+            told.asked = _digest(asked) if asked else told.asked
+            told.answered = _digest(answered) if answered else told.answered
+
+    def wrote(self, call_id: str, data: bytes) -> None:
+        """A command of ours wrote that for a call, or ended so."""
+        if call_id in self._served:
+            told = self._told.setdefault(call_id, _Told())
+            told.wrote = told.wrote or hashlib.blake2b(digest_size=8)
+            told.wrote.update(data)
 
     def close_all(self, outcome: str) -> list[ToolClosed]:
         """Whatever is open ends with *outcome*, oldest first."""
@@ -45,6 +79,7 @@ class ToolCalls:
         self._served.clear()
 
     def _close(self, call_id: str) -> None:
+        self._told.pop(call_id, None)
         self._closed[call_id] = None
         if len(self._closed) > CLOSED_MAX:
             del self._closed[next(iter(self._closed))]
@@ -62,3 +97,10 @@ class ToolCalls:
     def _only_unserved(self) -> str | None:
         unserved = [call_id for call_id, served in self._served.items() if not served]
         return unserved[0] if len(unserved) == 1 else None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+_NOTHING = _Told()

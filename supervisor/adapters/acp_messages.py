@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from supervisor.budgets import COUNT_MAX
 from supervisor.ports import Send
 from supervisor.vocabulary import CancelMode
 
@@ -51,6 +52,7 @@ __all__ = [
     "read",
     "request",
     "result",
+    "tokens_of",
 ]
 
 PROTOCOL_VERSION: Final = 1
@@ -151,7 +153,16 @@ class SessionOpened(Wire):
 
 
 class Prompted(Wire):
+    """The end of a prompt. ``usage`` is a draft of the protocol, its shape may change: it is read as far as it goes."""
+
     stop_reason: str
+    usage: Any = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """The tokens that the turn has used, in and out, where it is told."""
+        return tokens_of(self.usage) or tokens_of(_inner(self.meta))
 
 
 # -------------------------------------------------------------------------------------------------- their updates
@@ -178,6 +189,9 @@ class ToolUpdate(Wire):
     title: str | None = None
     kind: str | None = None
     status: str | None = None
+    raw_input: Raw | UnsetType = UNSET
+    raw_output: Raw | UnsetType = UNSET
+    content: Raw | UnsetType = UNSET
 
 
 class Cost(Wire):
@@ -186,9 +200,36 @@ class Cost(Wire):
 
 
 class UsageUpdate(Wire):
+    """How full the context is, and the cost of the conversation so far; ``_meta.usage`` may say what the turn used."""
+
     used: _Count
     size: _Count
     cost: Cost | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """The tokens that the turn has used so far, in and out, where it is told."""
+        return tokens_of(_inner(self.meta))
+
+
+def _inner(meta: Any) -> Any:
+    return meta.get("usage") if isinstance(meta, dict) else None
+
+
+def tokens_of(usage: Any) -> tuple[int, int] | None:
+    """The tokens in and out that *usage* tells of. A total counts also what it does not name, as tokens in: those that
+    a cache was read or written with."""
+    if not isinstance(usage, dict):
+        return None
+    into, out, total = (_amount(usage.get(name)) for name in ("inputTokens", "outputTokens", "totalTokens"))
+    if into is None and out is None and total is None:
+        return None
+    return max(into or 0, (total or 0) - (out or 0)), out or 0
+
+
+def _amount(told: Any) -> int | None:
+    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
 
 
 class CompactionUpdate(Wire):

@@ -49,7 +49,8 @@ class Terminals:
             call_id = terminal_id
             outs += self._calls.opened(call_id, " ".join(argv), "execute")
             self._calls.serve(call_id)
-        self._known[terminal_id] = Terminal(limit_bytes=asked.output_byte_limit, implicit=implicit)
+        self._calls.tell(call_id, asked="\0".join((*argv, asked.cwd or "")).encode(errors="replace"))
+        self._known[terminal_id] = Terminal(limit_bytes=asked.output_byte_limit, implicit=implicit, call_id=call_id)
         env = {one.name: one.value for one in asked.env or ()}
         opened = TerminalOpened(terminal_id, call_id, argv, asked.cwd, env)
         return [*outs, wire.result(rpc_id, {"terminalId": terminal_id}), opened]
@@ -66,6 +67,7 @@ class Terminals:
         """The command wrote *data*."""
         if terminal_id in self._known:
             self._known[terminal_id].add(data)
+            self._calls.wrote(self._known[terminal_id].call_id, data)
 
     def exited(self, terminal_id: str, status: int | None) -> list[Out]:
         """The command ended: whoever waits for it is told, and so is its own call."""
@@ -73,6 +75,7 @@ class Terminals:
         if terminal is None or not terminal.running:
             return []
         terminal.exit(status)
+        self._calls.wrote(terminal.call_id, f"\0{status}".encode())
         answers: list[Out] = [wire.result(rpc_id, terminal.exit_status()) for rpc_id in terminal.waiting]
         terminal.waiting.clear()
         if terminal.released:
@@ -106,8 +109,9 @@ class Terminals:
 class Terminal:
     """One command that we run for the agent: its output so far, its end, and who waits for that end."""
 
-    def __init__(self, *, limit_bytes: int | None, implicit: bool) -> None:
+    def __init__(self, *, limit_bytes: int | None, implicit: bool, call_id: str = "") -> None:
         self.implicit = implicit
+        self.call_id = call_id
         self.released = False
         self.running = True
         self.waiting: list[RpcId] = []

@@ -1,7 +1,7 @@
 """The adapters by name: the one place that turns a word of a plan into a codec.
 
 Every name gives a factory, since a codec is one conversation and is never used twice. ``scripted`` speaks ACP like
-any other agent; only its program is ours.
+any other agent; only its program is ours. Plug-ins may add names; ours are never theirs.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ from supervisor.adapters.acp import AcpCodec
 from supervisor.adapters.command import CommandCodec
 from supervisor.ports import Codec
 
-__all__ = ["adapters", "codec_for", "scripted_command"]
+__all__ = ["MakeCodec", "adapters", "codec_for", "scripted_command"]
 
 _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
     {"acp": AcpCodec, "command": CommandCodec, "scripted": AcpCodec}
 )
 
 
+MakeCodec = Callable[[], Codec]
+"""Makes a codec for one conversation."""
+
+
 def adapters() -> tuple[str, ...]:
-    """The names that :func:`codec_for` knows."""
+    """The names that :func:`codec_for` knows by itself."""
     return tuple(_CODECS)
 
 
-def codec_for(adapter: str) -> Callable[[], Codec]:
-    """What makes a new codec for *adapter*.
+def codec_for(adapter: str, more: Mapping[str, MakeCodec] = MappingProxyType({})) -> MakeCodec:
+    """What makes a new codec for *adapter*, one of ours or of *more*, the plug-ins'.
 
     Raises:
         ValueError: no adapter has that name; the message lists those there are.
     """
-    try:
-        return _CODECS[adapter]
-    except KeyError:
-        raise ValueError(f"adapter: unknown name {adapter!r}; use one of: {', '.join(_CODECS)}") from None
+    made = _CODECS.get(adapter) or more.get(adapter)
+    if made is None:
+        raise ValueError(f"adapter: unknown name {adapter!r}; use one of: {', '.join([*_CODECS, *more])}")
+    return made
 
 
 def scripted_command() -> tuple[str, ...]:

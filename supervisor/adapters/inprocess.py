@@ -7,20 +7,27 @@ turn well; an exception ends it badly; swallowing a cancellation only makes the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import anyio
 
 from actors import ActorStopped
 from actors.parking import RAISED, as_error, is_cancellation
+from supervisor.budgets import COUNT_MAX, Amounts
+from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.link import Delegate, LinkBase
+from supervisor.loops import digest
 from supervisor.moments import Moment
 from supervisor.tree import Tree
 from supervisor.vocabulary import CancelMode, ToolOutcome, Verdict
 from supervisor.work import AgentFunction, Outcome, Work
+
+if TYPE_CHECKING:
+    from supervisor.plans.tasks import TaskConfig
+    from supervisor.scheduling.control import Answer
 
 __all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
 
@@ -75,6 +82,23 @@ class AgentTurn:
         """Add to the answer, and to the transcript."""
         self._link.speak(text)
 
+    def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float = 0.0) -> None:
+        """Say that so much more was used: tokens, and US dollars. It counts in every budget that holds for the session.
+
+        Raises:
+            ValueError: an amount is negative, or no number.
+        """
+        said = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
+        for name, amount in said.items():
+            if not 0 <= amount < COUNT_MAX:
+                raise ValueError(f"used: {name}: {amount!r} is no amount; give what was used since the last time")
+        amounts = Amounts(input_tokens=int(input_tokens), output_tokens=int(output_tokens), cost_usd=float(cost_usd))
+        self._link.use(self.turn_id, amounts)
+
+    def heartbeat(self) -> None:
+        """Say that work goes on, where nothing else says so: who is not heard of for long is taken for stuck."""
+        self._link.work.pulse += 1
+
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
 
@@ -100,6 +124,33 @@ class AgentTurn:
             UnknownWord: there is no such cancel mode.
         """
         return await self._link.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
+
+    async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> Answer:
+        """Split the task that this session works on: it is completed when *subtasks* are, and this turn has ended.
+
+        Raises:
+            Refused: the plan does not let this session split a task, or its task cannot be split now.
+            BadPlan: the subtasks cannot be.
+        """
+        own = self._link.work.own_task
+        if own is None or own.split is None:
+            raise Refused(f"session {self.session_id!r} has no task that it may split; set may_split in the plan")
+        answer: Answer = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
+        return answer
+
+    async def block(self, on: Sequence[str], *, reason: str = "") -> NoReturn:
+        """Leave the task that this session works on until *on* is there: other tasks of the plan, or anything that a
+        person knows of. This turn is ended with that, and another session goes on with the task later.
+
+        Raises:
+            Refused: this session works on no task, or its task cannot wait for that.
+        """
+        own = self._link.work.own_task
+        if own is None:
+            raise Refused(f"session {self.session_id!r} works on no task of a plan that could be blocked")
+        await own.block(own.name, on, by=f"agent of {own.name}", reason=reason)
+        await anyio.sleep_forever()  # its session is being ended
+        raise AssertionError("it was ended")
 
 
 class FunctionLink(LinkBase):
@@ -197,11 +248,18 @@ class FunctionLink(LinkBase):
             if self._finishing:
                 self._stop.set()
 
+    def use(self, turn_id: str, amounts: Amounts) -> None:
+        self.work.pulse += 1
+        if self.work.watch is not None:
+            self.work.watch.reported(amounts, {"turn": turn_id, **amounts.told})
+
     def speak(self, text: str) -> None:
+        self.work.pulse += 1
         self.work.say(text)
         self.work.transcript.write("message", text, at=self.tree.ledger.clock.wall.time())
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
+        self.work.pulse += 1
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, title, "other")
@@ -222,7 +280,9 @@ class FunctionLink(LinkBase):
         if not call.finished:
             raise ToolAborted(title)
         outcome = ToolOutcome.FAILED if call.error else ToolOutcome.COMPLETED
-        await self._close_call(call_id, outcome, str(call.error or ""))
+        error = str(call.error or "")
+        answered = digest(repr(call.error) if call.error is not None else call.value)
+        await self._close_call(call_id, outcome, error, asked=digest(args), answered=answered)
         if call.error is not None:
             raise call.error
         return call.value

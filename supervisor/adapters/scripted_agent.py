@@ -151,6 +151,7 @@ class Agent:
         self.directories: dict[str, str] = {}
         self.memories: dict[str, Memory] = {}
         self._folder = os.environ.get("SCRIPTED_MEMORY")
+        self.cost_usd = 0.0
         self.turns: dict[str, asyncio.Task[str]] = {}
         self.deaf = False
         self.ended = asyncio.Event()
@@ -264,20 +265,21 @@ class Agent:
             self.send({"id": rpc_id, "error": {"code": -32600, "message": f"session/prompt: {session}: {why}"}})
             return
         text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
-        turn = asyncio.ensure_future(Turn(self, session, Path(self.directories[session])).play(text))
-        self.turns[session] = turn
-        turn.add_done_callback(lambda played: self._played(rpc_id, session, played))
+        turn = Turn(self, session, Path(self.directories[session]))
+        playing = self.turns[session] = asyncio.ensure_future(turn.play(text))
+        playing.add_done_callback(lambda played: self._played(rpc_id, session, played, turn))
 
-    def _played(self, rpc_id: Any, session: str, turn: asyncio.Task[str]) -> None:
+    def _played(self, rpc_id: Any, session: str, played: asyncio.Task[str], turn: Turn) -> None:
         """Answer the prompt. A callback and not the end of the task: a cancel may reach a task before it begins."""
         del self.turns[session]
-        if turn.cancelled():
-            self.send({"id": rpc_id, "result": {"stopReason": "cancelled"}})
-        elif error := turn.exception():
+        usage = {"usage": turn.usage} if any(turn.tokens) else {}
+        if played.cancelled():
+            self.send({"id": rpc_id, "result": {"stopReason": "cancelled", **usage}})
+        elif error := played.exception():
             why = str(error) if isinstance(error, BadScript) else f"the scripted agent failed: {error!r}"
             self.send({"id": rpc_id, "error": {"code": -32603, "message": why}})
         else:
-            self.send({"id": rpc_id, "result": {"stopReason": turn.result()}})
+            self.send({"id": rpc_id, "result": {"stopReason": played.result(), **usage}})
 
     def _cancel(self, session: str) -> None:
         if session in self.turns and not self.deaf:
@@ -293,6 +295,13 @@ class Turn:
         self.session = session
         self.cwd = cwd
         self.memory = agent.memories[session]
+        self.tokens = (0, 0)
+        """What this turn has used so far, in and out."""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        into, out = self.tokens
+        return {"inputTokens": into, "outputTokens": out, "totalTokens": into + out}
 
     async def play(self, text: str) -> str:
         """Do the steps of *text* in order; the stop reason."""
@@ -482,7 +491,10 @@ async def _agent(turn: Turn, step: Step) -> None:
 
 
 async def _ask(turn: Turn, step: Step) -> None:
-    call = {"toolCallId": turn.agent.name("call"), "title": step.rest, "kind": "other", "status": "pending"}
+    """``@ask edit: a.txt`` asks for a call of that kind."""
+    first = step.rest.partition(": ")[0]
+    kind = first if first in ("read", "edit", "delete", "move", "execute", "fetch") else "other"
+    call = {"toolCallId": turn.agent.name("call"), "title": step.rest, "kind": kind, "status": "pending"}
     options = [
         {"optionId": kind, "name": kind.replace("_", " "), "kind": kind} for kind in ("allow_once", "reject_once")
     ]
@@ -579,6 +591,20 @@ async def _usage(turn: Turn, step: Step) -> None:
     turn.update("usage_update", used=int(step.rest), size=_CONTEXT_TOKENS)
 
 
+async def _use(turn: Turn, step: Step) -> None:
+    """So many tokens in and out, and US dollars, more: told as totals, of this turn and of this process."""
+    into, out, cost_usd = [*step.rest.split(), "0", "0"][:3]
+    turn.tokens = (turn.tokens[0] + int(into), turn.tokens[1] + int(out))
+    turn.agent.cost_usd += float(cost_usd)
+    turn.update(
+        "usage_update",
+        used=sum(turn.tokens),
+        size=_CONTEXT_TOKENS,
+        cost={"amount": turn.agent.cost_usd, "currency": "USD"},
+        _meta={"usage": turn.usage},
+    )
+
+
 STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
     "think": _think,
     "say": _say,
@@ -604,6 +630,7 @@ STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
     "compact": _compact,
     "recall": _recall,
     "usage": _usage,
+    "use": _use,
 }
 """What each word does. The script language is this table."""
 

@@ -72,7 +72,9 @@ class Counting:
         if record.to_status != expected:
             counted = f"{book.consecutive} errors in a row, {book.total} in all"
             self._say("counted_right", book.id, f"goes to {record.to_status} after {counted}, not to {expected}")
-        if record.from_status == "Running" and book.prompted == incarnation:
+        if (
+            record.from_status == "Running" and book.prompted == incarnation and not book.data.spent
+        ):  # that is the run's
             period_s = limits.restarts_within_s
             book.crashes = [at for at in book.crashes if record.monotonic_s - at <= period_s + DURABLE_S]
             book.crashes.append(record.monotonic_s)

@@ -17,6 +17,9 @@ __all__ = ["Honesty"]
 _CANCELLED = "it was cancelled"
 """The reason of an agent that ends with its scope."""
 
+_WORDED = frozenset({"acp", "scripted", "inprocess"})
+"""Adapters of agents that say when a turn is over."""
+
 
 class Honesty:
     """Turns and their calls, launches and their intents."""
@@ -136,10 +139,10 @@ class Honesty:
             self._say("honest_ends", book.id, f"was ended by our {ended_by}, and lays it to the out-of-memory killer")
 
     def _check_silent(self, book: Book, session: SessionBook) -> None:
-        """It was never idle again, so it gave no word; only of a plain program its exit is one."""
+        """It was never idle again, so it gave no word; of a plain program its exit is one, of a plug-in's it may be."""
         turns = [one for one in session.live.values() if isinstance(one, TurnBook)]
         last = max(turns, key=lambda one: one.born_seq, default=None)
-        if last is not None and last.verified and getattr(book.data, "adapter", "command") != "command":
+        if last is not None and last.verified and getattr(book.data, "adapter", "") in _WORDED:
             self._say("honest_ends", last.id, f"succeeds by the exit of {book.id}, which never said so")
 
     def turn_over(self, record: LifecycleEvent, book: Book, step: Any) -> None:

@@ -2,8 +2,8 @@
 
 SQL text and the questions it answers; nothing is changed. An entity stays while it lives, while anything below it
 stays, while it owes an effect, and while it is young; the newest record's entity stays, so that the journal knows its
-end; what FAILED stays, with the session that worked on it, all below them and all above. The tasks of a run of a plan
-leave together, when all of them are settled: until then another supervisor goes on with what is left of them.
+end; what FAILED stays, with the session that worked on it, all below them and all above. What is below a workstream
+stays until that has ended: until then another supervisor goes on with what is left of it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ held (id) AS (
         WHERE one.event = 'claimed'
     UNION SELECT below.id FROM held JOIN main.entities AS below ON below.parent_id = held.id
 ),
-tasks (id, state, run) AS (
-    SELECT id, state, json_extract(CAST(data AS TEXT), '$.run') FROM main.entities WHERE kind = 'task'
+going (id) AS (
+    SELECT id FROM main.entities WHERE kind = 'workstream' AND ended = 0
+    UNION SELECT below.id FROM going JOIN main.entities AS below ON below.parent_id = going.id
 ),
 kept (id) AS (
     SELECT id FROM held
-    UNION SELECT id FROM tasks WHERE run <> '' AND run IN (
-        SELECT run FROM tasks WHERE state NOT IN ('CLOSED', 'CANCELLED', 'FAILED')
-    )
+    UNION SELECT id FROM going
     UNION SELECT value FROM json_each(:living)
     UNION SELECT id FROM main.entities WHERE ended = 0 OR changed_at > :until
     UNION SELECT entity_id FROM main.effects WHERE settled = 0

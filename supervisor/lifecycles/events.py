@@ -46,10 +46,13 @@ __all__ = [
 
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
-    """Somebody gave it a prompt."""
+    """Somebody gave it a prompt. One that is tried *once* is not tried again when its turn fails after the agent was
+    ready: whoever asks decides about that. *timeout_s* is what its turns may take, if not what the session's may."""
 
     request_id: str
     prompt: str
+    once: bool = False
+    timeout_s: float | None = None
 
 
 class WorktreeReady(Event, frozen=True, kw_only=True):
@@ -149,6 +152,7 @@ class TurnReaped(Event, frozen=True, kw_only=True):
     turn_id: str
     completed: bool
     error: str = ""
+    how: Verdict | None = None
 
 
 class Ended(Event, frozen=True, kw_only=True):

@@ -45,13 +45,20 @@ class Job(Enum):
 class JobData(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler knows; ``max_retries`` is the run's ``max_attempts`` minus 1, times are monotonic seconds.
 
-    ``started_at`` is the first start, ``attempt_started_at`` the latest.
+    ``started_at`` is the first start, ``attempt_started_at`` the latest. ``run`` names the run that it is the
+    scheduler's view of, ``task`` what that executes, ``workstream_id`` what it is done for; a
+    ``critical`` one fails that when it fails.
     """
 
     max_retries: int = 4
     capabilities: tuple[str, ...] = ()
+    run: str = ""
+    task: str = ""
+    workstream_id: str = ""
+    critical: bool = False
     retry_count: int = 0
     worker_id: str | None = None
+    token: int = 0
     created_at: float | None = None
     started_at: float | None = None
     attempt_started_at: float | None = None
@@ -60,18 +67,22 @@ class JobData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerAssigned(Event, frozen=True, kw_only=True):
-    """The scheduler gave it a place; *waiting_for* names the dependencies that are not completed (none may be left)."""
+    """The scheduler gave it a place; *waiting_for* names the dependencies that are not completed (none may be left),
+    *depends_on* the jobs that had to be completed first."""
 
     spelled = "scheduler_assigned"
     waiting_for: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True):
-    """A worker took it; the worker's *capabilities* must hold everything that the job needs."""
+    """A worker took it; the worker's *capabilities* must hold everything that the job needs. *token* fences whoever
+    held it before."""
 
     spelled = "worker_started"
     worker_id: str
     capabilities: tuple[str, ...] = ()
+    token: int = 0
 
 
 class ExecutionCompleted(Event, frozen=True, kw_only=True):
@@ -156,7 +167,8 @@ def note_creation(data: JobData, event: Event) -> Out:
 
 def assign_worker(data: JobData, event: WorkerStarted) -> Out:
     started_at = event.at if data.started_at is None else data.started_at
-    return replace(data, worker_id=event.worker_id, started_at=started_at, attempt_started_at=event.at), ()
+    taken = replace(data, worker_id=event.worker_id, token=event.token)
+    return replace(taken, started_at=started_at, attempt_started_at=event.at), ()
 
 
 def release_worker(data: JobData, event: Event) -> Out:

@@ -76,7 +76,8 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
 
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
     has been seen, ``probes`` the probes admitted since the circuit first opened. ``delay_s`` is the wait that the
-    last decision imposed, ``permanent`` rules out retries and probes, ``probe`` marks the attempt under way as one.
+    last decision imposed, ``permanent`` rules out retries and probes, ``probe`` marks the attempt under way as one,
+    ``skipped`` says why it was never started, ``task`` is the id of the task that it executes.
     """
 
     max_attempts: int = 5
@@ -96,6 +97,8 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     probe: bool = False
     last_error: str = ""
     last_signature: str = ""
+    skipped: SkipCause | None = None
+    task: str = ""
 
 
 class ExecutorStarted(Event, frozen=True, kw_only=True):
@@ -250,6 +253,10 @@ def begin_probe(data: RunData, event: ProbeStarted) -> Out:
     return replace(data, attempts=data.attempts + 1, delay_s=0.0, probe=True), ()
 
 
+def keep_cause(data: RunData, event: Skipped) -> Out:
+    return replace(data, skipped=event.cause), ()
+
+
 def admit_probe(data: RunData, event: CooldownExpired) -> Out:
     return replace(data, probes=data.probes + 1), ()
 
@@ -319,7 +326,7 @@ RUN: Machine[Run, RunData] = Machine(
             do=[begin_attempt],
             trigger="Executor Starts",
         ),
-        rule(Skipped, R.PENDING, R.SKIPPED, when=ended_for_good, trigger="Dependency Failed"),
+        rule(Skipped, R.PENDING, R.SKIPPED, when=ended_for_good, do=[keep_cause], trigger="Dependency Failed"),
         rule(Cancelled, R.PENDING, R.CANCELLED, trigger="User Cancels"),
         rule(ExecutionCompleted, R.IN_PROGRESS, R.VALIDATING, trigger="Tool Execution Complete"),
         rule(ExecutionFailed, R.IN_PROGRESS, R.FAILED, do=[charge], trigger="Tool Execution Error"),

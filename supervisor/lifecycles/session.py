@@ -98,10 +98,12 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt that somebody waits for."""
+    """A prompt that somebody waits for. Tried *once*, its next try is asked for by who waits, not by the session."""
 
     id: str
     prompt: str
+    once: bool = False
+    timeout_s: float | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +127,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out."""
+    """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out.
+
+    ``spent`` says that the turn of a request that is tried once has failed, and nobody has asked for anything since,
+    ``cooled`` that the backoff is over, too.
+    """
 
     id: str
     agent: str
@@ -147,6 +153,8 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: str = ""
     abort_id: str | None = None
     ended: bool = False
+    spent: bool = False
+    cooled: bool = False
 
 
 Effects = tuple[Effect, ...]
@@ -167,6 +175,19 @@ def stale(data: SessionData, event: Event) -> bool:
 
 def at_rest(data: SessionData, event: Event) -> bool:
     return data.current is None
+
+
+def nobody_asks(data: SessionData, event: BackoffElapsed) -> bool:
+    """A failure was charged to whoever asked; the next launch is theirs to ask for."""
+    return data.spent
+
+
+def was_spent(data: SessionData, event: TurnReaped) -> bool:
+    return data.spent and data.current is not None and event.turn_id == data.turn_id
+
+
+def has_cooled(data: SessionData, event: TurnRequested) -> bool:
+    return data.cooled and data.current is None
 
 
 def exited_clean(data: SessionData, event: SessionExited) -> bool:
@@ -230,12 +251,25 @@ def open_turn(data: SessionData, event: Event) -> Answered:
     return changed, (OpenTurn(turn_id=turn_id, request_id=data.current.id),)
 
 
+def _asked(event: TurnRequested) -> Request:
+    return Request(id=event.request_id, prompt=event.prompt, once=event.once, timeout_s=event.timeout_s)
+
+
 def take_request(data: SessionData, event: TurnRequested) -> Answered:
-    return _change(data, current=Request(id=event.request_id, prompt=event.prompt)), ()
+    return _change(data, current=_asked(event), spent=False), ()
 
 
 def queue_request(data: SessionData, event: TurnRequested) -> Answered:
-    return _change(data, queue=(*data.queue, Request(id=event.request_id, prompt=event.prompt))), ()
+    return _change(data, queue=(*data.queue, _asked(event))), ()
+
+
+def note_cooled(data: SessionData, event: BackoffElapsed) -> Answered:
+    return _change(data, cooled=True), ()
+
+
+def warm_up(data: SessionData, event: Event) -> Answered:
+    """The backoff was over already: what waited for a request goes on now."""
+    return _change(data, cooled=False), (Tell(to=data.id, event=BackoffElapsed()),)
 
 
 def prepare_worktree(data: SessionData, event: Event) -> Answered:
@@ -373,6 +407,10 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
     return changed, ()
 
 
+def spend(data: SessionData, event: SessionExited) -> Answered:
+    return _change(data, spent=data.current is not None and data.current.once), ()
+
+
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
     return _change(data, last_error=event.verdict.error), ()
 
@@ -447,13 +485,24 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     if event.completed and _owed_turn(data) is not None:
         return _go_on(data, msgspec.structs.replace(data.current, prompt=""), event)
     outcome = "completed" if event.completed else "failed"
-    answer = Answer(request_id=data.current.id, outcome=outcome, error=event.error)
+    answer = Answer(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
     if data.queue:
         following, *rest = data.queue
         data, opened = _go_on(_change(data, queue=tuple(rest)), following, event)
         return data, (answer, *opened)
     data, opened = deliver(_change(data, current=None), event)
     return data, (answer, *opened)
+
+
+def settle_spent(data: SessionData, event: TurnReaped) -> Answered:
+    """Its one try has failed: who asked is told. What waits behind it is begun when the backoff is over."""
+    assert data.current is not None, "what is spent is a request"
+    answer = Answer(request_id=data.current.id, outcome="failed", error=event.error, how=event.how)
+    if not data.queue:
+        return _change(data, current=None), (answer,)
+    data = _change(data, current=data.queue[0], queue=data.queue[1:], spent=False)
+    data, effects = warm_up(data, event) if data.cooled else (data, ())
+    return data, (answer, *effects)
 
 
 def deliver(data: SessionData, event: Event) -> Answered:
@@ -475,7 +524,8 @@ def settle_success(data: SessionData, event: TurnReaped) -> Answered:
     """What came too late to stop the turn does not change its answer; whatever else waits is answered at the end."""
     if data.current is None or event.turn_id != data.turn_id or not event.completed:
         return data, ()
-    return _change(data, current=None), (Answer(request_id=data.current.id, outcome="completed"),)
+    answer = Answer(request_id=data.current.id, outcome="completed", how=event.how)
+    return _change(data, current=None), (answer,)
 
 
 def answer_all(data: SessionData, event: Ended) -> Answered:
@@ -496,6 +546,7 @@ PROMPTS = "the seed does not say where prompts come from: they are queued, one r
 KEPT = "the seed interrupts only in Running; elsewhere a message is kept for the next prompt"
 POINT = "the seed interrupts at once; a sender may ask for the tool boundary, or for the end of the turn"
 BEFORE_READY = "a clean exit before it was ready is an error"
+ONCE = "a failure after the start is charged to the run: it launches again when the run asks"
 LOST = "what ended with its supervisor is tried again, and charged to nobody"
 JOINED = "Stopped is committed at once; what was below it is joined afterwards"
 
@@ -563,7 +614,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             when=threshold_reached,
             do=[conclude, count_failure, log_fatal, end_scope],
         ),
-        rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, back_off]),
+        rule(SessionExited, S.RUNNING, S.COOLING_DOWN, do=[conclude, count_failure, spend, back_off]),
         rule(UrgentMessage, S.RUNNING, None, when=for_turn_end, do=[keep_message], extension=POINT),
         rule(
             UrgentMessage,
@@ -590,6 +641,7 @@ SESSION: Machine[Session, SessionData] = Machine(
         ),
         rule(GraceExceeded, S.INTERRUPTING, S.BUILDING_PROMPT, do=[force_stop, conclude, open_turn, build_prompt]),
         rule(WorktreeReady, S.SESSION_COMPLETE, S.BUILDING_PROMPT, do=[increment_session, build_prompt]),
+        rule(BackoffElapsed, S.COOLING_DOWN, None, when=nobody_asks, do=[note_cooled], extension=ONCE),
         rule(BackoffElapsed, S.COOLING_DOWN, S.BUILDING_PROMPT, do=[open_turn, build_prompt]),
         rule(OperatorStop, ACTIVE, S.STOPPED, do=[note_stop, cancel_session, end_scope]),
         rule(OperatorStop, RESTING, S.STOPPED, do=[note_stop, cancel_step, end_scope]),
@@ -605,6 +657,8 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[take_request, open_turn, prepare_worktree],
             extension=PROMPTS,
         ),
+        rule(TurnRequested, S.COOLING_DOWN, None, when=has_cooled, do=[take_request, warm_up], extension=ONCE),
+        rule(TurnRequested, S.COOLING_DOWN, None, when=at_rest, do=[take_request], extension=ONCE),
         rule(TurnRequested, LIVE, None, do=[queue_request], extension=PROMPTS),
         rule(
             AgentLaunched,
@@ -645,6 +699,7 @@ SESSION: Machine[Session, SessionData] = Machine(
         ),
         rule(MessageReceived, LIVE, None, do=[keep_message], extension=KEPT),
         rule(TurnReaped, S.SESSION_COMPLETE, None, do=[settle_request], extension=PROMPTS),
+        rule(TurnReaped, S.COOLING_DOWN, None, when=was_spent, do=[settle_spent], extension=ONCE),
         rule(
             TurnReaped,
             [one for one in S if one not in (S.SESSION_COMPLETE, S.STOPPED)],

@@ -8,6 +8,7 @@ claimed, failed or blocked the task is a fact that the event carries.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ __all__ = [
     "Recovered",
     "RecoveryFailed",
     "Rejected",
+    "Reopened",
     "Requeued",
     "Retried",
     "Split",
@@ -67,8 +69,9 @@ class Task(Enum):
 class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     """What a task knows: its holder, its retry budget, what it waits for, and its last words.
 
-    ``run`` names the run of a plan that it belongs to, ``name`` is its id in that plan, and ``digest`` stands for what
-    the plan says of it: so another supervisor finds it again.
+    ``workstream`` is the id of the one that it belongs to, ``name`` is its own in the plan, and ``digest`` stands for
+    what the plan says of it: so another supervisor finds it again. ``part_of`` names the task that was split into it
+    and others, and ``parts`` is what it was split into itself while it ran, as plain data: no plan file says that.
     """
 
     max_retries: int = 3
@@ -79,9 +82,11 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     waiting_for: tuple[str, ...] = ()
     summary: str = ""
     last_failure: str = ""
-    run: str = ""
+    workstream: str = ""
     name: str = ""
     digest: str = ""
+    part_of: str = ""
+    parts: tuple[dict[str, Any], ...] = ()
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -151,10 +156,11 @@ class Unblocked(TaskEvent, frozen=True, kw_only=True):
 
 
 class Split(TaskEvent, frozen=True, kw_only=True):
-    """It became *subtasks* and waits for them."""
+    """It became *subtasks* and waits for them; *parts* is what a plan would say of those that no plan file has."""
 
     spelled = "split"
     subtasks: tuple[str, ...]
+    parts: tuple[dict[str, Any], ...] = ()
 
 
 class SubtasksCompleted(TaskEvent, frozen=True, kw_only=True):
@@ -208,6 +214,13 @@ class Retried(TaskEvent, frozen=True, kw_only=True):
     """It shall be tried once more; refused when the retry budget is spent."""
 
     spelled = "retried"
+
+
+class Reopened(TaskEvent, frozen=True, kw_only=True):
+    """*by* looked at what had failed, and lets it be tried afresh: its retries count from 0 again."""
+
+    spelled = "reopened"
+    by: str
 
 
 class Cancelled(TaskEvent, frozen=True, kw_only=True):
@@ -271,6 +284,10 @@ def count_retry(data: TaskData, event: Event) -> Out:
     return replace(data, retries=data.retries + 1), ()
 
 
+def forget_retries(data: TaskData, event: Event) -> Out:
+    return replace(data, retries=0), ()
+
+
 def keep_summary(data: TaskData, event: Completed | Recovered) -> Out:
     return replace(data, summary=event.summary), ()
 
@@ -284,7 +301,7 @@ def wait_for_others(data: TaskData, event: Blocked) -> Out:
 
 
 def wait_for_subtasks(data: TaskData, event: Split) -> Out:
-    return replace(data, waiting_for=event.subtasks), ()
+    return replace(data, waiting_for=event.subtasks, parts=(*data.parts, *event.parts)), ()
 
 
 def wait_for_subtask(data: TaskData, event: SubtaskTimedOut | SubtaskFailed) -> Out:
@@ -295,6 +312,7 @@ def wait_for_nothing(data: TaskData, event: Event) -> Out:
     return replace(data, waiting_for=()), ()
 
 
+RESET = "a person's reset starts afresh; the seed resets the run and has no way back for its task"
 APPROVAL = "approval gate: the seed sets this state past its table; here it is entered and left through the machine"
 FAILED_SUBTASK = "a failed subtask blocks its parent as an unresponsive one does; the seed knows no such edge"
 
@@ -381,6 +399,7 @@ TASK: Machine[Task, TaskData] = Machine(
             do=[keep_failure],
             trigger="Janitor verification rejected the result",
         ),
+        rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RESET),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
         rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, extension=APPROVAL),

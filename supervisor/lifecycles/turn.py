@@ -211,7 +211,7 @@ def verify_again(data: TurnData, event: Event) -> Answered:
 def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
     verdict = data.verdict or Verdict(exit=Exit.ERROR, error="it ended without a verdict")
     completed = verdict.exit is Exit.SUCCESS
-    reaped = TurnReaped(turn_id=data.id, completed=completed, error=verdict.error)
+    reaped = TurnReaped(turn_id=data.id, completed=completed, error=verdict.error, how=verdict)
     return data, (Tell(to=data.session_id, event=reaped), Bury())
 
 

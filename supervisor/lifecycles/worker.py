@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from actors.machine import Effect, Event, Machine, rule
 
 __all__ = [
+    "EVERY",
     "WORKER",
     "HealthCheckRecovered",
     "HealthCheckTimeout",
@@ -28,6 +29,10 @@ __all__ = [
 ]
 
 
+EVERY = "*"
+"""The capability that stands for all that there are."""
+
+
 class Worker(Enum):
     """The five states, spelled as in the specification."""
 
@@ -39,7 +44,8 @@ class Worker(Enum):
 
 
 class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits, then what it holds: ``active_tasks`` of ``max_concurrent_tasks`` slots are taken."""
+    """Limits, then what it holds: ``active_tasks`` of ``max_concurrent_tasks`` slots are taken. It works for
+    ``workstream``."""
 
     max_concurrent_tasks: int = 1
     misses_max: int = 3
@@ -47,28 +53,32 @@ class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     active_tasks: int = 0
     draining: bool = False
+    workstream: str = ""
 
 
 class RegistrationComplete(Event, frozen=True, kw_only=True):
-    """It registered *capabilities* with the supervisor."""
+    """It registered *capabilities*, and how many tasks it takes at once, with the supervisor."""
 
     spelled = "registration_complete"
     capabilities: tuple[str, ...] = ()
+    max_concurrent_tasks: int | None = None
 
 
 class TaskAssigned(Event, frozen=True, kw_only=True):
-    """It was given *task_id*, which needs *capabilities*."""
+    """It was given *task_id*, which needs *capabilities*; ``active_tasks``: its tasks then, as who gave it counts."""
 
     spelled = "task_assigned"
     task_id: str = ""
     capabilities: tuple[str, ...] = ()
+    active_tasks: int | None = None
 
 
 class TaskCompleted(Event, frozen=True, kw_only=True):
-    """*task_id* has ended, whatever its outcome."""
+    """*task_id* has ended, whatever its outcome; ``active_tasks`` are left, as who gave them counts."""
 
     spelled = "task_completed"
     task_id: str = ""
+    active_tasks: int | None = None
 
 
 class HealthCheckTimeout(Event, frozen=True, kw_only=True):
@@ -103,7 +113,7 @@ Out = tuple[WorkerData, tuple[Effect, ...]]
 
 def slot_free(data: WorkerData, event: TaskAssigned) -> bool:
     """It is not draining, has a slot, and provides what the task needs."""
-    provides = all(one in data.capabilities for one in event.capabilities)
+    provides = EVERY in data.capabilities or all(one in data.capabilities for one in event.capabilities)
     return provides and not data.draining and data.active_tasks < data.max_concurrent_tasks
 
 
@@ -128,7 +138,8 @@ def silent_too_long(data: WorkerData, event: MaxTimeoutExceeded) -> bool:
 
 
 def register(data: WorkerData, event: RegistrationComplete) -> Out:
-    return replace(data, capabilities=event.capabilities), ()
+    slots = data.max_concurrent_tasks if event.max_concurrent_tasks is None else event.max_concurrent_tasks
+    return replace(data, capabilities=event.capabilities, max_concurrent_tasks=slots), ()
 
 
 def take_slot(data: WorkerData, event: TaskAssigned) -> Out:
@@ -150,6 +161,7 @@ def drain(data: WorkerData, event: ShutdownRequested) -> Out:
 SLOTS = "a worker with several slots stays busy while one is taken; the seed's worker has one slot"
 DRAIN = "a busy worker drains first: 'after_task_complete' in the seed, where nothing remembers the request"
 IDLE_LOST = "an idle worker falls silent too"
+NOT_AWAITED = "who has no more use for a silent worker does not wait for it: it holds nothing"
 
 W = Worker
 WORKER: Machine[Worker, WorkerData] = Machine(
@@ -171,5 +183,6 @@ WORKER: Machine[Worker, WorkerData] = Machine(
         rule(ShutdownRequested, W.IDLE, W.SHUTDOWN),
         rule(ShutdownRequested, W.BUSY, W.SHUTDOWN, when=no_active_tasks, trigger="after_task_complete"),
         rule(ShutdownRequested, W.BUSY, None, do=[drain], extension=DRAIN),
+        rule(ShutdownRequested, W.UNRESPONSIVE, W.SHUTDOWN, extension=NOT_AWAITED),
     ],
 )

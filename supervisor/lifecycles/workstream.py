@@ -22,6 +22,7 @@ __all__ = [
     "FirstTaskStarted",
     "SettledWithCancellations",
     "SettledWithFailures",
+    "TasksAdded",
     "UserCancelled",
     "ValidationFailed",
     "ValidationPassed",
@@ -54,6 +55,13 @@ class AllTasksCreated(Event, frozen=True, kw_only=True):
     """*count* tasks exist; it must be the number that the plan specifies, and at least one."""
 
     spelled = "all_tasks_created"
+    count: int
+
+
+class TasksAdded(Event, frozen=True, kw_only=True):
+    """Its plan has *count* more tasks."""
+
+    spelled = "tasks_added"
     count: int
 
 
@@ -139,6 +147,10 @@ def note_start(data: WorkstreamData, event: Event) -> Out:
     return replace(data, started_at=event.at), ()
 
 
+def add_tasks(data: WorkstreamData, event: TasksAdded) -> Out:
+    return replace(data, tasks=data.tasks + event.count), ()
+
+
 def keep_critical(data: WorkstreamData, event: CriticalTaskFailed) -> Out:
     return replace(data, last_error=f"critical task {event.task_id} failed: {event.error}"), ()
 
@@ -154,6 +166,8 @@ def keep_error(data: WorkstreamData, event: ValidationFailed) -> Out:
 FAILURES = "a failure that is not critical lets the others finish, then the plan has failed; the seed would never end"
 CANCELLATIONS = "when all tasks have ended and some were cancelled, none failed, there is nothing to validate"
 
+MORE = "a plan may be read again while it runs, and a task may be split"
+
 W = Workstream
 WORKSTREAM: Machine[Workstream, WorkstreamData] = Machine(
     "workstream",
@@ -168,6 +182,7 @@ WORKSTREAM: Machine[Workstream, WorkstreamData] = Machine(
         rule(ValidationPassed, W.VALIDATING, W.COMPLETED),
         rule(ValidationFailed, W.VALIDATING, W.FAILED, do=[keep_error]),
         rule(UserCancelled, [W.PLANNED, W.READY, W.EXECUTING], W.CANCELLED),
+        rule(TasksAdded, [W.READY, W.EXECUTING], None, do=[add_tasks], extension=MORE),
         rule(
             SettledWithFailures,
             W.EXECUTING,

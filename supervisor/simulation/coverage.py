@@ -16,39 +16,9 @@ from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 __all__ = ["UNREACHABLE", "Coverage", "to_reach"]
 
-WIRED: Final = ("session", "turn", "agent", "task")
-"""The machines that the runtime runs; nothing runs the others yet."""
-
-_NOBODY: Final = "nothing plans, splits, blocks, approves or retries tasks yet: a plan runs each of them once"
 _KEPT: Final = "who waits for a boundary keeps its message until its incarnation is over; what comes later is stale"
 
 UNREACHABLE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        (
-            "task: PLANNED approved OPEN",
-            "task: PLANNED rejected CANCELLED",
-            "task: OPEN split WAITING_FOR_SUBTASKS",
-            "task: CLAIMED completed DONE",
-            "task: CLAIMED split WAITING_FOR_SUBTASKS",
-            "task: CLAIMED blocked BLOCKED",
-            "task: IN_PROGRESS blocked BLOCKED",
-            "task: IN_PROGRESS split WAITING_FOR_SUBTASKS",
-            "task: IN_PROGRESS requeued OPEN",
-            "task: BLOCKED unblocked OPEN",
-            "task: BLOCKED cancelled CANCELLED",
-            "task: WAITING_FOR_SUBTASKS subtasks_completed DONE",
-            "task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED",
-            "task: WAITING_FOR_SUBTASKS cancelled CANCELLED",
-            "task: WAITING_FOR_SUBTASKS subtask_failed BLOCKED",
-            "task: FAILED retried OPEN",
-            "task: DONE verification_rejected FAILED",
-            "task: DONE approval_requested PENDING_APPROVAL",
-            "task: PENDING_APPROVAL approval_granted CLOSED",
-            "task: PENDING_APPROVAL approval_denied FAILED",
-            "task: PENDING_APPROVAL cancelled CANCELLED",
-        ),
-        _NOBODY,
-    ),
     "turn: VERIFYING compact_needed RUNNING": "the links begin no compaction after the end of a turn",
     "turn: COMPACTING verify_requested RUNNING": "a link tells the end of a compaction before that of its turn",
     "session: Running BoundaryReached Running": _KEPT,
@@ -100,8 +70,8 @@ def to_reach() -> list[str]:
 def _everything() -> Iterable[str]:
     for kind in FAULTS:
         yield f"fault: {kind}"
-    for name in WIRED:
-        for rule in MACHINES[name].rules:
+    for name, machine in MACHINES.items():
+        for rule in machine.rules:
             yield f"{name}: {rule.source.value} {rule.on.name()} {rule.target.value}"
     for scope in AbortScope:
         for state in Session:

@@ -13,14 +13,17 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.config import AgentConfig, Plan, TaskConfig
-from supervisor.plan_runner import TaskResult, run_plan
+from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.runtime import Session, Supervisor
+from supervisor.scheduling.results import PlanResult, TaskResult
+from supervisor.scheduling.runner import PlanRunner, run_plan
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.operators import Operators
 from supervisor.simulation.scenario import HOUR_S, drawn
 from supervisor.simulation.tally import Tally
+from supervisor.simulation.works.foreman import Foreman
+from supervisor.simulation.works.plans import draw_plan
 from supervisor.simulation.world import AGENTS, World
 from supervisor.vocabulary import AbortPolicy, AbortScope
 
@@ -39,9 +42,10 @@ class Customer:
         self.chance = chance
         self.turns: int = drawn(load.turns, chance, "turns")
         self.turns_left = self.turns
-        self.sessions_left: int = drawn(load.sessions_max, chance, "sessions")
         self.agent = _weighted(world.drawn.weights, chance)
-        self.plans = chance.happens(drawn(load.plans, chance, "plans"), "plan")
+        self.works = chance.happens(load.works, "works")
+        self.plans = self.works or chance.happens(drawn(load.plans, chance, "plans"), "plan")
+        self.sessions_left: int = 1 if self.works else drawn(load.sessions_max, chance, "sessions")
         self.lost_at_s: float | None = None
         self.turn = 0
         self.session_id: str | None = None
@@ -285,7 +289,7 @@ class Host:
         plan = customer.plan = customer.plan or self._plan(customer)
         results: Sequence[TaskResult] = ()
         with self._desk.asking(f"plan of customer {customer.number}") as said:
-            result = await run_plan(self._sup, plan)
+            result = await self._carried_out(customer, plan)
             said.append(" ".join(f"{one.id}={one.outcome}" for one in result.tasks.values()))
             results = list(result.tasks.values())
         if not self._dead:
@@ -293,9 +297,28 @@ class Host:
             for one in results:
                 self._count(customer, one.outcome)
 
+    async def _carried_out(self, customer: Customer, plan: Plan) -> PlanResult:
+        """Have it run; somebody attends to a plan of work meanwhile."""
+        if not customer.works:
+            return await run_plan(self._sup, plan)
+        runner = PlanRunner(self._sup)
+        world, chance = self._world, customer.chance
+        foreman = Foreman(
+            runner, plan, self._oracle.works, world.errands, chance, self._faults, self._desk, world.lives
+        )
+        async with anyio.create_task_group() as group:
+            group.start_soon(foreman.attend)
+            result = await runner.run(plan)
+            group.cancel_scope.cancel()
+        return result
+
     def _plan(self, customer: Customer) -> Plan:
         chance = customer.chance.below("plan", customer.sessions_left)
         count: int = drawn(self._world.drawn.load.tasks, chance, "tasks")
+        if customer.works:
+            plan = draw_plan(customer.number, count, chance, self._faults, self._world.errands)
+            self._oracle.works.planned(plan)
+            return plan
         tasks = tuple(self._task(customer, number, chance) for number in range(count))
         return Plan(agents=_configs(), tasks=tasks, max_sessions=chance.integer(1, 3, "at once"))
 

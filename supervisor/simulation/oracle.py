@@ -22,6 +22,8 @@ from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.promised import Promised
 from supervisor.simulation.specified import Specified
 from supervisor.simulation.trace import Trace
+from supervisor.simulation.works.books import WorkBooks
+from supervisor.simulation.works.errands import Errands
 from supervisor.vocabulary import AbortPolicy, Ladder, LifecycleEvent, Rung
 
 __all__ = ["HOME", "Oracle"]
@@ -31,8 +33,10 @@ SLACK_S = 12.0
 the last rung (2 s), and the exits themselves (fractions of a second each) of a tree of some depth."""
 HOME = "/sim"
 """Above every session's directory, which is called after it."""
-AT_REST = {("task", "FAILED")}
-"""States that the tables let a log go on from, and that nothing has to leave: a task that is not tried again."""
+TEST = "$ sim-check"
+"""In the names of acceptance tests, which no agent starts."""
+AT_REST = {("task", "FAILED"), ("run", "CIRCUIT_OPEN")}
+"""States that the tables let a log go on from, and that nothing has to leave: work that is not tried again."""
 _TELLING = frozenset(
     {"UrgentMessage", "MessageReceived", "PromptReady", "tool_started", "task_assigned", "AbortRecord"}
 )
@@ -57,6 +61,9 @@ class Oracle:
     """
 
     def __init__(self, now: Callable[[], float], trace: Trace, ladder: Ladder, grain_s: float = 0.0) -> None:
+        self.errands = Errands()
+        """What the tasks of plans meet, and met."""
+        self.works = WorkBooks(self.violated, self.errands)
         self.violations: list[Violation] = []
         self.omitted = 0
         self.coverage = Coverage()
@@ -213,6 +220,7 @@ class Oracle:
         for one in batch:
             self._record(one.record)
             self.hearing.wrote(one)
+            self.works.wrote(one)
             if one.record.entity_type == "session":
                 self._session(one.record, one.ended)
 
@@ -296,6 +304,7 @@ class Oracle:
             case "spawned":
                 self._spawned(session_id, event)
             case "killed" if event.detail == "with its warden":
+                self.works.lost_processes = True
                 self._lost.update(self._live.get(session_id, ()))
             case "exited":
                 self._statuses[event.pid] = event.detail
@@ -312,7 +321,7 @@ class Oracle:
         self._live.setdefault(session_id, {})[event.pid] = event.detail
         if session_id in self._ended:
             self.violated("no_survivor", session_id, f"{event.detail} was started after its session's last record")
-        if event.detail == event.owner:  # not a process that the agent has forked
+        if event.detail == event.owner and TEST not in event.owner:  # not a process that the agent has forked
             self._check_alone(session_id, event)
             # A terminal is called after the call that asked for it: agent, turn, call.
             self._check_intent(session_id, "tool_started" if ":" in event.owner.partition("$ ")[2] else "PromptReady")
@@ -323,7 +332,7 @@ class Oracle:
         _, _, agent = event.owner.partition("$ ")
         live = self._live[session_id]
         before = [(pid, name) for pid, name in live.items() if pid != event.pid and pid not in self._lost]
-        others = [name for _, name in before if ":t" not in name]
+        others = [name for _, name in before if ":t" not in name and TEST not in name]
         if ":" not in agent and others:
             self.violated("one_holder", session_id, f"{event.detail} was started beside {', '.join(others)}")
 
@@ -363,6 +372,7 @@ class Oracle:
                 self.violated("recorded", session_id, f"the receipt of {abort_id} says it ended; it has no last record")
         for record in self._crossed:
             self._check_crossing(record)
+        self.works.settled()
         for name, words in self.hearing.asked.items():
             self.violated("one_answer", name, f"was never answered: {words}")
         for violation in self._checker.finish(quiescent=True):

@@ -16,7 +16,6 @@ import msgspec
 import trio
 
 from actors.fault import deciding
-from actors.timers import DEAD_MAX
 from actors.waiting import any_of
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.ports import JournalError, JournalUnavailable
@@ -36,7 +35,7 @@ from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
 from supervisor.supervision import LAST_RECORDS_S
 
-__all__ = ["Intrude", "Played", "Report", "simulate", "simulate_main"]
+__all__ = ["Hosting", "Intrude", "Played", "Report", "simulate", "simulate_host", "simulate_main"]
 
 T = TypeVar("T")
 
@@ -49,6 +48,10 @@ SWEEP_S = 10.0
 """How long a start may take to end what it finds."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
 """What every turn, and every start, of a simulated agent that nothing strikes fits into: the limits' defaults."""
+TIMERS_MAX = 64
+"""Timers that a supervisor which has closed may leave behind unrung."""
+WORK = "work."
+"""How the faults are called that a task meets itself: what becomes of it then is foretold."""
 LIVES_MAX = 30
 """Supervisors in one run; a disk that fails at every commit would need more for ever."""
 
@@ -86,8 +89,9 @@ class Played(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     report: Report
 
 
-class _Hosting(Protocol):
-    """Who wants something of the supervisors of a run: :class:`Host`, or :class:`Guest`."""
+class Hosting(Protocol):
+    """Who wants something of the supervisors of a run: :class:`Host`, :class:`Guest`, or who is given to
+    :func:`simulate_host`."""
 
     tally: Tally
     last_arrival_s: float
@@ -105,7 +109,7 @@ class _Run:
         self,
         drawn: Drawn,
         tell: Callable[[str], None] | None,
-        guest: _Hosting | None = None,
+        guest: Callable[[World], Hosting] | None = None,
         agents: Agents | None = None,
     ) -> None:
         self.drawn = drawn
@@ -115,7 +119,7 @@ class _Run:
         self.gave_up: BaseException | None = None
         """Why the last supervisor that did so gave up."""
         self.world: World
-        self.host: _Hosting
+        self.host: Hosting
         self.oracle: Oracle
         self.trace: Trace
         self.ready = False
@@ -132,7 +136,7 @@ class _Run:
         self.oracle = Oracle(now, self.trace, self.drawn.settings.policy.ladder.value(), self.drawn.grain_s)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
-            self.host = self.guest or Host(self.world, Chance(self.drawn.seed).below("host"))
+            self.host = self.guest(self.world) if self.guest is not None else self._customers()
             self.ready = True
             outside.start_soon(self.world.disturb_clocks)
             outside.start_soon(self._heal)
@@ -141,8 +145,17 @@ class _Run:
                     self.points.enter_context(deciding(self.world.decide))
                 await self._all_lives(outside)
             self._check_work()
+            if (
+                self.world.lives <= 2
+                and not self.intruded
+                and all(one.startswith(WORK) for one in self.world.faults.struck)
+            ):
+                self.oracle.works.as_foretold()
             self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
             outside.cancel_scope.cancel()
+
+    def _customers(self) -> Host:
+        return Host(self.world, Chance(self.drawn.seed).below("host"))
 
     def _check_work(self) -> None:
         """Where nothing has struck there is no excuse: every prompt of every customer was completed. But where less
@@ -150,6 +163,8 @@ class _Run:
         tally, limits = self.host.tally, self.drawn.settings.limits
         if limits.turn_timeout_s < USUAL_TURN_S or limits.spawn_deadline_s < USUAL_START_S:
             return
+        if self.drawn.load.works:
+            return  # a plan of work may not want all of its tasks done
         lost = tally.failed + tally.aborted + tally.lost + tally.unanswered
         if lost and not (self.intruded or self.world.faults.struck) and self.guest is None:
             words = f"nothing struck, and of its prompts {tally.failed} failed, {tally.aborted} were aborted,"
@@ -259,8 +274,8 @@ class _Run:
             self.oracle.violated("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
         if sup._waiting:
             self.oracle.violated("bounded", "run", f"answers are still waited for: {sorted(sup._waiting)[:5]}")
-        actors, timers = len(sup._system), len(sup._system.timers)
-        if actors or timers > DEAD_MAX:
+        actors, timers = len(sup._system), sup._system.timers.pending
+        if actors or timers > TIMERS_MAX:
             self.oracle.violated("bounded", "run", f"{actors} actors and {timers} timers are left in the kernel")
 
 
@@ -317,10 +332,23 @@ def simulate_main(
         tell: hears every line of the trace as it comes.
     """
     guest = Guest(main)
-    one = _Run(drawn, tell, guest, agents)
+    one = _Run(drawn, tell, lambda world: guest, agents)
     ran = _ran(one, None)
     error = guest.error or one.gave_up or (None if guest.ended else ran.error)
     return Played(value=guest.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
+
+
+def simulate_host(
+    make: Callable[[World], Hosting], drawn: Drawn, *, agents: Agents, tell: Callable[[str], None] | None = None
+) -> Report:
+    """Run the host that *make* makes, over all supervisors of the world of *drawn*; what it was.
+
+    Args:
+        make: given the world; its host is asked to play on every supervisor, until it is done.
+        agents, tell: as for :func:`simulate_main`.
+    """
+    one = _Run(drawn, tell, make, agents)
+    return _report(one, _ran(one, None))
 
 
 def _ran(one: _Run, before_step: Callable[[int], None] | None, livelock_steps: int = LIVELOCK_STEPS) -> Ran[None]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Self
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from supervisor.config import Settings
+from supervisor.plans import Settings
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import Schedule
@@ -111,8 +111,9 @@ class Load(Model):
 
     ``customers`` come one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
     ``pause_s`` apart or spread over ``hours``, and starts another session where one is lost, ``sessions_max`` in all.
-    ``plans`` is the share of them that come with a plan of ``tasks`` tasks instead. ``crossing``: how likely a customer
-    lets aborts cross a level that the settings do not let them cross.
+    ``plans`` is the share of them that come with a plan of ``tasks`` tasks instead, which says nothing but what depends
+    on what; ``works`` the share of those that use everything a plan can say. ``crossing``: how likely a customer lets
+    aborts cross a level that the settings do not let them cross.
     """
 
     customers: Some = [2, 6]
@@ -122,6 +123,7 @@ class Load(Model):
     sessions_max: Some = 3
     hours: Annotated[float, Field(ge=0, le=10_000)] = 0.0
     plans: Share = 0.1
+    works: Weight = 0.0
     tasks: Some = [1, 4]
     crossing: Weight = 0.3
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from supervisor.config import AgentConfig, Settings
+from supervisor.plans import AgentConfig, Settings
 from supervisor.runtime import Supervisor
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.engine.schedule import Schedule

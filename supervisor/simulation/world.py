@@ -15,10 +15,11 @@ from anyio.abc import TaskGroup
 
 from supervisor.equipment import NoTranscript
 from supervisor.parts import Parts
-from supervisor.ports import Append, Launch, TranscriptSink
+from supervisor.ports import Append, Launch, Merge, TranscriptSink
 from supervisor.simulation.agents import program_for
 from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.agents.work_agent import check_program, work_agent
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
@@ -29,6 +30,8 @@ from supervisor.simulation.meter import Meter
 from supervisor.simulation.oracle import HOME, Oracle
 from supervisor.simulation.scenario import Drawn
 from supervisor.simulation.trace import Trace
+from supervisor.simulation.works.errands import Errand, Errands
+from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
 from supervisor.work import AgentFunction, AgentProfile
 from supervisor.workspace.directory import DirectoryWorkspace
 
@@ -60,10 +63,10 @@ class SimulatedWall:
 
 
 class _Workspace(DirectoryWorkspace):
-    """Directories that cost nothing, but time; some cannot be had."""
+    """Directories that cost nothing, but time; some cannot be had, and some work cannot be merged."""
 
-    def __init__(self, chance: Chance, faults: FaultPlan) -> None:
-        self._chance, self._faults = chance, faults
+    def __init__(self, chance: Chance, faults: FaultPlan, errands: Errands) -> None:
+        self._chance, self._faults, self._errands = chance, faults, errands
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         # Mostly at once; sometimes as long as a checkout takes.
@@ -71,6 +74,15 @@ class _Workspace(DirectoryWorkspace):
         if self._faults.strikes("workspace.missing", session_id):
             raise NotADirectoryError(f"the working directory of session {session_id!r} does not exist")
         return f"{directory}/{session_id}"
+
+    async def merge(self, session_id: str, message: str) -> Merge:
+        errand = self._errands.of(session_id)
+        if errand is None:
+            return await super().merge(session_id, message)
+        await anyio.sleep(self._chance.between(0.01, 2.0, "merge", session_id))
+        if errand.merge():
+            return Merge(outcome="merged", commit=f"{len(errand.merged):040x}", target="main")
+        return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
 
 
 def _no_transcript(session_id: str) -> TranscriptSink:
@@ -104,12 +116,15 @@ class World:
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
         self.meter = Meter()
+        self.errands = oracle.errands
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
         """The supervisor that lives now has been killed."""
         self.stop_asked = False
         """It has been told to end."""
+        self.on_durable: Callable[[Sequence[Append]], None] = lambda batch: None
+        """Called with what is durable from now on, after the oracle has heard of it."""
         self._group = group
         self._agents = agents or {name: msgspec.structs.replace(drawn.shape, adapter=name) for name in AGENTS}
         self._passed: dict[tuple[str, str], int] = {}
@@ -120,6 +135,7 @@ class World:
         self.oracle.wrote(batch, encoded)
         for one in batch:
             self.meter.record(one.record)
+        self.on_durable(batch)
 
     # ------------------------------------------------------------------ supervisors
     def parts(self) -> Parts:
@@ -143,7 +159,7 @@ class World:
         return Parts(
             journal=self._journal,
             processes=self._processes,
-            workspace=_Workspace(self.chance.below("workspace"), self.faults),
+            workspace=_Workspace(self.chance.below("workspace"), self.faults, self.errands),
             wall=self.wall,
             transcript_of=_no_transcript,
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
@@ -179,6 +195,12 @@ class World:
 
     # ------------------------------------------------------------------ agents
     def _program_for(self, launch: Launch) -> Program:
+        match launch.argv:
+            case ("sim-work", *_):
+                name = launch.cwd.removeprefix(f"{HOME}/")
+                return work_agent(self.errands.of(name) or Errand(name), self.chance, self.now)
+            case ("sim-check", name):
+                return check_program(self.errands.of(name), self.chance)
         spend = partial(self.meter.spend, launch.cwd.removeprefix(f"{HOME}/"))
         shape = self._agents.get(launch.env.get(AGENT, ""))
         usual = self.drawn.shape  # of what an agent has run in a terminal
@@ -186,7 +208,11 @@ class World:
 
     def profiles(self) -> dict[str, AgentProfile]:
         """The agents of this world by name."""
-        return {name: self._profile(name, one) for name, one in self._agents.items()}
+        profiles = {name: self._profile(name, one) for name, one in self._agents.items()}
+        if self.drawn.load.works:
+            for name, program in ((WORKER, "sim-work"), (DEPUTY, "sim-work"), (MISSING, "sim-missing")):
+                profiles[name] = AgentProfile(name=name, adapter="command", command=(program,), directory=HOME)
+        return profiles
 
     def _profile(self, name: str, agent: AgentShape | AgentFunction) -> AgentProfile:
         if not isinstance(agent, AgentShape):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from supervisor.surfaces.calls import Calls
 from supervisor.surfaces.render import duration, printable
+from supervisor.surfaces.workboard import WorkBoard
 from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = ["Board", "Line"]
@@ -35,29 +37,22 @@ class Line:
 
 
 class Board:
-    """The sessions of a run, folded from its records. Pure: texts are handed in."""
+    """The sessions of a run and its work, folded from its records. Pure: texts are handed in."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, str] = {}
+        self.work = WorkBoard()
         self.lines: dict[str, Line] = {}
         self._calls = Calls()
 
     def take(self, event: LifecycleEvent) -> None:
         if event.outcome in ("transition", "born"):
             match event.entity_type:
-                case Kind.TASK:
-                    self._task(event)
+                case Kind.TASK | Kind.RUN | Kind.WORKSTREAM:
+                    self.work.take(event)
                 case Kind.SESSION:
                     self._session(event)
                 case Kind.TURN:
                     self._turn(event)
-
-    def _task(self, event: LifecycleEvent) -> None:
-        """A task that was claimed is seen as its session from then on."""
-        if event.outcome == "born" or event.entity_id in self.waiting:
-            self.waiting[event.entity_id] = event.to_status
-        if event.to_status == "CLAIMED":
-            self.waiting.pop(event.entity_id, None)
 
     def _session(self, event: LifecycleEvent) -> None:
         line = self.lines.setdefault(event.entity_id, Line(event.entity_id, event.timestamp))
@@ -92,10 +87,23 @@ class Board:
             table.add_column(head, no_wrap=head in ("STATE", "AGE"))
         for depth, line in self._in_order():
             age = duration(max(0.0, (line.until or now) - line.since))
-            table.add_row(_cut("  " * depth + line.id), _coloured(line.state), age, _cut(line.doing()))
-        for task, state in self.waiting.items():
-            table.add_row(_cut(task, style="dim"), Text(state, style="dim"), "", "")
+            table.add_row(_cut("  " * depth + line.id), _coloured(line.state), age, _cut(self._doing(line)))
+        for task, waiting in self.work.waiting().items():
+            doing = _cut(self.work.doing(waiting), style="dim")
+            table.add_row(_cut(task, style="dim"), Text(waiting.state, style="dim"), "", doing)
         return table
+
+    def view(self, now: float, caption: Text | None = None) -> Group:
+        """The table below the line about the workstream, if there is one."""
+        table = self.table(now)
+        table.caption = caption
+        told = self.work.headline()
+        return Group(_cut(told), table) if told else Group(table)
+
+    def _doing(self, line: Line) -> str:
+        """What a session does, and at which attempt of its task, if that is not the first."""
+        task = self.work.of_session(line.id)
+        return ": ".join(part for part in (task.attempt if task else "", line.doing()) if part)
 
     def _in_order(self) -> list[tuple[int, Line]]:
         """Every session after its parent and what was born below it before, with its depth. Iterative."""

@@ -6,7 +6,6 @@ the runtime are handed in: a surface does not know the runtime.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 import click
 
 from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput
+from supervisor.surfaces.options import PATH, json_option, state_dir_option, warn
+from supervisor.surfaces.steering_cli import approve, dead_letters, reject, task
 
 __all__ = ["RunRequest", "commands"]
 
@@ -29,6 +30,7 @@ class RunRequest(NamedTuple):
     as_json: bool
     verbose: bool
     fresh: bool = False
+    plugins: bool = True
 
 
 Run = Callable[[RunRequest], int]
@@ -37,51 +39,10 @@ Demo = Callable[[bool, bool], int]
 Group = Callable[[], click.Group]
 """Imports the commands of a group."""
 
-_PATH: Any = click.Path(path_type=Path)
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
-_STATE_DIR = "SUPERVISOR_STATE_DIR"
 _PLAN = "Check a plan, or say what one may hold."
 _SIMULATE = "Run the supervisor in a simulated world, in virtual time."
-
-
-class _Named(click.Path):
-    """A path that is not empty: an empty one would mean the working directory, which nobody asked for."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "" or (value == _DEFAULT and _given_empty(param, ctx)):
-            self.fail(f"it is empty; name a directory, or leave it and {_STATE_DIR} out for {_DEFAULT}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-_DEFAULT = Path(".sdd")
-
-
-def _given_empty(param: click.Parameter | None, ctx: click.Context | None) -> bool:
-    """Whether the variable stands there with nothing in it, which click takes for one that is not there."""
-    if param is None or ctx is None or os.environ.get(_STATE_DIR) != "":
-        return False
-    return ctx.get_parameter_source(param.name or "") is not click.core.ParameterSource.COMMANDLINE
-
-
-def _warn(words: str) -> None:
-    click.echo(f"supervisor: {words}", err=True)
-
-
-def _state_dir(command: Any) -> Any:
-    return click.option(
-        "--state-dir",
-        type=_Named(path_type=Path),
-        default=_DEFAULT,
-        envvar=_STATE_DIR,
-        show_default=True,
-        show_envvar=True,
-        help="Where the supervisor keeps its journal.",
-    )(command)
-
-
-def _json(command: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def _verbose(command: Any) -> Any:
@@ -127,8 +88,8 @@ def commands(run: Run, demo: Demo, plan: Group, simulate: Group) -> click.Group:
         """
 
     later = (_Later("plan", plan, _PLAN), _Later("simulate", simulate, _SIMULATE))
-    steering = (_run(run), _demo(demo), *later, abort, send, stop)
-    seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay, journal, doctor)
+    steering = (_run(run), _demo(demo), *later, abort, send, stop, approve, reject, task, dead_letters)
+    seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay, journal, doctor, plugins)
     for command in (*steering, *seeing):
         supervisor.add_command(command)
     return supervisor
@@ -147,15 +108,23 @@ class _Later(click.Command):
 
 def _run(run: Run) -> click.Command:
     @click.command("run")
-    @click.argument("plan", type=_PATH)
-    @_state_dir
-    @_json
+    @click.argument("plan", type=PATH)
+    @state_dir_option
+    @json_option
     @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
-    @click.option("--workdir", type=_PATH, default=Path(), show_default=True, help="Where the agents work.")
+    @click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Where the agents work.")
     @click.option("--fresh", is_flag=True, help="Start anew: end what an interrupted run left, and go on with nothing.")
+    @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
     @_verbose
     def command(
-        plan: Path, state_dir: Path, as_json: bool, backend: str, workdir: Path, fresh: bool, verbose: bool
+        plan: Path,
+        state_dir: Path,
+        as_json: bool,
+        backend: str,
+        workdir: Path,
+        fresh: bool,
+        no_plugins: bool,
+        verbose: bool,
     ) -> int:
         """Run the tasks of a plan (a YAML file).
 
@@ -164,14 +133,14 @@ def _run(run: Run) -> click.Command:
         """
         if not workdir.is_dir():
             raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
-        return run(RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose, fresh))
+        return run(RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose, fresh, not no_plugins))
 
     return command
 
 
 def _demo(demo: Demo) -> click.Command:
     @click.command("demo")
-    @_json
+    @json_option
     @_verbose
     def command(as_json: bool, verbose: bool) -> int:
         """Show what supervision is, with real processes.
@@ -198,7 +167,7 @@ def machines(names: tuple[str, ...], format: str, as_json: bool) -> None:
 
 
 @click.command()
-@_json
+@json_option
 def doctor(as_json: bool) -> None:
     """Say which promises about processes this machine can keep.
 
@@ -210,33 +179,45 @@ def doctor(as_json: bool) -> None:
 
 
 @click.command()
-@_all
-@_state_dir
-@_json
-def ps(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
-    """List the sessions, and their agents and turns."""
-    from supervisor.surfaces.reading import read_ps
+@json_option
+def plugins(as_json: bool) -> None:
+    """List the installed plug-ins, and what they add.
 
-    read_ps(state_dir, click.echo, _warn, all_of_it=all_of_it, as_json=as_json)
+    Each is loaded as a run would load it; what is wrong with one is told.
+    """
+    from supervisor.surfaces.plugins import show
+
+    show(click.echo, as_json=as_json)
 
 
 @click.command()
 @_all
-@_state_dir
-@_json
+@state_dir_option
+@json_option
+def ps(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
+    """List the sessions, and their agents and turns."""
+    from supervisor.surfaces.reading import read_ps
+
+    read_ps(state_dir, click.echo, warn, all_of_it=all_of_it, as_json=as_json)
+
+
+@click.command()
+@_all
+@state_dir_option
+@json_option
 def tree(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     """Show the sessions as a tree, with their open tool calls."""
     from supervisor.surfaces.reading import read_tree
 
-    read_tree(state_dir, click.echo, _warn, all_of_it=all_of_it, as_json=as_json)
+    read_tree(state_dir, click.echo, warn, all_of_it=all_of_it, as_json=as_json)
 
 
 @click.command()
 @click.argument("entity_id", metavar="[ID]", required=False)
 @click.option("--follow", is_flag=True, help="Go on until the supervisor ends.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only records after this number.")
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
     """Print the records of everything, or of ID.
 
@@ -260,8 +241,8 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
 @click.option("--now", is_flag=True, help="Start at the kill rung, also where an earlier abort is still asking.")
 @click.option("--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS", help="End it all by then.")
 @click.option("--reason", default="aborted from the command line", show_default=True)
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def abort(
     target: str,
     scope: str,
@@ -298,8 +279,8 @@ def abort(
     help="When an urgent message interrupts: now (the default), when no tool call is open, or not at all, but in a "
     "turn of its own right after this one.",
 )
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
     """Give the session ID a message."""
     from supervisor.surfaces import commanding
@@ -309,19 +290,19 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
 
 @click.command()
 @click.option("--now", is_flag=True, help="Abort everything instead of letting turns finish.")
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def stop(now: bool, state_dir: Path, as_json: bool) -> None:
     """End the supervisor in good order."""
     from supervisor.surfaces import commanding
 
-    commanding.stop(state_dir, click.echo, _warn, now=now, as_json=as_json)
+    commanding.stop(state_dir, click.echo, warn, now=now, as_json=as_json)
 
 
 @click.command()
 @click.argument("entity_id", metavar="ID")
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """Show what goes on in ID right now.
 
@@ -329,13 +310,13 @@ def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """
     from supervisor.surfaces import commanding
 
-    commanding.inspect(state_dir, entity_id, click.echo, _warn, as_json=as_json)
+    commanding.inspect(state_dir, entity_id, click.echo, warn, as_json=as_json)
 
 
 @click.command()
 @click.argument("entity_id", metavar="ID")
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def why(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """Explain how ID came to be as it is.
 
@@ -350,8 +331,8 @@ def why(entity_id: str, state_dir: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("entity_id", metavar="ID")
 @click.option("--follow", is_flag=True, help="Go on until the session ends.")
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def logs(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
     """Print what the agents of the session ID said."""
     from supervisor.surfaces.reading import read_logs
@@ -360,8 +341,8 @@ def logs(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("file", type=_PATH, metavar="FILE")
-@_json
+@click.argument("file", type=PATH, metavar="FILE")
+@json_option
 def validate(file: Path, as_json: bool) -> int:
     """Check what a run has written.
 
@@ -374,7 +355,7 @@ def validate(file: Path, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("journal", type=_PATH, metavar="JOURNAL")
+@click.argument("journal", type=PATH, metavar="JOURNAL")
 @click.option("--at", type=int, metavar="SEQ", help="Only show the tree as it stood after that record.")
 @click.option("--abort-policy", metavar="KEY=BOOL,...", help="What if: tool_to_sibling, sibling_to_session.")
 @click.option(
@@ -383,7 +364,7 @@ def validate(file: Path, as_json: bool) -> int:
     help="What if: max_consecutive_errors, max_total_errors, restarts_max, restarts_within_s, backoff_base_ms, "
     "backoff_cap_ms.",
 )
-@_json
+@json_option
 def replay(journal: Path, at: int | None, abort_policy: str | None, restart_policy: str | None, as_json: bool) -> int:
     """Run what a journal tells again.
 
@@ -412,12 +393,12 @@ def journal() -> None:
 
 
 def _which(command: Any) -> Any:
-    return click.argument("path", type=_PATH, metavar="[JOURNAL]", required=False)(_state_dir(command))
+    return click.argument("path", type=PATH, metavar="[JOURNAL]", required=False)(state_dir_option(command))
 
 
 @journal.command("check")
 @_which
-@_json
+@json_option
 def journal_check(path: Path | None, state_dir: Path, as_json: bool) -> int:
     """Check everything: pages, the chain of hashes, entities, the snapshot.
 
@@ -433,8 +414,8 @@ def journal_check(path: Path | None, state_dir: Path, as_json: bool) -> int:
 @journal.command("compact")
 @click.option("--keep-s", type=click.FloatRange(min=0), metavar="SECONDS", help="Keep what ended since then.")
 @click.option("--records-max", type=click.IntRange(min=1), metavar="N", help="Keep at most so many records.")
-@_state_dir
-@_json
+@state_dir_option
+@json_option
 def journal_compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_json: bool) -> None:
     """Move what ended long ago from the journal to the archive.
 
@@ -453,8 +434,8 @@ def journal_compact(keep_s: float | None, records_max: int | None, state_dir: Pa
 
 @journal.command("export")
 @_which
-@click.option("--out", type=_PATH, metavar="FILE", help="Write to this file, which must not be there yet.")
-@_json
+@click.option("--out", type=PATH, metavar="FILE", help="Write to this file, which must not be there yet.")
+@json_option
 def journal_export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool) -> None:
     """Write every transition as a line of JSON, in the format of transitions.jsonl; archived ones too."""
     from supervisor.surfaces.journalling import export

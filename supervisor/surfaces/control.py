@@ -21,12 +21,25 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream,
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.abort import AbortPlan, Receipt, scope_of
-from supervisor.entity import Degraded, Refused
 from supervisor.logs import get_logger
 from supervisor.outage import Outage
-from supervisor.ports import Compacted, JournalError, Retention
+from supervisor.ports import Compacted, Retention
 from supervisor.projection import Inspected
-from supervisor.surfaces.failure import cause_of
+from supervisor.scheduling.control import WorkControl
+from supervisor.surfaces.requests import (
+    Abort,
+    Compact,
+    Follow,
+    Inspect,
+    Ping,
+    Request,
+    Send,
+    Split,
+    Steer,
+    Stop,
+    explained,
+)
+from supervisor.surfaces.steering import steered
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 __all__ = ["Controlled", "peer_uid", "reach", "serve_control"]
@@ -81,63 +94,6 @@ class Controlled(Protocol):
     def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
 
 
-# ------------------------------------------------------------------------------------------------------ requests
-class Asked(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=str.lower, forbid_unknown_fields=True):
-    """A request; ``do`` is its class's name."""
-
-
-class Ping(Asked, frozen=True, kw_only=True):
-    pass
-
-
-class Abort(Asked, frozen=True, kw_only=True):
-    """*scope* is looked at by the supervisor, which says what it expected; *plan* is the id of the plan to execute."""
-
-    target: str
-    scope: str
-    reason: str = "aborted through the control socket"
-    actor: str = "control"
-    dry_run: bool = False
-    now: bool = False
-    within_s: float | None = None
-    plan: str | None = None
-
-
-class Send(Asked, frozen=True, kw_only=True):
-    session: str
-    text: str
-    urgent: bool = False
-    at: str | None = None
-    sender: str = "control"
-
-
-class Stop(Asked, frozen=True, kw_only=True):
-    now: bool = False
-    actor: str = "control"
-
-
-class Inspect(Asked, frozen=True, kw_only=True):
-    """What goes on in one living entity, or tool call."""
-
-    entity: str
-
-
-class Follow(Asked, frozen=True, kw_only=True):
-    """Events with a number above *after*, those of *entity* only if it is given, until the supervisor ends."""
-
-    after: int = 0
-    entity: str | None = None
-
-
-class Compact(Asked, frozen=True, kw_only=True):
-    """Move what ended long ago to the archive: what *retention*, or else the supervisor's own, does not keep."""
-
-    retention: Retention | None = None
-
-
-Request = Ping | Abort | Send | Stop | Inspect | Follow | Compact
-
-
 # -------------------------------------------------------------------------------------------------------- server
 class ClientGone(Exception):
     """The client hung up, or does not read."""
@@ -182,8 +138,8 @@ class _Client:
 class _Door:
     """What is behind the socket."""
 
-    def __init__(self, controlled: Controlled, closing: anyio.Event, stall_s: float) -> None:
-        self._controlled, self._closing, self._stall_s = controlled, closing, stall_s
+    def __init__(self, controlled: Controlled, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
+        self._controlled, self._work, self._closing, self._stall_s = controlled, work, closing, stall_s
 
     async def serve(self, stream: ByteStream) -> None:
         async with stream:
@@ -197,7 +153,7 @@ class _Door:
         except ClientGone:
             raise
         except Exception as error:  # told to the client, and logged where it is ours
-            last = {"error": self._explained(error)}
+            last = {"error": explained(error)}
         await client.say(last)
 
     async def _do(self, asked: Request, client: _Client) -> None:
@@ -234,6 +190,9 @@ class _Door:
                 await client.say({"compacted": await self._controlled.compact(asked.retention)})
             case Follow():
                 await self._follow(asked, client)
+            case Steer() | Split():
+                async for told in steered(self._work, asked):
+                    await client.say(told)
 
     async def _follow(self, asked: Follow, client: _Client) -> None:
         async with anyio.create_task_group() as group:
@@ -245,24 +204,6 @@ class _Door:
                         if asked.entity in (None, event.entity_id):
                             await client.say({"event": event})
             group.cancel_scope.cancel()
-
-    @staticmethod
-    def _explained(raised: Exception) -> dict[str, str]:
-        error = cause_of(raised)
-        if isinstance(error, Degraded):
-            kind = "degraded"
-        elif isinstance(error, Refused):
-            kind = "refused"
-        elif isinstance(error, LookupError) and not isinstance(error, KeyError | IndexError):
-            kind = "unknown"
-        elif isinstance(error, ValueError):
-            kind = "bad"
-        elif isinstance(error, JournalError):
-            kind = "failed"
-        else:
-            _log.error("control_request_failed", exc_info=raised)
-            return {"kind": "failed", "message": f"the supervisor failed: {type(error).__name__}: {error}"}
-        return {"kind": kind, "message": str(error)}
 
 
 @asynccontextmanager
@@ -285,11 +226,13 @@ async def serve_control(
     controlled: Controlled,
     *,
     closing: anyio.Event,
+    work: WorkControl | None = None,
     stall_s: float = 10.0,
     grace_s: float = 5.0,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer on the socket at *path* until *closing* is set; answers under way then have *grace_s* to be given.
+    """Answer on the socket at *path* until *closing* is set; answers under way then have *grace_s* to be given. *work*
+    is the plan that runs, if one does.
 
     The socket's file is left behind, since another supervisor may have put its own there by then; who connects to it
     is told that nobody is there, and the next supervisor replaces it. Only the lock's holder may call this.
@@ -297,7 +240,7 @@ async def serve_control(
     Raises:
         OSError: the socket cannot be made.
     """
-    door = _Door(controlled, closing, stall_s)
+    door = _Door(controlled, work, closing, stall_s)
     async with await _listen(path) as listener, anyio.create_task_group() as clients:
         async with anyio.create_task_group() as accepting:
             accepting.start_soon(_accept, listener, door, clients)

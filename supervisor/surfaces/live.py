@@ -151,10 +151,9 @@ class LiveTeller:
     def drawn(self) -> None:
         for line in self._board.lines.values():
             line.said = self._last_words(line)
-        table = self._board.table(time.time())
-        if self._outage is not None:
-            table.caption = Text(printable(self._outage.words), style="bold red")
-        self._live.update(table, refresh=True)
+        down = self._outage
+        caption = Text(printable(down.words), style="bold red") if down is not None else None
+        self._live.update(self._board.view(time.time(), caption), refresh=True)
 
     def _last_words(self, line: Line) -> str:
         text, self._offsets[line.id] = follow_from(self._state.transcript(line.id), self._offsets.get(line.id, 0))

@@ -13,19 +13,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from supervisor.causality import Explanation, why
 from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
+from supervisor.lifecycles.run import Run
 from supervisor.lifecycles.task import Task
 from supervisor.overview import Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow
+from supervisor.standing import DeadLetter, dead_letters
 from supervisor.surfaces.calling import is_running, outage_of
 from supervisor.surfaces.failure import UnknownId
 from supervisor.surfaces.render import (
     clock,
+    dead_letters_text,
     json_line,
     json_text,
     printable,
@@ -39,6 +43,7 @@ from supervisor.vocabulary import Kind, LifecycleEvent
 __all__ = [
     "ended",
     "namesakes",
+    "read_dead_letters",
     "read_logs",
     "read_ps",
     "read_tree",
@@ -49,6 +54,10 @@ Say = Callable[[str], None]
 """Prints text, and a newline."""
 
 _LOOK_AGAIN_S: Final = 0.2
+_STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
+"""What is shown when it has ended, too."""
+_RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
+"""States that only a person, or the task that a run is for, leads out of."""
 _SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
 """A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
 
@@ -99,7 +108,7 @@ def _tell_of_the_dead(state: StateDir, rows: list[EntityRow], warn: Say) -> None
 
 def _settled(row: EntityRow) -> bool:
     """Whether nothing more will come of it by itself; a task that FAILED could be tried again, and is not."""
-    return row.ended or (row.kind == Kind.TASK and row.state == Task.FAILED.value)
+    return row.ended or (row.kind, row.state) in _RESTING
 
 
 def _aged(seen: Iterable[Seen], rows: Iterable[EntityRow]) -> list[Seen]:
@@ -109,7 +118,7 @@ def _aged(seen: Iterable[Seen], rows: Iterable[EntityRow]) -> list[Seen]:
 
 
 def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
-    return [row for row in rows if all_of_it or not row.ended or row.kind in (Kind.SESSION, Kind.TASK)]
+    return [row for row in rows if all_of_it or not row.ended or row.kind in _STAYING]
 
 
 def _spoken(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
@@ -121,6 +130,24 @@ def _spoken(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
 def _changed_at(transcript: Path) -> float | None:
     parts = transcript.parent.glob(f"{transcript.name}*")
     return max((part.stat().st_mtime for part in parts if part.exists()), default=None)
+
+
+# -------------------------------------------------------------------------------------------------- dead letters
+def read_dead_letters(state_dir: Path, say: Say, *, as_json: bool) -> None:
+    """The tasks that were given up, each with how to try it again."""
+    with _journal(state_dir) as (state, reader):
+        running = is_running(state.control_socket)
+        rows = reader.live.entities()
+    live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended} if running else set()
+    letters = [(one, _again(one, live=one.workstream in live)) for one in dead_letters(rows)]
+    if as_json:
+        say(json_text([{**to_builtins(one), "try_again": again} for one, again in letters]))
+    else:
+        say(dead_letters_text(letters) if letters else "no task was given up")
+
+
+def _again(letter: DeadLetter, *, live: bool) -> str:
+    return f"supervisor task reset {letter.task}" if live else "its run has ended: run the plan again"
 
 
 def ended(state_dir: Path, entity_id: str) -> bool | None:

@@ -16,6 +16,7 @@ from supervisor.abort import AbortPlan, Crossing, NodeReceipt, PlannedNode, Proc
 from supervisor.causality import Branch, Explanation, Step
 from supervisor.overview import Node, Seen
 from supervisor.projection import Inspected
+from supervisor.standing import DeadLetter
 from supervisor.surfaces.calls import Calls
 from supervisor.validate import Report
 from supervisor.vocabulary import LifecycleEvent
@@ -23,6 +24,7 @@ from supervisor.vocabulary import LifecycleEvent
 __all__ = [
     "clock",
     "columns",
+    "dead_letters_text",
     "duration",
     "event_line",
     "inspected_text",
@@ -167,6 +169,13 @@ def ps_text(rows: Iterable[Seen]) -> str:
 
 def _ps_row(row: Seen) -> tuple[str, ...]:
     return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), row.parent or "", row.note)
+
+
+def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
+    """The tasks that were given up, each with how to try it again."""
+    heads = ("TASK", "ATTEMPTS", "RUNS", "TRY AGAIN", "LAST ERROR")
+    rows = ((one.task, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
+    return columns(heads, rows)
 
 
 def tree_text(nodes: Sequence[Node]) -> str:

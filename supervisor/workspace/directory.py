@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from supervisor.ports import Merge, Released
+from supervisor.ports import Changes, Merge, Released
 
 __all__ = ["DirectoryWorkspace"]
 
@@ -33,6 +33,9 @@ class DirectoryWorkspace:
 
     async def merge(self, session_id: str, message: str) -> Merge:
         return Merge(outcome="nothing", why="the session worked in place")
+
+    async def changes(self, session_id: str, message: str) -> Changes | None:
+        return None
 
     async def left(self) -> list[str]:
         return []

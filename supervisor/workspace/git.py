@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote
 import anyio
 import msgspec
 
-from supervisor.ports import Launch, Merge, ProcessHost, Released
-from supervisor.programs import Ran, run_program
+from supervisor.ports import Changes, Launch, Merge, ProcessHost, Released
+from supervisor.programs import OUTPUT_MAX, Ran, run_program
 
 __all__ = ["GitWorkspaces", "WorkspaceError", "branch_of"]
 
@@ -176,6 +176,31 @@ class GitWorkspaces:
                 if merge is not None:
                     return msgspec.structs.replace(merge, target=target)
             return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
+
+    async def changes(self, session_id: str, message: str) -> Changes | None:
+        """What a session changed since it and the target parted, its own commits and what was not committed.
+
+        Raises:
+            WorkspaceError: git cannot do what it must.
+        """
+        async with self._one_at_a_time:
+            target = await self.target()
+            if await self._unmerged(session_id):
+                return None
+            commit = await self._saved(session_id, message)
+            if not commit:
+                return None
+            base = _text(await self._must(self._repository, "merge-base", f"refs/heads/{target}", commit))
+            return await self._between(base, commit)
+
+    async def _between(self, base: str, commit: str) -> Changes:
+        how = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
+        named = await self._must(self._repository, "diff", *how, "--name-only", "-z", base, commit)
+        patch = await self._must(self._repository, "diff", *how, base, commit)
+        files = tuple(one for one in named.stdout.decode(errors="surrogateescape").split("\0") if one)
+        shown = patch.stdout.decode(errors="replace") if len(patch.stdout) < OUTPUT_MAX else ""
+        whole = len(named.stdout) < OUTPUT_MAX
+        return Changes(base=base, commit=commit, files=files, whole=whole, diff=shown)
 
     async def _saved(self, session_id: str, message: str) -> str:
         """The commit that a session has come to, with all that was not committed; ``""`` where there is none."""

@@ -18,7 +18,7 @@ import anyio
 
 from supervisor import AbortScope, NoSuchEntity, Refused, Session, Supervisor, open_supervisor
 from supervisor.adapters.catalogue import scripted_command
-from supervisor.config import AgentConfig, LadderConfig, PolicyConfig, Settings
+from supervisor.plans import AgentConfig, LadderConfig, PolicyConfig, Settings
 
 SESSIONS = 3
 ROLL = "exec 8>roll; "

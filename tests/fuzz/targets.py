@@ -19,7 +19,6 @@ from anyio.abc import ByteStream
 from supervisor import open_supervisor, overview
 from supervisor.abort import AbortPlan
 from supervisor.adapters.catalogue import codec_for
-from supervisor.config import BadPlan, load_plan
 from supervisor.entity import Refused
 from supervisor.invariants import RecordChecker
 from supervisor.journal.database import open_database
@@ -28,6 +27,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.session import SessionData, SessionLimits
+from supervisor.plans import BadPlan, load_plan
 from supervisor.ports import Append, ChildAsked, JournalError, Out, PermissionAsked, Ready, TerminalOpened
 from supervisor.surfaces.control import _Door
 from supervisor.validate import split_lines, validate_lines
@@ -165,7 +165,7 @@ def request(data: bytes) -> None:
 
 async def _ask(data: bytes) -> None:
     told = Told(data)
-    await _Door(Deaf(), anyio.Event(), 1.0).serve(told)
+    await _Door(Deaf(), None, anyio.Event(), 1.0).serve(told)
     lines = [json.loads(line) for line in bytes(told.heard).splitlines()]
     assert lines == [] or set(lines[-1]) in ({"done"}, {"error"}), lines
     assert "the supervisor failed" not in str(lines), lines

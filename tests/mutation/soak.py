@@ -93,7 +93,7 @@ SIMULATED = (
     "supervisor.link",
     "supervisor.moments",
     "supervisor.nodes",
-    "supervisor.plan_runner",
+    "supervisor.scheduling",
     "supervisor.policy",
     "supervisor.process_link",
     "supervisor.recovery",

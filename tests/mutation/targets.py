@@ -15,6 +15,7 @@ TABLES = ("test_lifecycles.py", "test_reference.py")
 
 TESTS: dict[str, tuple[str, ...]] = {
     "actors.backoff": ("kernel/test_backoff.py",),
+    "actors.breaker": ("kernel/test_breaker.py",),
     "actors.errors": ("kernel/test_errors.py",),
     "actors.fault": ("kernel/test_fault.py",),
     "actors.machine": ("test_machine.py", "test_views.py", *TABLES),
@@ -29,6 +30,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *(f"test_abort_exhaustive.py::test_every_plan[{size}]" for size in (1, 2, 3, 4)),
     ),
     "supervisor.abort_state": ("test_abort_state.py",),
+    "supervisor.access": ("test_access.py",),
     "supervisor.causality": ("test_causality.py", "test_render.py"),
     "supervisor.effects": ("test_effects.py",),
     **dict.fromkeys(
@@ -63,6 +65,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.lifecycles.workstream": (*TABLES, "test_validate.py"),
     "supervisor.logs": ("test_logs.py",),
     "supervisor.overview": ("test_overview.py", "test_render.py"),
+    "supervisor.standing": ("test_standing.py",),
+    "supervisor.budgets": ("test_budgets.py",),
+    "supervisor.liveness": ("test_liveness.py",),
+    "supervisor.loops": ("test_loops.py",),
     "supervisor.policy": ("test_policy.py",),
     "supervisor.projection": ("test_visual_states.py",),
     "supervisor.fold": ("test_invariants.py",),
@@ -72,7 +78,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "supervisor.replay": ("test_replay.py",),
     "supervisor.what_if": ("test_replay.py",),
+    "supervisor.scheduling.escalation": ("test_escalation.py",),
+    "supervisor.scheduling.failures": ("test_failures.py",),
+    "supervisor.scheduling.providers": ("test_providers.py",),
+    "supervisor.scheduling.retry_budget": ("test_retry_budget.py",),
+    "supervisor.scheduling.timeouts": ("test_timeouts.py",),
     "supervisor.validate": ("test_validate.py",),
+    **dict.fromkeys(
+        (f"supervisor.scheduling.{room}" for room in ("backlog", "lanes", "leases", "owned_paths")),
+        ("test_backlog.py",),
+    ),
     "supervisor.vocabulary": ("test_abort_state.py", "test_effects.py", "test_policy.py", *TABLES),
     "supervisor.work_invariants": ("test_work_invariants.py", "test_validate.py"),
 }

@@ -10,6 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from supervisor import equipment
+from supervisor.plans.oversight import LivenessConfig
 from supervisor.runtime import TurnResult
 from supervisor.simulation.agents import function_agent
 from supervisor.simulation.agents.profile import AgentShape
@@ -23,7 +24,8 @@ virtual = pytest.mark.trio
 
 SHAPE = AgentShape(steps=(2, 3), tools=(3, 5), delegation=0.0)
 FAMILY = AgentShape(steps=(2, 3), tools=(0, 2), delegation=0.5, depth_max=2)
-SETTINGS = quick(turn_timeout_s=500.0, max_consecutive_errors=1, max_total_errors=1)
+BOUNDS = quick(turn_timeout_s=500.0, max_consecutive_errors=1, max_total_errors=1)
+SETTINGS = BOUNDS.model_copy(update={"liveness": LivenessConfig(snapshot_s=0)})
 
 
 async def _one_turn(workdir: Path, seed: int, *only: str, shape: AgentShape = SHAPE) -> tuple[TurnResult, Run]:
@@ -80,7 +82,7 @@ async def test_a_function_that_hangs(autojump_clock: MockClock, tmp_path: Path, 
     """Its turn fails at its time-out."""
     result, _ = await _one_turn(tmp_path, 1, place)
     assert result.outcome == "failed"
-    assert "500" in result.error
+    assert "500 s" in result.error
 
 
 @virtual

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn, Settings, Supervisor
-from supervisor.config import LimitsConfig
+from supervisor.plans import LimitsConfig
 from supervisor.simulation.lookout import Moment, wait_for
 from supervisor.simulation.testing import Simulate
 

@@ -9,6 +9,8 @@ from supervisor import (
     AbortScope,
     AgentConfig,
     AgentTurn,
+    Amounts,
+    Budget,
     DeliveryPoint,
     LifecycleEvent,
     Receipt,
@@ -25,6 +27,8 @@ async def reviewer(turn: AgentTurn) -> str:
         return len(text)
 
     length: int = await turn.call("count", count, turn.prompt)
+    turn.used(input_tokens=1200, output_tokens=300, cost_usd=0.01)
+    turn.heartbeat()
     outcome = await turn.delegate("helper", "look again")
     return f"{length} {outcome.outcome}"
 
@@ -36,6 +40,11 @@ async def embed() -> None:
         result: TurnResult = await session.run("hello")
         message: str = await session.send("look here first", urgent=True, at="tool_boundary")
         message = await session.send("and then here", urgent=True, at=DeliveryPoint.TURN_END, sender="me")
+        scope = sup.scope("night", "the night's work", Budget(cost_usd=20.0))
+        bounded = await sup.start_session("two", agent="git", budget=Budget(turns=3), within=scope)
+        left: int | None = bounded.budget.turns
+        used: Amounts = bounded.used
+        print(left, used.tokens)
         receipt: Receipt = await session.abort(AbortScope.SESSION, reason=message or result.error)
         await watch(sup)
         print(receipt.survivors, session.state, supervisor.__version__)

@@ -1,7 +1,8 @@
 """Simulated agents, and which of them a simulated launch starts: its command line read as a real host would.
 
 ``sim-acp`` and ``sim-command [PROMPT]`` are agents, ``sim-tool PLACE SECONDS`` is what ACP agents have run in
-terminals. Nothing else is installed.
+terminals. ``sim-work`` is an agent that works on tasks of plans, ``sim-check TASK`` looks at what came of one. Nothing
+else is installed.
 """
 
 from __future__ import annotations

@@ -281,7 +281,8 @@ class _Turn:
         if self._trouble.strikes("agent.open_call", self._plan.place):
             self._tell("tool_call", toolCallId=f"{self._plan.place}:open", title="left open", status="in_progress")
         self._agent.tokens += self._plan.tokens
-        self._tell("usage_update", used=self._agent.tokens, size=CONTEXT_TOKENS)
+        used = {"inputTokens": self._plan.tokens, "outputTokens": len(self._plan.steps)}
+        self._tell("usage_update", used=self._agent.tokens, size=CONTEXT_TOKENS, _meta={"usage": used})
         return {"result": {"stopReason": "end_turn"}}
 
     async def _step(self, at: int, step: StepPlan) -> None:

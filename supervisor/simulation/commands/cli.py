@@ -15,7 +15,16 @@ from typing import Any
 import click
 import msgspec
 
-from supervisor.simulation.commands import bench_cli, disk_cli, hunt_cli, prove_cli, shrink_cli, soak_cli, sweep_cli
+from supervisor.simulation.commands import (
+    bench_cli,
+    claims_cli,
+    disk_cli,
+    hunt_cli,
+    prove_cli,
+    shrink_cli,
+    soak_cli,
+    sweep_cli,
+)
 from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.running import Report, simulate
@@ -31,6 +40,7 @@ COMMANDS = (
     shrink_cli.command,
     hunt_cli.command,
     disk_cli.command,
+    claims_cli.command,
     bench_cli.command,
 )
 SHOWN = 10

@@ -13,16 +13,29 @@ from typing import Any
 from actors.machine import Step
 from supervisor.simulation.specified.agent import AgentCopy
 from supervisor.simulation.specified.copy import Copy, shown
+from supervisor.simulation.specified.job import JobCopy
+from supervisor.simulation.specified.run import RunCopy
 from supervisor.simulation.specified.session import SessionCopy
 from supervisor.simulation.specified.task import TaskCopy
 from supervisor.simulation.specified.turn import TurnCopy
 from supervisor.simulation.specified.words import words_of
+from supervisor.simulation.specified.worker import WorkerCopy
+from supervisor.simulation.specified.workstream import WorkstreamCopy
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Specified"]
 
 Say = Callable[[str, str, str], None]
-COPIES: dict[str, type[Copy]] = {"session": SessionCopy, "turn": TurnCopy, "agent": AgentCopy, "task": TaskCopy}
+COPIES: dict[str, type[Copy]] = {
+    "session": SessionCopy,
+    "turn": TurnCopy,
+    "agent": AgentCopy,
+    "task": TaskCopy,
+    "run": RunCopy,
+    "job": JobCopy,
+    "worker": WorkerCopy,
+    "workstream": WorkstreamCopy,
+}
 NAMED = ("transition_reason", "abort_reason", "abort_id", "severity")
 
 

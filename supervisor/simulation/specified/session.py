@@ -59,6 +59,8 @@ class SessionCopy(Copy):
         self.session_seq = 1
         self.consecutive = self.total = 0
         self.current: tuple[str, str] | None = None
+        self.once: set[str] = set()
+        self.spent = self.cooled = False
         self.queue: list[tuple[str, str]] = []
         self.inbox: list[Waiting] = []
         self.latched = False
@@ -83,11 +85,20 @@ class SessionCopy(Copy):
     # ------------------------------------------------------------------ prompts
     def on_turnrequested(self, meta: Meta) -> Effects:
         request = (meta["request_id"], meta["prompt"])
+        if meta["once"]:
+            self.once.add(meta["request_id"])
+        if self.state == "CoolingDown" and self.current is None:
+            self.current, self.spent = request, False
+            return self._warm_up() if self.cooled else []
         if self.current is not None or self.state not in ("Initializing", "SessionComplete"):
             self.queue.append(request)
             return []
         self.current = request
         return [*self._open_turn(), ("PrepareWorktree",)]
+
+    def _warm_up(self) -> Effects:
+        self.cooled = False
+        return [("Tell", self.id, ("BackoffElapsed",))]
 
     def _open_turn(self) -> Effects:
         if self.current is None:
@@ -173,6 +184,7 @@ class SessionCopy(Copy):
             self.state, self.outcome = "Stopped", "failed"
             return [("LogFatal",), *told, ("EndScope", self.abort_id, False)]
         self.state = "CoolingDown"
+        self.spent = charged and not tell and self.current is not None and self.current[0] in self.once
         wait_ms = limits["backoff_base_ms"]
         for _ in range(min(max(self.consecutive - 1, 0), 32)):
             wait_ms *= 2
@@ -180,6 +192,9 @@ class SessionCopy(Copy):
         return [("StartTimer", "backoff", wait_s, ("BackoffElapsed",), False), *told]
 
     def on_backoffelapsed(self, meta: Meta) -> Effects:
+        if self.spent:
+            self.cooled = True
+            return []
         self.state = "BuildingPrompt"
         return [*self._open_turn(), ("BuildPrompt",)]
 
@@ -238,17 +253,21 @@ class SessionCopy(Copy):
     # ------------------------------------------------------------------ answers
     def on_turnreaped(self, meta: Meta) -> Effects:
         mine = self.current is not None and meta["turn_id"] == self.turn_id
+        if self.state == "CoolingDown" and self.spent and mine and self.current is not None:
+            answer = ("Answer", self.current[0], "failed", _how(meta))
+            self.current, self.spent = (self.queue.pop(0), False) if self.queue else (None, True)
+            return [answer, *(self._warm_up() if self.cooled and not self.spent else [])]
         if not mine or self.current is None or self.state not in ("SessionComplete", "Stopped"):
             return []
         if self.state == "Stopped":
             if not meta["completed"]:
                 return []
-            answer, self.current = ("Answer", self.current[0], "completed"), None
+            answer, self.current = ("Answer", self.current[0], "completed", _how(meta)), None
             return [answer]
         if meta["completed"] and any(one.urgent and one.point == "turn_end" for one in self.inbox):
             self.current = (self.current[0], "")
             return [*self._open_turn(), ("PrepareWorktree",)]
-        answer = ("Answer", self.current[0], "completed" if meta["completed"] else "failed")
+        answer = ("Answer", self.current[0], "completed" if meta["completed"] else "failed", _how(meta))
         if not self.queue:
             self.current = None
             return [answer, *self._deliver()]
@@ -283,7 +302,7 @@ class SessionCopy(Copy):
         waiting = [*([self.current] if self.current is not None else []), *self.queue]
         self.current, self.queue, self.over = None, [], True
         outcome = "failed" if self.outcome == "failed" else "aborted"
-        return [*(("Answer", request_id, outcome) for request_id, _ in waiting), ("Bury",)]
+        return [*(("Answer", request_id, outcome, None) for request_id, _ in waiting), ("Bury",)]
 
     # ------------------------------------------------------------------ its data
     def differs(self, data: Any) -> str:
@@ -303,6 +322,8 @@ class SessionCopy(Copy):
             "outcome": data.outcome,
             "abort_id": data.abort_id,
             "ended": data.ended,
+            "spent": data.spent,
+            "cooled": data.cooled,
         }
         return ", ".join(f"{name} {there[name]!r} of {here[name]!r}" for name in here if there[name] != here[name])
 
@@ -321,4 +342,14 @@ class SessionCopy(Copy):
             "outcome": self.outcome,
             "abort_id": self.abort_id,
             "ended": self.over,
+            "spent": self.spent,
+            "cooled": self.cooled,
         }
+
+
+def _how(meta: Meta) -> tuple[Any, ...] | None:
+    """The verdict that an answer passes on."""
+    how = meta["how"]
+    if how is None:
+        return None
+    return ("Verdict", how["exit"], how["transition_reason"], how["abort_reason"], how["status"])

@@ -1,4 +1,4 @@
-"""A task of a plan: the edges that a plan takes (seed 000), and who holds it."""
+"""A task of a plan: its edges, who holds it, how often it was tried, and what it waits for (seed 000)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from supervisor.simulation.specified.copy import Copy, Effects, Meta
 __all__ = ["TaskCopy"]
 
 EDGES: Mapping[tuple[str, str], str] = {
+    ("PLANNED", "approved"): "OPEN",
+    ("PLANNED", "rejected"): "CANCELLED",
     ("OPEN", "claimed"): "CLAIMED",
     ("OPEN", "split"): "WAITING_FOR_SUBTASKS",
     ("OPEN", "cancelled"): "CANCELLED",
@@ -32,9 +34,18 @@ EDGES: Mapping[tuple[str, str], str] = {
     ("ORPHANED", "requeued"): "OPEN",
     ("BLOCKED", "unblocked"): "OPEN",
     ("BLOCKED", "cancelled"): "CANCELLED",
+    ("WAITING_FOR_SUBTASKS", "subtasks_completed"): "DONE",
+    ("WAITING_FOR_SUBTASKS", "subtask_timed_out"): "BLOCKED",
+    ("WAITING_FOR_SUBTASKS", "subtask_failed"): "BLOCKED",
+    ("WAITING_FOR_SUBTASKS", "cancelled"): "CANCELLED",
     ("FAILED", "retried"): "OPEN",
+    ("FAILED", "reopened"): "OPEN",
     ("DONE", "closed"): "CLOSED",
     ("DONE", "verification_rejected"): "FAILED",
+    ("DONE", "approval_requested"): "PENDING_APPROVAL",
+    ("PENDING_APPROVAL", "approval_granted"): "CLOSED",
+    ("PENDING_APPROVAL", "approval_denied"): "FAILED",
+    ("PENDING_APPROVAL", "cancelled"): "CANCELLED",
 }
 
 
@@ -47,19 +58,33 @@ class TaskCopy(Copy):
 
     def __init__(self, state: str, data: Meta) -> None:
         super().__init__(state, data)
-        self.claimed_by, self.claims = "", 0
+        self.claimed_by, self.claims, self.retries = "", 0, 0
+        self.max_retries: int = data["max_retries"]
+        self.needs_approval: bool = data["needs_approval"]
         self.waiting_for = list(data.get("waiting_for", ()))
 
+    def knows(self, event: str, meta: Meta) -> bool:
+        if event == "retried" and self.retries >= self.max_retries:
+            return False
+        return super().knows(event, meta) and (event != "approval_requested" or self.needs_approval)
+
     def take(self, event: str, meta: Meta) -> Effects:
-        self.state = EDGES[self.state, event]
+        before, self.state = self.state, EDGES[self.state, event]
         self.over = self.state in ("CLOSED", "CANCELLED")
+        self.retries = 0 if event == "reopened" else self.retries + (event == "retried")
         if event == "claimed":
             self.claimed_by, self.claims = meta["by"], self.claims + 1
-        elif self.state == "OPEN":
+        elif self.state == "OPEN" and before != "PLANNED":
             self.claimed_by, self.waiting_for = "", []
+        elif self.state == "BLOCKED":
+            self.waiting_for = list(meta["on"]) if event == "blocked" else [meta["subtask"]]
+        elif event == "split":
+            self.waiting_for = list(meta["subtasks"])
+        elif event == "subtasks_completed":
+            self.waiting_for = []
         return []
 
     def differs(self, data: Any) -> str:
-        here = (self.claimed_by, self.claims, self.waiting_for)
-        there = (data.claimed_by, data.claims, list(data.waiting_for))
+        here = (self.claimed_by, self.claims, self.retries, self.waiting_for)
+        there = (data.claimed_by, data.claims, data.retries, list(data.waiting_for))
         return f"{there} of {here}" if here != there else ""

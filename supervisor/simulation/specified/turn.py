@@ -137,7 +137,9 @@ class TurnCopy(Copy):
     def on_agent_reaped(self, meta: Meta) -> Effects:
         self.state, self.over = "REAPED", True
         completed = (self.verdict or {}).get("exit") == "Success"
-        return [("Tell", self.session_id, ("TurnReaped", self.id, completed)), ("Bury",)]
+        how = _verdict(self.verdict) if self.verdict is not None else ("Verdict", "Error", None, None, None)
+        reaped = ("TurnReaped", self.id, completed, how)
+        return [("Tell", self.session_id, reaped), ("Bury",)]
 
     # ------------------------------------------------------------------ its data
     def differs(self, data: Any) -> str:

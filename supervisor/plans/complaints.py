@@ -5,13 +5,13 @@ Every kind of refusal that the plan's models can make has words of its own here;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.plan_source import FieldPath, Source
+from supervisor.plans.source import FieldPath, Source
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -26,7 +26,12 @@ ModelAt = Callable[[FieldPath], type[BaseModel] | None]
 _WANTED: Final = {
     "agents": "a mapping of names to agents, for example {helper: {adapter: scripted}}",
     "tasks": "a list of tasks, for example [{id: hello, agent: helper, prompt: '@say hello'}]",
-    "adapter": "one of command, acp, scripted",
+    "adapter": "one of command, acp, scripted, or an adapter of a plug-in",
+    "plugins": "a list of names of plug-ins, for example [tidy], or [] for none",
+    "access": "a mapping, for example {initial: {coder: trusted}}",
+    "completion": "a list of signals, for example [{glob_exists: dist/*.whl}]",
+    "review": "a mapping, for example {agent: reviewer}",
+    "with": "a mapping of what the verifier is told, for example {suffix: .py}",
     "id": "a name of its own, for example build",
     "agent": "the name of one of the agents",
     "command": "the argv as a list, for example [git, status]",
@@ -36,9 +41,50 @@ _WANTED: Final = {
     "acceptance": "a list of tests, for example [{unit_tests: [pytest, -q]}]",
     "unit_tests": "the argv as a list, for example [pytest, -q]",
     "lint": "the argv as a list, for example [ruff, check]",
+    "validation": "a list of tests, for example [{unit_tests: [pytest, -q]}]",
+    "capabilities": "a list of names, for example [python]",
+    "roles": "a list of names, for example [backend]",
+    "files": "a list of paths, for example [src/parser]",
+    "fallback_agents": "a list of names of agents, for example [senior]",
+    "subtasks": "a list of tasks, for example [{id: part, prompt: '@say hello'}]",
+    "when": "a condition, for example {task: build, is: failed}",
+    "workers": "a mapping of names to workers, for example {local: {slots: 2}}",
+    "task_lifecycle": "a mapping, for example {max_attempts: 5}",
+    "circuit_breaker": "a mapping, for example {max_error_repeats: 2}",
+    "checkpoint": "a mapping, for example {enabled: true}",
+    "save_on_states": "a list of states of a run, for example [COMPLETED, FAILED]",
+    "retry_budget": "a mapping, for example {share: 0.2, least: 10}",
     "policy": "a mapping, for example {tool_to_sibling: true}",
     "ladder": "a mapping, for example {request_s: 5}",
     "limits": "a mapping, for example {turn_timeout_s: 600}",
+    "budget": "a mapping, for example {tokens: 200000, cost_usd: 5}",
+    "session_budget": "a mapping, for example {turns: 20}",
+    "turn_budget": "a mapping, for example {tool_calls: 100}",
+    "hand_back": "a mapping, for example {wall_s: 30}",
+    "loops": "a mapping, for example {same_call_max: 5}",
+    "liveness": "a mapping, for example {snapshot_s: 30}",
+    "default": "a mapping, for example {wake: 3, stop: 5, kill: 7}",
+    "large": "a mapping, for example {wake: 5, stop: 8, kill: 12}",
+    "tests": "a mapping, for example {wake: 8, stop: 12, kill: 16}",
+    "wake": "a number of snapshots, for example 3",
+    "stop": "a number of snapshots, for example 5",
+    "kill": "a number of snapshots, for example 7",
+}
+
+
+_NAMED: Final = {"agents": "an agent, for example {adapter: scripted}", "workers": "a worker, for example {slots: 2}"}
+_SECONDS: Final = (
+    "default_timeout",
+    "validation_timeout",
+    "base_retry_delay",
+    "max_retry_delay",
+    "cooldown_period",
+)
+"""The lengths of time whose names, the seed's, do not say so."""
+_RANGES: Final = {
+    "share": "a number from 0 to 1",
+    "jitter_percentage": "a number from 0 to 100",
+    "cost_usd": "US dollars > 0",
 }
 
 
@@ -70,12 +116,10 @@ def _words(one: ErrorDetails, path: FieldPath, source: Source, model_at: ModelAt
             return f"unknown key; {_known_keys(field, model_at(path[:-1]))}"
         case "missing":
             return f"missing; give {_wanted(path)}"
-        case "literal_error":
+        case "literal_error" | "enum":
             return f"{_shown(given)} is not one of {_choices(context['expected'])}{_guess(given, context['expected'])}"
-        case "greater_than_equal":
-            return _too_small(field, given)
-        case "finite_number":
-            return f"{given} is not a length of time; give seconds >= 0"
+        case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than" | "finite_number":
+            return f"{given} is {_out_of_bounds(one['type'], field, given)}; give {_bounded(field, context)}"
         case "string_pattern_mismatch":
             return _bad_name(given)
         case "too_short":
@@ -93,7 +137,7 @@ def _words(one: ErrorDetails, path: FieldPath, source: Source, model_at: ModelAt
 
 
 def _known_keys(key: str, model: type[BaseModel] | None) -> str:
-    fields = model.model_fields if model else {}
+    fields = {str(field.validation_alias or name): field for name, field in model.model_fields.items()} if model else {}
     known = sorted(fields, key=lambda name: not fields[name].is_required())
     near = get_close_matches(key, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(known)}"
@@ -101,10 +145,10 @@ def _known_keys(key: str, model: type[BaseModel] | None) -> str:
 
 def _wanted(path: FieldPath) -> str:
     field = next((part for part in reversed(path) if isinstance(part, str)), "")
-    if field == "tasks" and isinstance(path[-1], int):
+    if field in ("tasks", "subtasks", "") and isinstance(path[-1], int):
         return "a task, for example {id: hello, agent: helper, prompt: '@say hello'}"
-    if len(path) == 2 and path[0] == "agents":
-        return "an agent, for example {adapter: scripted}"
+    if len(path) == 2 and path[0] in _NAMED:
+        return _NAMED[str(path[0])]
     return _WANTED.get(field, "a value")
 
 
@@ -117,20 +161,43 @@ def _guess(given: Any, expected: str) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _too_small(field: str, given: Any) -> str:
-    if field.endswith("_s"):
-        return f"{given} is negative; give seconds >= 0"
-    if field.endswith("_ms"):
-        return f"{given} is negative; give milliseconds >= 0"
-    return f"{given} is too small; give 1 or more"
+def _out_of_bounds(kind: str, field: str, given: Any) -> str:
+    if kind == "finite_number":
+        return "not a length of time" if _unit(field) else "too large"
+    if kind.startswith("less"):
+        return "too large"
+    return "negative" if given < 0 else "too small"
+
+
+def _bounded(field: str, context: Mapping[str, Any]) -> str:
+    """What a number of that field must be: its unit, and its bound."""
+    if field in _RANGES:
+        return _RANGES[field]
+    if "lt" in context:
+        return f"a number below {context['lt']}"
+    if unit := _unit(field):
+        return f"{unit} > 0" if "gt" in context else f"{unit} >= 0"
+    return f"{context['ge']} or more"
+
+
+def _unit(field: str) -> str:
+    if field.endswith("_s") or field in _SECONDS:
+        return "seconds"
+    return "milliseconds" if field.endswith("_ms") else ""
 
 
 def _number(field: str, kind: str) -> str:
     if kind == "bool_type":
         return "true or false"
-    if field.endswith("_s"):
-        return "seconds >= 0, for example 2.5"
-    return "milliseconds >= 0, for example 500" if field.endswith("_ms") else "a whole number, for example 3"
+    match _RANGES.get(field) or _unit(field):
+        case "seconds":
+            return "seconds >= 0, for example 2.5"
+        case "milliseconds":
+            return "milliseconds >= 0, for example 500"
+        case "":
+            return "a whole number, for example 3"
+        case wanted:
+            return wanted
 
 
 def _not_text(given: Any, written: str | None) -> str:

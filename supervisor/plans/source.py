@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["BYTES_MAX", "NODES_MAX", "BadPlan", "FieldPath", "Source", "read_source", "spelled"]
+__all__ = ["BYTES_MAX", "NODES_MAX", "BadPlan", "FieldPath", "Source", "parse", "read_source", "spelled"]
 
 BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 100_000
@@ -117,12 +117,16 @@ def _text(data: bytes, name: str) -> str:
         raise BadPlan(f"{name}:{line}: not UTF-8 ({wrong}); save the plan as UTF-8") from None
 
 
-def parse(text: str, name: str) -> Source:
-    """The document that *text* holds."""
+def parse(text: str, name: str, wanted: str = "a plan needs agents and tasks") -> Source:
+    """The document that *text* holds; *wanted* is what an empty one lacks.
+
+    Raises:
+        BadPlan: it is not YAML, too much, or says a thing twice.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
-            raise BadPlan(f"{name}: is empty; a plan needs agents and tasks")
+            raise BadPlan(f"{name}: is empty; {wanted}")
         _check_nodes(root, name)
         data = yaml.SafeLoader("").construct_document(root)
     except yaml.MarkedYAMLError as error:
@@ -131,7 +135,7 @@ def parse(text: str, name: str) -> Source:
         line = text.count("\n", 0, error.position) + 1
         raise BadPlan(f"{name}:{line}: not YAML: {error.reason} (#x{_code(error.character):02x})") from None
     except RecursionError:
-        raise BadPlan(f"{name}: nested too deeply; a plan has five levels") from None
+        raise BadPlan(f"{name}: nested too deeply; a plan has six levels, and two for each level of subtasks") from None
     except ValueError as error:
         why = str(error).partition(";")[0]
         raise BadPlan(f"{name}: a value that looks like a number or a date is none ({why}); quote it") from None

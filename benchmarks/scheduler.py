@@ -1,0 +1,113 @@
+"""What the scheduler costs for each task while the backlog grows: the curve must be flat.
+
+A backlog is kept at its size: sixteen tasks are claimed by as many workers, renewed, settled, and sixteen new ones
+added, over and over. Tasks have one of five priorities, one of four roles, one of two providers; one in three depends
+on another one, one in two owns a file of its own, one in four a file that others own as well. So what is claimed
+differs, and claims meet files that are held. The sizes take turns, round by round; a figure is the median of its
+rounds, in processor time. ``python -m benchmarks.scheduler [--most 100000] [--json]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from benchmarks.harness import Stopwatch, per_us
+from supervisor.scheduling.backlog import Backlog, Item
+from supervisor.scheduling.leases import Claim
+
+__all__ = ["SIZES", "Cost", "main", "measure_costs", "ratio"]
+
+SIZES = (100, 1_000, 10_000, 100_000)
+ROLES = ("backend", "frontend", "docs", "qa")
+CAPABILITIES = {number: frozenset({f"role:{role}"}) for number, role in enumerate(ROLES)}
+WORKERS = 16
+CHURNED = 4_000
+"""Tasks that come and go in one round, whatever the size."""
+ROUNDS = 5
+LEASE_S = 60.0
+
+
+class Cost(NamedTuple):
+    """One round at one size: microseconds for a claim alone, and for all that the scheduler does for one task."""
+
+    backlog: int
+    claim_us: float
+    task_us: float
+
+
+def item(number: int) -> Item:
+    """Task *number*: the same one in every round and at every size."""
+    return Item(
+        id=f"t{number}",
+        priority=number * 7 % 5,
+        needs=frozenset({f"role:{ROLES[number % 4]}"}),
+        files=((f"src/m{number}.py",), (), (f"src/m{number}.py",), (f"docs/{number % 40}.md",))[number // 4 % 4],
+        provider=("anthropic", "openai")[number // 2 % 2],
+        depends_on=(f"t{number - 1}",) if number % 3 == 2 else (),
+    )
+
+
+def cost(size: int, tasks: int) -> Cost:
+    """Let *tasks* tasks come and go in a backlog that is kept at *size*."""
+    backlog = Backlog()
+    for number in range(size):
+        backlog.add(item(number))
+    coming = [item(number) for number in range(size, size + tasks)]
+    claim_s = 0.0
+    with Stopwatch() as watch:
+        for first in range(0, tasks, WORKERS):
+            since = time.process_time()
+            claims = claim_each(backlog, float(first))
+            claim_s += time.process_time() - since
+            for claim in claims:
+                backlog.renew(claim.item_id, claim.token, first + 1.0)
+            for claim in claims:
+                backlog.settle(claim.item_id, completed=True, token=claim.token)
+            for one in coming[first : first + WORKERS]:
+                backlog.add(one)
+    return Cost(size, per_us(claim_s, tasks), per_us(watch.spent_s, tasks))
+
+
+def claim_each(backlog: Backlog, now_s: float) -> list[Claim]:
+    """One task for each worker: four of them have one role each, the others every one."""
+    found = [backlog.claim(f"w{n}", CAPABILITIES.get(n), now_s=now_s, lease_s=LEASE_S) for n in range(WORKERS)]
+    claims = [one for one in found if one is not None]
+    assert len(claims) == WORKERS, "there is work for everyone"
+    return claims
+
+
+def measure_costs(sizes: Sequence[int], *, tasks: int = CHURNED, rounds: int = ROUNDS) -> list[list[Cost]]:
+    """Every round: each size once, now the smallest first and now the largest."""
+    order = [sizes if number % 2 else sizes[::-1] for number in range(rounds)]
+    return [sorted(cost(size, tasks) for size in one) for one in order]
+
+
+def ratio(rounds: Sequence[Sequence[Cost]]) -> float:
+    """What a task costs in the largest backlog, over what it costs in the smallest: the median of the rounds."""
+    return statistics.median(one[-1].task_us / one[0].task_us for one in rounds)
+
+
+def main() -> None:
+    """Measure, and print the table and the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="the largest backlog")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rounds = measure_costs([size for size in SIZES if size <= max(args.most, SIZES[0])])
+    rows = [Cost(*map(statistics.median, zip(*column, strict=True))) for column in zip(*rounds, strict=True)]
+    if args.json:
+        print(json.dumps({"rows": [row._asdict() for row in rows], "ratio": round(ratio(rounds), 3)}))
+        return
+    print(f"{'backlog':>10}{'claims/s':>12}{'us per claim':>15}{'us per task':>14}")
+    for row in rows:
+        print(f"{int(row.backlog):>10,}{1e6 / row.claim_us:>12,.0f}{row.claim_us:>15.2f}{row.task_us:>14.2f}")
+    print(f"a task costs {ratio(rounds):.2f} times as much with {rows[-1].backlog:,.0f} as with {rows[0].backlog:,.0f}")
+
+
+if __name__ == "__main__":
+    main()

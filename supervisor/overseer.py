@@ -1,0 +1,168 @@
+"""Oversees every session: one clock for the snapshots of all of them, one place that has the scopes of budgets.
+
+While no turn runs no timer does. Time is that of the actors' timers, which does not count what nobody ran through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from actors.timers import Timer
+from supervisor.budgets import WHOLE, Amounts, Budget, Scope
+from supervisor.ledger import Cause
+from supervisor.liveness import Patience
+from supervisor.tree import Tree
+from supervisor.vocabulary import AbortReason
+from supervisor.watch import BUDGETED, Oversight, Watch
+from supervisor.work import Work
+
+__all__ = ["NO_ALLOWANCE", "Allowance", "Order", "Overseer", "Recalled"]
+
+Order = Callable[[str, str, str, int, AbortReason], None]
+"""Aborts a session without waiting for it: its id, the reason, who wants it, and the record that it follows from."""
+
+
+class Recalled(NamedTuple):
+    """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile."""
+
+    used: Amounts = Amounts()
+    scopes: Sequence[Mapping[str, Any]] = ()
+    patience: Patience = Patience.DEFAULT
+
+    def take(self, told: Mapping[str, Any]) -> Recalled:
+        """The next fact about its budget, or its use."""
+        used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
+        patience = Patience(told["patience"]) if "patience" in told else self.patience
+        return Recalled(used, told.get("scopes", self.scopes), patience)
+
+
+class Allowance(NamedTuple):
+    """What a session is given: its own budget (``None``: that of every session), the scope it lies in, its patience."""
+
+    budget: Budget | None = None
+    within: Scope | None = None
+    patience: Patience = Patience.DEFAULT
+
+
+NO_ALLOWANCE = Allowance()
+
+
+class Overseer:
+    """The watches of one supervisor's sessions.
+
+    Args:
+        order: how a session is aborted.
+    """
+
+    def __init__(self, tree: Tree, order: Order) -> None:
+        self._tree = tree
+        self.order = order
+        self._scopes: dict[str, Scope] = {}
+        self._running: dict[str, Watch] = {}
+        self._timer: Timer | None = None
+
+    # ------------------------------------------------------------------ scopes
+    def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
+        """The scope of that id, made if there is none; the one above, where *budget* bounds nothing."""
+        if not budget.limits:
+            return parent
+        scope = self._scopes.get(scope_id)
+        if scope is None:
+            scope = self._scopes[scope_id] = Scope(scope_id, title, budget, parent)
+        scope.bound(budget)
+        return scope
+
+    def close(self, scope_id: str) -> None:
+        """Nothing counts any more in the scope of that id, if there is one."""
+        self._scopes.pop(scope_id, None)
+
+    def recall(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
+        """The scope that a record tells of, with those above it, and at least what was used of each. Limits that hold
+        already are newer than those of a record."""
+        scope: Scope | None = None
+        for one in reversed(told):
+            budget = msgspec.convert(one["limits"], Budget)
+            scope = self._scopes.get(one["id"]) or self.scope(one["id"], one["title"], budget, scope)
+            assert scope is not None, "it is bounded"
+            scope.recall(msgspec.convert(one["used"], Amounts))
+        return scope
+
+    # ------------------------------------------------------------------ sessions
+    def oversee(self, work: Work, rules: Oversight, given: Allowance) -> None:
+        """Watch a session. Its budget lies in that of ``given.within``, or else of its parent."""
+        above = given.within
+        if above is None and work.parent is not None and work.parent.watch is not None:
+            above = work.parent.watch.scope
+        budget = given.budget if given.budget is not None else rules.session
+        scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
+        self._watch(work, rules, scope, given.patience)
+
+    def note_budget(self, work: Work, cause: Cause) -> None:
+        """Say in its log what bounds a session, if something does."""
+        scope, patience = self._scope_of(work), work.watch.patience if work.watch is not None else Patience.DEFAULT
+        if scope is not None or patience is not Patience.DEFAULT:
+            told = {"scopes": scope.told if scope is not None else [], "patience": patience.value}
+            self._tree.note(work.session_id, BUDGETED, cause, told)
+
+    def revive(self, work: Work, rules: Oversight, recalled: Recalled) -> None:
+        """Watch a session that an earlier supervisor left: what was used stays used."""
+        self._watch(work, rules, self.recall(recalled.scopes), recalled.patience).recall(recalled.used)
+
+    def left_of(self, work: Work) -> Budget:
+        """What a session may still use."""
+        scope = self._scope_of(work)
+        if scope is None:
+            return Budget()
+        left = {name: scope.left(name) or 0 for name in scope.measures}
+        whole = {name: int(one) if name in WHOLE else one for name, one in left.items()}
+        return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
+
+    def used_by(self, work: Work) -> Amounts:
+        """What the agents of a session have used."""
+        return work.watch.used if work.watch is not None else Amounts()
+
+    def _scope_of(self, work: Work) -> Scope | None:
+        return work.watch.scope if work.watch is not None else None
+
+    def _watch(self, work: Work, rules: Oversight, scope: Scope | None, patience: Patience) -> Watch:
+        watch = work.watch = Watch(self._tree, work, self, rules, scope, patience)
+        work.over.then(lambda: self._ended(watch))
+        return watch
+
+    def _ended(self, watch: Watch) -> None:
+        watch.ended()
+        self.close(watch.work.session_id)
+
+    # ------------------------------------------------------------------ snapshots
+    def turn_began(self, watch: Watch) -> None:
+        self._running[watch.work.session_id] = watch
+        if self._timer is None and watch.rules.liveness.snapshot_s:
+            self._set_timer(watch.rules.liveness.snapshot_s)
+
+    def turn_ended(self, watch: Watch) -> None:
+        self._running.pop(watch.work.session_id, None)
+
+    def _set_timer(self, delay_s: float) -> None:
+        self._timer = self._tree.system.timers.set(None, None, delay_s, self._snapshot)
+
+    def _snapshot(self, timer: Timer) -> None:
+        self._timer = None
+        moved = self._moved()
+        watches = [one for one in self._running.values() if one.rules.liveness.snapshot_s]
+        for watch in watches:
+            watch.snapshot(watch.work.session_id in moved)
+        if watches:
+            self._set_timer(min(one.rules.liveness.snapshot_s for one in watches))
+
+    def _moved(self) -> set[str]:
+        """The sessions whose agent has moved since the last time, and those that wait for one of them."""
+        moved: set[str] = set()
+        for work in self._tree.works.values():
+            above: Work | None = work if work.watch is not None and work.watch.has_moved() else None
+            while above is not None and above.session_id not in moved:
+                moved.add(above.session_id)
+                above = above.parent
+        return moved

@@ -1,0 +1,80 @@
+"""How tasks are tried: the ``task_lifecycle`` block of seed 002, under its own names and with its own defaults.
+
+Its names have no units: times are in seconds. ``probes_max`` is ours, for a circuit that probes must end some day.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import model_validator
+
+from supervisor.lifecycles.run import Run, RunData
+from supervisor.plans.complaints import Problems
+from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Share
+
+__all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "TaskLifecycle"]
+
+_RUN: Final = RunData()
+
+
+class CircuitBreakerConfig(Model):
+    """When a task is not tried any more, and how often it is probed after that.
+
+    Without it a task is given up when its attempts are used up, and is never probed.
+    """
+
+    enabled: Flag = True
+    max_error_repeats: Amount = _RUN.max_error_repeats
+    cooldown_period: Seconds = _RUN.cooldown_s
+    probes_max: Amount = _RUN.probes_max
+
+
+class CheckpointConfig(Model):
+    """In which states what a task has so far is saved, so that it can be gone on with."""
+
+    enabled: Flag = True
+    save_on_states: tuple[Run, ...] = (Run.COMPLETED, Run.FAILED, Run.CIRCUIT_OPEN)
+
+
+class TaskLifecycle(Model):
+    """Time-outs, retries, the circuit, and what is kept of an attempt."""
+
+    default_timeout: Duration = _RUN.timeout_s
+    validation_timeout: Duration = 30.0
+    max_attempts: Count = _RUN.max_attempts
+    base_retry_delay: Seconds = _RUN.base_delay_s
+    max_retry_delay: Seconds = _RUN.max_delay_s
+    jitter_percentage: Percentage = _RUN.jitter * 100
+    circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    cleanup_on_cancel: Flag = True
+    save_partial_output: Flag = True
+
+    @model_validator(mode="after")
+    def _delays_fit(self) -> TaskLifecycle:
+        if self.base_retry_delay > self.max_retry_delay:
+            words = f"{self.base_retry_delay:g} is more than max_retry_delay, {self.max_retry_delay:g}; lower it"
+            raise Problems([(("base_retry_delay",), words)])
+        return self
+
+    def value(self) -> RunData:
+        """The limits of a run. Without a circuit breaker no repeated error ends it early, and nothing probes it."""
+        circuit = self.circuit_breaker
+        return RunData(
+            max_attempts=self.max_attempts,
+            base_delay_s=self.base_retry_delay,
+            max_delay_s=self.max_retry_delay,
+            jitter=self.jitter_percentage / 100,
+            max_error_repeats=circuit.max_error_repeats if circuit.enabled else self.max_attempts,
+            probes_max=circuit.probes_max if circuit.enabled else 0,
+            cooldown_s=circuit.cooldown_period,
+            timeout_s=self.default_timeout,
+        )
+
+
+class RetryBudgetConfig(Model):
+    """How many retries a workstream may spend in all: a share of its tasks, but at least some."""
+
+    share: Share = 0.2
+    least: Amount = 10

@@ -1,0 +1,159 @@
+"""Plans from files: read, checked whole, and their programs and directories found on this machine.
+
+A plan is checked before anything starts, and every problem is told with its field and what would be right.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ValidationError
+
+from supervisor.access import Level
+from supervisor.plans.access import AccessConfig, RightsConfig
+from supervisor.plans.agents import AgentConfig, WorkerConfig
+from supervisor.plans.complaints import Problem, complaints
+from supervisor.plans.fields import Plugged
+from supervisor.plans.lifecycle import CheckpointConfig, CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
+from supervisor.plans.oversight import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, StallConfig
+from supervisor.plans.plan import Plan
+from supervisor.plans.settings import LadderConfig, LimitsConfig, PolicyConfig, RecoveryConfig, RetentionConfig
+from supervisor.plans.source import FieldPath, Source, read_source
+from supervisor.plans.tasks import AcceptanceConfig, ConditionConfig, TaskConfig, every_task
+from supervisor.plans.verification import CompletionConfig, ReviewConfig
+from supervisor.within import outside
+
+__all__ = ["PluggedFor", "load_plan", "model_at"]
+
+
+PluggedFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
+"""The names that plug-ins add, given those that the plan chooses (``None``: all that are installed)."""
+
+
+def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
+    return {"adapters": (), "verifiers": (), "plugins": ()}
+
+
+def load_plan(path: Path, plugged_for: PluggedFor = _none) -> Plan:
+    """Read and check a plan; a relative program or directory of it is relative to the plan's own directory.
+
+    Args:
+        plugged_for: what plug-ins add, asked if the plan names what is none of ours; by default, nothing.
+
+    Raises:
+        BadPlan: with one line for every problem.
+    """
+    source = read_source(path)
+    if not isinstance(source.data, dict):
+        raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
+    try:
+        plan = Plan.model_validate(source.data, context=_once(plugged_for, source.data.get("plugins")))
+    except ValidationError as error:
+        raise source.bad(complaints(error, source, model_at)) from None
+    return _located(plan, source, path.resolve().parent)
+
+
+def _once(plugged_for: PluggedFor, chosen: object) -> Plugged:
+    """Ask once, for the plug-ins that the plan chooses; a choice that is none is told of by its own field."""
+    names = [one for one in chosen if isinstance(one, str)] if isinstance(chosen, list) else None
+    return cache(lambda: plugged_for(names))
+
+
+_MODELS: Final[Mapping[str, type[BaseModel]]] = {
+    "agents.*": AgentConfig,
+    "workers.*": WorkerConfig,
+    "tasks.*": TaskConfig,
+    "tasks.*.acceptance.*": AcceptanceConfig,
+    "tasks.*.when": ConditionConfig,
+    "tasks.*.completion.*": CompletionConfig,
+    "tasks.*.review": ReviewConfig,
+    "review": ReviewConfig,
+    "access": AccessConfig,
+    **dict.fromkeys((f"access.{level}" for level in Level), RightsConfig),
+    "tasks.*.budget": BudgetConfig,
+    "validation.*": AcceptanceConfig,
+    "task_lifecycle": TaskLifecycle,
+    "task_lifecycle.circuit_breaker": CircuitBreakerConfig,
+    "task_lifecycle.checkpoint": CheckpointConfig,
+    "retry_budget": RetryBudgetConfig,
+    "policy": PolicyConfig,
+    "policy.ladder": LadderConfig,
+    "limits": LimitsConfig,
+    "retention": RetentionConfig,
+    "recovery": RecoveryConfig,
+    "budget": BudgetConfig,
+    "session_budget": BudgetConfig,
+    "turn_budget": BudgetConfig,
+    "hand_back": HandBackConfig,
+    "loops": LoopsConfig,
+    "liveness": LivenessConfig,
+    "liveness.default": StallConfig,
+    "liveness.large": StallConfig,
+    "liveness.tests": StallConfig,
+}
+"""The models inside a plan, by where they stand."""
+
+
+def model_at(path: FieldPath) -> type[BaseModel] | None:
+    """The model whose fields stand at *path*."""
+    named = len(path) == 2 and path[0] in ("agents", "workers")
+    steps = ["*" if isinstance(part, int) or (named and place) else part for place, part in enumerate(path)]
+    while steps[2:4] == ["subtasks", "*"]:
+        del steps[2:4]
+    return _MODELS.get(".".join(steps)) if steps else Plan
+
+
+def _located(plan: Plan, source: Source, base: Path) -> Plan:
+    """The plan with its programs and directories found on this machine."""
+    problems: list[Problem] = []
+    agents = {name: _locate(agent, ("agents", name), base, problems) for name, agent in plan.agents.items()}
+    plan = plan.model_copy(update={"agents": agents})
+    problems += _straying_files(plan)
+    if problems:
+        raise source.bad(problems)
+    return plan
+
+
+def _straying_files(plan: Plan) -> Iterator[Problem]:
+    """The owned paths that a link leads out of the directory that their agent is known to work in."""
+    for one in every_task(plan.tasks):
+        cwd = plan.agents[one.task.agent].cwd
+        for number, name in enumerate(one.task.files):
+            if cwd is not None and (why := outside("", str(Path(cwd) / name), cwd).removeprefix(": ")):
+                yield (*one.path, "files", number), why
+
+
+def _locate(agent: AgentConfig, path: FieldPath, base: Path, problems: list[Problem]) -> AgentConfig:
+    changes: dict[str, object] = {}
+    if agent.command:
+        program = agent.command[0]
+        changes["command"] = (_absolute(program, base) if "/" in program else program, *agent.command[1:])
+        problems += [((*path, "command"), words) for words in _program_problems(agent, base)]
+    if agent.cwd is not None:
+        changes["cwd"] = cwd = _absolute(agent.cwd, base)
+        if not Path(cwd).is_dir():
+            problems.append(((*path, "cwd"), f"no directory {cwd!r}; make it or leave cwd out"))
+        elif why := outside("", cwd, str(base)).removeprefix(": "):
+            problems.append(((*path, "cwd"), f"{why}; --workdir is where agents without a cwd work"))
+    return agent.model_copy(update=changes)
+
+
+def _program_problems(agent: AgentConfig, base: Path) -> Iterator[str]:
+    program = agent.command[0]
+    if "/" not in program:
+        search = agent.env.get("PATH", os.environ.get("PATH"))
+        if shutil.which(program, path=search) is None:
+            yield f"no program {program!r} on PATH; install it or give its full path"
+    elif not Path(_absolute(program, base)).is_file():
+        yield f"no program {_absolute(program, base)!r}; a relative path is relative to the plan"
+    elif not os.access(_absolute(program, base), os.X_OK):
+        yield f"{_absolute(program, base)!r} is not executable; chmod +x it or name its interpreter first"
+
+
+def _absolute(path: str, base: Path) -> str:
+    return str(base / Path(path).expanduser())

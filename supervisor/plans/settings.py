@@ -1,0 +1,133 @@
+"""How a supervisor runs, as a person may write it: bounds, policies, what is kept, what becomes of lost work.
+
+These models stand at the edge; inside go the values that they make. The bounds mirror the structs of the vocabulary,
+which keep the defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from pydantic import AfterValidator, Field, Strict, ValidationInfo
+
+from supervisor.lifecycles.session import SessionLimits
+from supervisor.plans.access import AccessConfig
+from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugged
+from supervisor.plans.oversight import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig
+from supervisor.ports import Retention
+from supervisor.vocabulary import AbortPolicy, Ladder
+from supervisor.watch import Oversight
+
+__all__ = ["LadderConfig", "LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings"]
+
+_LADDER, _LIMITS = Ladder(), SessionLimits()
+
+
+class LadderConfig(Model):
+    """How long each rung of an abort may take."""
+
+    request_s: Seconds = _LADDER.request_s
+    cancel_s: Seconds = _LADDER.cancel_s
+    terminate_s: Seconds = _LADDER.terminate_s
+    kill_s: Seconds = _LADDER.kill_s
+
+    def value(self) -> Ladder:
+        return msgspec.convert(self.model_dump(), Ladder)
+
+
+class PolicyConfig(Model):
+    """Which levels an abort may cross."""
+
+    tool_to_sibling: Flag = False
+    sibling_to_session: Flag = False
+    ladder: LadderConfig = LadderConfig()
+
+    def value(self) -> AbortPolicy:
+        return msgspec.convert(self.model_dump(), AbortPolicy)
+
+
+class LimitsConfig(Model):
+    """The bounds of each session."""
+
+    max_consecutive_errors: Count = _LIMITS.max_consecutive_errors
+    max_total_errors: Count = _LIMITS.max_total_errors
+    backoff_base_ms: Milliseconds = _LIMITS.backoff_base_ms
+    backoff_cap_ms: Milliseconds = _LIMITS.backoff_cap_ms
+    grace_s: Seconds = _LIMITS.grace_s
+    spawn_deadline_s: Seconds = _LIMITS.spawn_deadline_s
+    turn_timeout_s: Seconds = _LIMITS.turn_timeout_s
+    stable_after_s: Seconds = _LIMITS.stable_after_s
+    restarts_max: Count = _LIMITS.restarts_max
+    restarts_within_s: Seconds = _LIMITS.restarts_within_s
+    waiting_max: Count = _LIMITS.waiting_max
+
+    def value(self) -> SessionLimits:
+        return msgspec.convert(self.model_dump(), SessionLimits)
+
+
+_KEPT = Retention()
+
+
+class RetentionConfig(Model):
+    """What the journal keeps of what has ended, and how often the rest goes to the archive; null is no bound."""
+
+    keep_s: Seconds | None = _KEPT.keep_s
+    records_max: Count | None = _KEPT.records_max
+    every_s: Annotated[float, Strict(), Field(ge=1, allow_inf_nan=False)] = 3600.0
+
+    def value(self) -> Retention:
+        return Retention(keep_s=self.keep_s, records_max=self.records_max)
+
+
+class RecoveryConfig(Model):
+    """What becomes of the work of a supervisor that died.
+
+    ``sessions``: ``resume`` those whose conversation can be loaded again, or that have none to lose, and stop the rest;
+    ``restart`` those too, each in a new conversation, its prompt asked again; or ``stop`` them all. ``orphans``: a task
+    whose session is lost is ``open`` for another one, at most ``max_retries`` times, or has ``failed``, or is ``done``.
+    """
+
+    sessions: Literal["resume", "restart", "stop"] = "resume"
+    orphans: Literal["open", "failed", "done"] = "open"
+
+
+def _there(name: str, info: ValidationInfo) -> str:
+    return plugged(name, info, "plugins", ())
+
+
+class Settings(Model):
+    """How a supervisor runs: sessions at once, the time a drain may take, what holds for every session, and for how
+    long the journal keeps it.
+
+    With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
+    into *merge_into*: by default the branch that is checked out. *plugins* names those that are used of the installed
+    ones: by default all of them.
+    """
+
+    max_sessions: Count = 6
+    drain_s: Seconds = 120.0
+    policy: PolicyConfig = PolicyConfig()
+    limits: LimitsConfig = LimitsConfig()
+    workspace: Literal["directory", "worktree"] = "directory"
+    merge_into: Text = ""
+    retention: RetentionConfig = RetentionConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
+    access: AccessConfig | None = None
+    plugins: tuple[Annotated[Name, AfterValidator(_there)], ...] | None = None
+    session_budget: BudgetConfig = BudgetConfig()
+    turn_budget: BudgetConfig = BudgetConfig()
+    hand_back: HandBackConfig = HandBackConfig()
+    loops: LoopsConfig = LoopsConfig()
+    liveness: LivenessConfig = LivenessConfig()
+
+    @property
+    def oversight(self) -> Oversight:
+        """What is watched of each session, and against which bounds."""
+        return Oversight(
+            loops=self.loops.value(),
+            liveness=self.liveness.value(),
+            session=self.session_budget.value(),
+            turn=self.turn_budget.value(),
+            hand_back=self.hand_back.value(),
+        )

@@ -1,0 +1,90 @@
+"""Subtasks that come while a plan runs: read, and fitted into the plan as if they had always stood there.
+
+Whoever splits a task, a person or its agent, may say nothing that a plan may not, and all of it is checked before
+anything is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from supervisor.plans.complaints import Problems, complaints
+from supervisor.plans.loading import model_at
+from supervisor.plans.plan import Plan
+from supervisor.plans.source import BadPlan, parse, spelled
+from supervisor.plans.tasks import TaskConfig, every_task
+
+__all__ = ["plain_subtasks", "read_subtasks", "recalled_subtasks", "with_subtasks"]
+
+_WANTED = "give a list of tasks, for example [{id: part, prompt: '@say hello'}]"
+_SUBTASKS: TypeAdapter[tuple[TaskConfig, ...]] = TypeAdapter(tuple[TaskConfig, ...])
+
+
+def read_subtasks(text: str, name: str) -> tuple[TaskConfig, ...]:
+    """The list of tasks that *text* is, in YAML; *name* is where it is from.
+
+    Raises:
+        BadPlan: with one line for every problem.
+    """
+    source = parse(text, name, _WANTED)
+    if not isinstance(source.data, list) or not source.data:
+        raise source.bad([((), _WANTED)])
+    try:
+        return _SUBTASKS.validate_python(source.data)
+    except ValidationError as error:
+        raise source.bad(complaints(error, source, lambda path: model_at(("tasks", *path)))) from None
+
+
+def plain_subtasks(subtasks: Sequence[TaskConfig]) -> tuple[dict[str, Any], ...]:
+    """What they say, as plain data, for the journal."""
+    return tuple(one.model_dump(mode="json", exclude_unset=True) for one in subtasks)
+
+
+def recalled_subtasks(plain: Sequence[Mapping[str, Any]]) -> tuple[TaskConfig, ...]:
+    """The tasks that this was made of.
+
+    Raises:
+        BadPlan: it is nothing that this version makes tasks of.
+    """
+    try:
+        return _SUBTASKS.validate_python(plain)
+    except ValidationError as error:
+        raise BadPlan(f"the journal has subtasks that cannot be read: {error}") from None
+
+
+def with_subtasks(plan: Plan, splits: Mapping[str, Sequence[TaskConfig]]) -> Plan:
+    """*plan* with each task that *splits* names split into what stands there; one that names no agent has that of the
+    task.
+
+    Raises:
+        BadPlan: the plan would not hang together, or has no such task.
+    """
+    if unknown := splits.keys() - {one.task.id for one in every_task(plan.tasks)}:
+        raise BadPlan(f"{', '.join(map(repr, sorted(unknown)))} is not a task of this plan")
+    tasks = tuple(_split(task, splits) for task in plan.tasks)
+    try:
+        return Plan.model_validate({**dict(plan), "tasks": tasks})
+    except ValidationError as error:
+        raise BadPlan("\n".join(_told(error))) from None
+
+
+def _split(task: TaskConfig, splits: Mapping[str, Sequence[TaskConfig]]) -> TaskConfig:
+    inner = tuple(_split(one, splits) for one in task.subtasks)
+    more = tuple(one if one.agent else _for_agent(one, task.agent) for one in splits.get(task.id, ()))
+    return task.model_copy(update={"subtasks": (*inner, *more)}) if inner or more else task
+
+
+def _for_agent(task: TaskConfig, agent: str) -> TaskConfig:
+    """*task*, and what it is split into in turn, for that agent as far as nobody is named."""
+    inner = tuple(one if one.agent else _for_agent(one, agent) for one in task.subtasks)
+    return task.model_copy(update={"agent": agent, "subtasks": inner})
+
+
+def _told(error: ValidationError) -> Iterable[str]:
+    for one in error.errors(include_url=False):
+        cause = one.get("ctx", {}).get("error")
+        assert isinstance(cause, Problems), "the tasks were checked one by one; only what hangs together is left"
+        yield from (f"{spelled(path)}: {words}" for path, words in cause.found)

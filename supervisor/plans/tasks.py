@@ -1,0 +1,205 @@
+"""A piece of work, as a person may write it: what is asked of whom, when, with what, and what must hold of it.
+
+What contradicts itself within one task is found here; what hangs together across tasks, in ``checks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from supervisor.acceptance import ARGV, KINDS, TIMEOUT_S, AcceptanceTest
+from supervisor.plans.agents import role_capability
+from supervisor.plans.complaints import Problem, Problems
+from supervisor.plans.fields import (
+    Amount,
+    Duration,
+    Flag,
+    InnerPath,
+    Model,
+    Name,
+    OwnedPath,
+    Seconds,
+    Text,
+    Whole,
+    plugged,
+)
+from supervisor.plans.oversight import BudgetConfig
+from supervisor.plans.source import FieldPath
+from supervisor.plans.verification import CompletionConfig, ReviewConfig
+
+__all__ = ["SUBTASK_LEVELS_MAX", "AcceptanceConfig", "ConditionConfig", "Placed", "TaskConfig", "every_task"]
+
+SUBTASK_LEVELS_MAX = 8
+"""How deep subtasks of subtasks may go."""
+
+
+def _there(name: str, info: ValidationInfo) -> str:
+    return plugged(name, info, "verifiers", ())
+
+
+class AcceptanceConfig(Model):
+    """What must hold of a piece of work: one kind of test, and how long it may take."""
+
+    file_exists: Text | None = None
+    python_import: Text | None = None
+    javascript_import: Text | None = None
+    unit_tests: tuple[Text, ...] | None = None
+    lint: tuple[Text, ...] | None = None
+    command: tuple[Text, ...] | None = None
+    verifier: Annotated[Text, AfterValidator(_there)] | None = None
+    options: Mapping[str, Any] = Field(default={}, validation_alias="with")
+    timeout_s: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _is_one_test(self) -> AcceptanceConfig:
+        if found := list(_acceptance_problems(self)):
+            raise Problems(found)
+        return self
+
+    def value(self, timeout_s: float = TIMEOUT_S) -> AcceptanceTest:
+        """The test; *timeout_s* is for one that does not say how long it may take."""
+        kind, given = next(iter(_given(self).items()))
+        words = (given,) if isinstance(given, str) else given
+        limit_s = timeout_s if self.timeout_s is None else self.timeout_s
+        return AcceptanceTest(kind=kind, words=words, timeout_s=limit_s, options=self.options)
+
+
+def _given(test: AcceptanceConfig) -> dict[str, str | tuple[str, ...]]:
+    """The kinds that *test* says, with what it says of them."""
+    return {name: given for name in KINDS if (given := getattr(test, name)) is not None}
+
+
+def _acceptance_problems(test: AcceptanceConfig) -> Iterator[Problem]:
+    given = _given(test)
+    if len(given) != 1:
+        said = f"says {' and '.join(given)}" if given else "says nothing"
+        yield (), f"{said}; give exactly one of {', '.join(KINDS)}"
+    if test.options and test.verifier is None:
+        yield ("with",), "is for a verifier; remove it, or name the verifier"
+    for name, words in given.items():
+        if not words or not words[0]:
+            yield (name,), f"is empty; give {'the argv, for example [pytest, -q]' if name in ARGV else 'a name'}"
+
+
+class ConditionConfig(Model):
+    """When a task is wanted at all: once another one has ended in a certain way, or if a file is there."""
+
+    task: str | None = None
+    outcome: Literal["completed", "failed", "skipped"] = Field(default="completed", validation_alias="is")
+    file_exists: InnerPath | None = None
+
+    @model_validator(mode="after")
+    def _is_one_condition(self) -> ConditionConfig:
+        if (self.task is None) == (self.file_exists is None):
+            said = "says nothing" if self.task is None else "says task and file_exists"
+            raise Problems([((), f"{said}; give exactly one of task, file_exists")])
+        if self.task is None and "outcome" in self.model_fields_set:
+            raise Problems([(("is",), "is about a task; remove it, or name the task")])
+        return self
+
+
+class TaskConfig(Model):
+    """A piece of work: one prompt for one agent, after the tasks it depends on; *acceptance* must hold of it.
+
+    One with *subtasks* is not worked on itself: it is completed when they are. They wait for what it waits for, and
+    have its agent unless they name another.
+    """
+
+    id: Name
+    agent: str = ""
+    prompt: Text = ""
+    depends_on: tuple[str, ...] = ()
+    acceptance: tuple[AcceptanceConfig, ...] = ()
+    priority: Whole = 0
+    role: Name | None = None
+    capabilities: tuple[Name, ...] = ()
+    files: tuple[OwnedPath, ...] = ()
+    critical: Flag = False
+    optional: Flag = False
+    when: ConditionConfig | None = None
+    approval: Literal["none", "before", "after"] = "none"
+    scope: Literal["small", "medium", "large", "xl"] | None = None
+    complexity: Literal["low", "medium", "high"] = "medium"
+    timeout_s: Duration | None = None
+    max_retries: Amount = 3
+    fallback_agents: tuple[str, ...] = ()
+    subtasks: tuple[TaskConfig, ...] = ()
+    may_split: Flag = False
+    rollback: Flag = False
+    network: Flag = False
+    completion: tuple[CompletionConfig, ...] = ()
+    review: ReviewConfig | None = None
+    budget: BudgetConfig = BudgetConfig()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The capabilities that a worker must have for it; its role is one."""
+        return frozenset((*self.capabilities, *([role_capability(self.role)] if self.role else [])))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hand_down_agent(cls, given: Any) -> Any:
+        """Subtasks that name no agent have that of their parent."""
+        if not (isinstance(given, dict) and isinstance(given.get("agent"), str)):
+            return given
+        subtasks = given.get("subtasks")
+        if not isinstance(subtasks, list | tuple):
+            return given
+        agent = {"agent": given["agent"]}
+        return {**given, "subtasks": [{**agent, **one} if isinstance(one, dict) else one for one in subtasks]}
+
+    @model_validator(mode="after")
+    def _is_of_one_mind(self) -> TaskConfig:
+        if found := list(_contradictions(self)):
+            raise Problems(found)
+        return self
+
+
+def _contradictions(task: TaskConfig) -> Iterator[Problem]:
+    if task.critical and task.optional:
+        yield ("optional",), "it is critical too: the plan cannot both fail and go on without it; remove one"
+    if "complexity" in task.model_fields_set and task.scope is None:
+        yield ("complexity",), "says nothing without scope, which its time-out is reckoned from; give scope too"
+    if task.scope is not None and task.timeout_s is not None:
+        yield ("timeout_s",), "scope says how long it may take too; remove one"
+    yield from _fallback_problems(task)
+    yield from _review_problems(task)
+    when = task.when
+    if when is not None and when.task in task.depends_on and when.outcome != "completed":
+        yield ("when",), f"{when.task!r} must complete by depends_on, and be {when.outcome} by when; remove one"
+
+
+def _review_problems(task: TaskConfig) -> Iterator[Problem]:
+    if task.review is not None and task.review.agent in (task.agent, *task.fallback_agents):
+        yield ("review", "agent"), f"{task.review.agent!r} may have done the work itself; name another agent"
+    if task.subtasks and task.completion:
+        yield ("completion",), "nobody works on a task with subtasks itself; give them to its subtasks"
+    if task.subtasks and task.review is not None:
+        yield ("review",), "nobody works on a task with subtasks itself; give it to its subtasks"
+
+
+def _fallback_problems(task: TaskConfig) -> Iterator[Problem]:
+    for place, name in enumerate(task.fallback_agents):
+        if name in (task.agent, *task.fallback_agents[:place]):
+            yield ("fallback_agents", place), f"{name!r} will have had its turn by then; name another, or remove it"
+
+
+class Placed:
+    """A task of a plan, where it stands there, and the task that it is a subtask of."""
+
+    def __init__(self, path: FieldPath, task: TaskConfig, parent: Placed | None) -> None:
+        self.path, self.task, self.parent = path, task, parent
+        self.level: int = 0 if parent is None else parent.level + 1
+
+
+def every_task(tasks: Sequence[TaskConfig]) -> Iterator[Placed]:
+    """All *tasks* and their subtasks, in the order of the file, each before its own subtasks."""
+    pending = [Placed(("tasks", number), task, None) for number, task in reversed(list(enumerate(tasks)))]
+    while pending:
+        one = pending.pop()
+        yield one
+        inner = list(enumerate(one.task.subtasks))
+        pending += [Placed((*one.path, "subtasks", number), task, one) for number, task in reversed(inner)]

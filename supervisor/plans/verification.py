@@ -1,0 +1,56 @@
+"""What an agent's word must come with, and who looks at its work, as a person may write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pydantic import model_validator
+
+from supervisor.plans.complaints import Problem, Problems
+from supervisor.plans.fields import Duration, InnerPath, Model, Text
+from supervisor.signals import Signal
+
+__all__ = ["CompletionConfig", "ReviewConfig"]
+
+_KINDS: Final = ("glob_exists", "file_contains", "answer_contains")
+
+
+class CompletionConfig(Model):
+    """A completion signal: what must be there before an agent's word that it is done is one."""
+
+    glob_exists: InnerPath | None = None
+    file_contains: InnerPath | None = None
+    text: Text = ""
+    answer_contains: Text | None = None
+
+    @model_validator(mode="after")
+    def _is_one_signal(self) -> CompletionConfig:
+        if found := list(_problems(self)):
+            raise Problems(found)
+        return self
+
+    def value(self) -> Signal:
+        if self.answer_contains is not None:
+            return Signal(kind="answer_contains", text=self.answer_contains)
+        kind = "glob_exists" if self.glob_exists is not None else "file_contains"
+        return Signal(kind=kind, path=self.glob_exists or self.file_contains or "", text=self.text)
+
+
+def _problems(signal: CompletionConfig) -> Iterator[Problem]:
+    given = [name for name in _KINDS if getattr(signal, name) is not None]
+    if len(given) != 1:
+        yield (), f"says {' and '.join(given) or 'nothing'}; give exactly one of {', '.join(_KINDS)}"
+    elif signal.answer_contains == "":
+        yield ("answer_contains",), "is empty; give what the agent must say"
+    elif (given[0] == "file_contains") is not bool(signal.text):
+        say = "missing; give what the file must contain" if not signal.text else "is for file_contains; remove it"
+        yield ("text",), say
+
+
+class ReviewConfig(Model):
+    """A second agent that looks at the work once its tests have passed; *prompt* says what matters beside the task."""
+
+    agent: str
+    prompt: Text = ""
+    timeout_s: Duration | None = None

@@ -1,0 +1,173 @@
+"""Which plug-ins there are: installed ones by their entry points, and those that a host hands over.
+
+An entry point of the group ``supervisor.plugins`` names a module, or an object, with hook implementations. One that
+cannot be imported, takes too long, or implements a hook wrongly is not used: that is told, and nothing else changes.
+What a plug-in is asked to hold, it can: unknown hooks are left out and told of, so that one written for a newer version
+works as far as this one goes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, distributions
+from typing import Any, Final
+
+import msgspec
+import pluggy
+
+from supervisor.logs import get_logger
+from supervisor.plugins.hooks import PROJECT, Hooks
+from supervisor.plugins.worker import Counts, PluginThread
+
+__all__ = ["GROUP", "LOAD_S", "Impl", "Loaded", "UnknownPlugin", "installed", "load"]
+
+GROUP: Final = "supervisor.plugins"
+"""The entry point group."""
+
+LOAD_S: Final = 10.0
+"""How long the import of a plug-in may take, in seconds."""
+
+_log = get_logger()
+
+
+class UnknownPlugin(ValueError):
+    """A plug-in that was asked for by name is not installed; the message lists those that are."""
+
+
+class Impl(msgspec.Struct, frozen=True):
+    """One hook of one plug-in, to be called with the arguments that it names."""
+
+    hook: str
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+
+    def __call__(self, **given: Any) -> Any:
+        return self.function(*[given[name] for name in self.arguments])
+
+
+class Loaded(msgspec.Struct, kw_only=True):
+    """One plug-in: where it is *from* (a distribution and its version, or the host), its hooks, and its problems."""
+
+    name: str
+    version: str
+    source: str
+    thread: PluginThread
+    hooks: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    used: bool = False
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A plug-in before anything of it was run."""
+
+    name: str
+    version: str
+    source: str
+    load: Callable[[], Any]
+
+
+def installed() -> dict[str, tuple[EntryPoint, str, str]]:
+    """The plug-ins that are installed, by name, without importing one: entry point, distribution, version."""
+    return dict(_installed(tuple(sys.path)))
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> tuple[tuple[str, tuple[EntryPoint, str, str]], ...]:
+    """By the path that packages are looked for on: reading them all takes milliseconds, and hosts open often."""
+    found: dict[str, tuple[EntryPoint, str, str]] = {}
+    for one in distributions():
+        for point in one.entry_points:
+            if point.group == GROUP:
+                found.setdefault(point.name, (point, one.metadata["Name"] or "?", one.version))
+    return tuple(sorted(found.items()))
+
+
+def load(
+    names: Sequence[str] | None, given: Sequence[object], *, limit_s: float
+) -> tuple[pluggy.PluginManager, list[Loaded]]:
+    """Load the plug-ins of *names* (``None``: all that are installed) and those that are *given*.
+
+    Raises:
+        UnknownPlugin: one of *names* is not installed.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    loaded = [_loaded(manager, found, limit_s) for found in (*_chosen(names), *_handed_over(given))]
+    return manager, loaded
+
+
+def _chosen(names: Sequence[str] | None) -> Iterator[_Found]:
+    there = installed()
+    wanted = list(there) if names is None else list(dict.fromkeys(names))
+    if unknown := [name for name in wanted if name not in there]:
+        known = ", ".join(there) or "none"
+        raise UnknownPlugin(f"no plug-in {', '.join(map(repr, unknown))} is installed; installed: {known}")
+    for name in wanted:
+        point, package, version = there[name]
+        yield _Found(name, version, f"{package} ({point.value})", point.load)
+
+
+def _handed_over(given: Sequence[object]) -> Iterator[_Found]:
+    for one in given:
+        name = str(getattr(one, "__name__", None) or type(one).__qualname__)
+        yield _Found(name, str(getattr(one, "__version__", "")), "the host", lambda one=one: one)  # type: ignore[misc]
+
+
+def _loaded(manager: pluggy.PluginManager, found: _Found, limit_s: float) -> Loaded:
+    name = _free(found.name, manager)
+    thread = PluginThread(name, limit_s=limit_s)
+    one = Loaded(name=name, version=found.version, source=found.source, thread=thread)
+    answer = thread.answer("its import", found.load, LOAD_S)
+    if answer is None or answer.error is not None:
+        why = f"took longer than {LOAD_S:g} s" if answer is None else repr(answer.error)
+        return _refused(one, f"its import {'failed: ' if answer else ''}{why}")
+    plugin = answer.value
+    try:
+        manager.register(plugin, name=name)
+    except (pluggy.PluginValidationError, ValueError) as error:
+        if manager.has_plugin(name):
+            manager.unregister(name=name)
+        return _refused(one, " ".join(str(error).split()))
+    return _examined(manager, plugin, one)
+
+
+def _examined(manager: pluggy.PluginManager, plugin: object, one: Loaded) -> Loaded:
+    """See which hooks it has, and that each can be called as hooks are."""
+    hooks: list[str] = []
+    for caller in manager.get_hookcallers(plugin) or ():
+        impl = next(impl for impl in caller.get_hookimpls() if impl.plugin is plugin)
+        if caller.spec is None:
+            one.problems += (f"{caller.name} is no hook of this version; it is left out",)
+        elif impl.wrapper or impl.hookwrapper:
+            manager.unregister(plugin)
+            return _refused(one, f"{caller.name} is a wrapper: no plug-in may change what another one says")
+        elif inspect.iscoroutinefunction(impl.function):
+            manager.unregister(plugin)
+            return _refused(one, f"{caller.name} is async: hooks are plain functions, called in a thread")
+        else:
+            hooks.append(caller.name)
+    one.hooks, one.used = tuple(sorted(hooks)), True
+    one.thread.counts = Counts()  # its import was no call of a hook
+    for problem in one.problems:
+        _log.warning("a plug-in has a problem", plugin=one.name, problem=problem)
+    return one
+
+
+def _refused(one: Loaded, why: str) -> Loaded:
+    """It is not used."""
+    one.problems += (why,)
+    one.thread.stop()
+    _log.error("a plug-in is not used", plugin=one.name, source=one.source, problem=why)
+    return one
+
+
+def _free(name: str, manager: pluggy.PluginManager) -> str:
+    taken: Collection[str] = {name for name, _ in manager.list_name_plugin()}
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}-{number}"
+    return free

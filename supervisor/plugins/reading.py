@@ -1,0 +1,37 @@
+"""Plans that name what plug-ins add: read with the installed ones, which are loaded only if the plan needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from supervisor import plans
+from supervisor.plans import Plan
+from supervisor.plans.agents import ADAPTERS
+from supervisor.plugins.loading import installed as find
+from supervisor.plugins.running import Plugins
+
+__all__ = ["load_plan"]
+
+
+def load_plan(path: Path, *, plugins: Sequence[object] = (), installed: bool = True) -> Plan:
+    """Read and check a plan; a relative program or directory of it is relative to the plan's own directory.
+
+    Args:
+        plugins: plug-ins of the host's own, beside the installed ones.
+        installed: whether those count; the plan may choose among them.
+
+    Raises:
+        BadPlan: with one line for every problem.
+    """
+    plan = plans.load_plan(path, partial(_added, plugins, installed))
+    return plan if installed else plan.model_copy(update={"plugins": ()})
+
+
+def _added(given: Sequence[object], installed: bool, names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
+    there = list(find() if installed else ())
+    chosen = there if names is None else [name for name in names if name in there]
+    found = Plugins.load(chosen, given, reserved=ADAPTERS)
+    found.dismiss()
+    return {"adapters": list(found.adapters), "verifiers": list(found.verifiers), "plugins": there}

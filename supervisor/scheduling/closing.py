@@ -1,0 +1,302 @@
+"""What becomes of work that an agent calls done, or that came to nothing: judged, approved, merged, closed; or failed,
+and tried again within its retries; or cancelled. Every way to the end of a task goes through here.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from supervisor.entity import Refused
+from supervisor.ledger import Cause
+from supervisor.lifecycles import job, run, task
+from supervisor.lifecycles.job import JOB, Job
+from supervisor.lifecycles.run import RUN, Run, SkipCause
+from supervisor.lifecycles.task import TASK, Task, retries_left
+from supervisor.logs import get_logger
+from supervisor.ports import JournalError
+from supervisor.review import reviewed
+from supervisor.scheduling import gate, opinions
+from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.workload import Workload
+from supervisor.vocabulary import AbortScope
+from supervisor.work import NoSuchEntity
+
+__all__ = ["Closing"]
+
+_log = get_logger()
+
+
+class Closing:
+    """Brings tasks to their ends."""
+
+    def __init__(self, load: Workload) -> None:
+        self._load = load
+        self._sup = load.sup
+
+    # ------------------------------------------------------------------ judged
+    async def completed(self, case: Case) -> None:
+        """The agent says that it is done."""
+        await case.post_run(run.ExecutionCompleted())
+        await case.post_job(job.ExecutionCompleted())
+        if case.state is Task.WAITING_FOR_SUBTASKS:
+            await self._load.give_back(case)
+            return
+        await self.judge(case)
+
+    async def judge(self, case: Case) -> None:
+        """Have the work of its session checked; what follows."""
+        tests = [test.value(self._load.plan.task_lifecycle.validation_timeout) for test in case.task.acceptance]
+        try:
+            problem = await self._sup.janitor.check(case.session_id, tests)
+        except Refused as refusal:
+            await self.cancelled(case, str(refusal))
+            return
+        if problem:
+            await self._reject(case, f"not accepted: {problem}")
+        elif findings := await self._review(case):
+            await self._reject(case, *findings)
+        elif case.state in (Task.CLAIMED, Task.IN_PROGRESS) and not case.is_over:
+            await self._accept(case)
+
+    async def _review(self, case: Case) -> tuple[str, ...]:
+        """Why a second agent does not want it, in a line and in its findings; nothing where it does."""
+        review = self._load.plan.review_of(case.task)
+        if review is None:
+            return ()
+        try:
+            verdict = await reviewed(self._sup, case.session_id, review, case.task, case.cause)
+        except (NoSuchEntity, Refused) as refusal:
+            await self.cancelled(case, str(refusal))
+            return ()
+        return () if verdict.approved else (verdict.words, *verdict.findings)
+
+    async def _accept(self, case: Case) -> None:
+        await self.pass_tests(case)
+        await self.accept(case)
+
+    async def accept(self, case: Case) -> None:
+        """Its run is completed: so is the task."""
+        await case.post(task.Completed(reason="the turn was verified"))
+        await self.deliver(case)
+
+    async def pass_tests(self, case: Case) -> None:
+        """Nothing is wrong with it."""
+        await case.post_run(run.TestsPassed())
+        await case.post_job(job.ValidationPassed())
+
+    async def _reject(self, case: Case, error: str, *findings: str) -> None:
+        await case.post_run(run.TestsFailed(error=error))
+        await self._load.decide(case)
+        await case.post_job(job.ValidationFailed(failed_rules=findings or (error,)))
+        await self.failed(case, error)
+
+    # ------------------------------------------------------------------ split
+    async def integrate(self, case: Case) -> None:
+        """Every subtask is closed: what they made together is looked at."""
+        await self._end_own_part(case)
+        tests = [test.value(self._load.plan.task_lifecycle.validation_timeout) for test in case.task.acceptance]
+        problem = await self._sup.janitor.inspect(
+            f"{case.name}.whole", tests, self._load.directory_of(case), self._sup.stop_now
+        )
+        if not problem:
+            await self.pass_tests(case)
+            await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
+            await self.deliver(case)
+            return
+        await case.post_run(run.TestsFailed(error=problem))
+        await self._load.decide(case)
+        await case.post_job(job.ValidationFailed(failed_rules=(problem,)))
+        await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
+        await self._not_merged(case, f"not accepted: {problem}")
+
+    async def _end_own_part(self, case: Case) -> None:
+        """Nobody works on it itself any more: what was to be done of it is theirs."""
+        match case.run:
+            case Run.PENDING:
+                await case.post_run(run.ExecutorStarted())
+            case Run.RETRYING:
+                await case.post_run(run.BackoffCompleted())
+            case Run.HALF_OPEN:
+                await case.post_run(run.ProbeStarted())
+        if case.run is Run.IN_PROGRESS:
+            await case.post_run(run.ExecutionCompleted())
+        if case.job is Job.RUNNING:
+            await case.post_job(job.ExecutionCompleted())
+
+    # ------------------------------------------------------------------ approved, merged, closed
+    async def deliver(self, case: Case) -> None:
+        """It is done: a person looks at it, if the plan says so; then it is merged."""
+        if case.data.needs_approval:
+            await case.post(task.ApprovalRequested(reason="the plan wants it approved"))
+            await self._leave(case, keep=True)
+            await self._load.give_back(case)
+            if self._sup.stopping.is_set():
+                await self.cancelled(case, "the supervisor is ending")
+                return
+            _log.warning("a task waits for approval", task=case.name)
+            return
+        await self.merge(case)
+
+    async def merge(self, case: Case) -> None:
+        """Bring the work to where it is for. Closed the task is when it is there."""
+        merge = await self._merged(case)
+        if merge.startswith("not merged"):
+            await self._not_merged(case, merge)
+            return
+        gate.count_success(self._load, case)
+        await case.post(task.Closed(reason=merge))
+        await self._end(case, "completed", "")
+
+    async def approve(self, case: Case, by: str) -> None:
+        """A person wants the result: it is merged, and closed."""
+        merge = await self._merged(case)
+        if merge.startswith("not merged"):
+            await case.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
+            await self._failed_for_now(case, merge)
+            return
+        gate.count_success(self._load, case)
+        await case.post(task.ApprovalGranted(by=by, reason=merge))
+        await self._end(case, "completed", "")
+
+    async def deny(self, case: Case, by: str, reason: str) -> None:
+        """A person does not want the result."""
+        await case.post(task.ApprovalDenied(by=by, reason=reason))
+        await self._failed_for_now(case, f"denied by {by}: {reason}")
+
+    async def _merged(self, case: Case) -> str:
+        """What became of the merge, in words."""
+        if not case.session_id:
+            return "nothing to merge: its subtasks did the work"
+        if why := await gate.refused_changes(self._load, case):
+            return f"not merged: {why}"
+        merge = await self._sup.janitor.merge(case.session_id, f"{case.name}: the work of session {case.session_id}")
+        match merge.outcome:
+            case "refused":
+                return f"not merged: {merge.why}"
+            case "merged":
+                return f"merged into {merge.target} as {merge.commit[:12]}"
+            case _:
+                return f"nothing to merge: {merge.why}"
+
+    async def _not_merged(self, case: Case, why: str) -> None:
+        await case.post(task.VerificationRejected(reason=why))
+        await self._failed_for_now(case, why)
+
+    # ------------------------------------------------------------------ failed
+    async def failed(self, case: Case, error: str) -> None:
+        """It did not work out, and its run is over."""
+        await case.post(task.Failed(reason=error))
+        await self._failed_for_now(case, error)
+
+    async def failed_before(self, case: Case) -> None:
+        """It had failed already when its supervisor ended."""
+        await self._failed_for_now(case, case.data.last_failure)
+
+    async def _failed_for_now(self, case: Case, error: str) -> None:
+        left = await self._leave(case)
+        await self._load.give_back(case)
+        if retries_left(case.data, task.Retried()) and not self._load.spend_retry():
+            await case.post(task.Retried(reason=f"try {case.data.retries + 2}"))
+            case.bury_run()
+            case.agent = await opinions.next_agent(self._load, case, self._load.agent_of(case))
+            await self._load.open_again(case)
+            return
+        await self._exhausted(case, f"{error}; its work is on the branch {left}" if left else error)
+
+    async def rest(self, case: Case, error: str) -> None:
+        """It has failed, and nobody tries it again by himself."""
+        left = await self._leave(case)
+        await self._load.give_back(case)
+        await self._exhausted(case, f"{error}; its work is on the branch {left}" if left else error)
+
+    async def _exhausted(self, case: Case, error: str) -> None:
+        """No retry is left: a person may look at it."""
+        attempts = case.run_data.attempts if case.has_run else 0  # its run had ended under an earlier supervisor
+        told = {"attempts": attempts, "claims": case.data.claims, "error": error}
+        case.note("DeadLettered", told, error)
+        await self._load.stream.failed(case, error)
+        self._load.settle(case, "failed", error)
+
+    async def given_up(self, case: Case, why: str) -> None:
+        """It waited for another attempt that will not be made."""
+        error = f"{case.run_data.last_error} (no further try: {why})"
+        if case.run is Run.RETRYING:
+            await case.post_run(run.CircuitOpened(reason=why))
+        await case.post_job(job.UserCancelled(reason=why))
+        await case.post(task.Failed(reason=error))
+        await self._leave(case)
+        await self._exhausted(case, error)
+
+    # ------------------------------------------------------------------ cancelled, skipped
+    async def cancelled(self, case: Case, reason: str) -> None:
+        """It was ended on purpose; whoever ends it first has ended it."""
+        if case.result is not None or case.ending:
+            return
+        case.ending = True
+        await self.cancel_records(case, reason)
+        if case.session_lives:  # nobody wants the rest of its work: it is not waited for
+            with suppress(NoSuchEntity, Refused, JournalError):
+                await self._sup.abort(case.session_id, AbortScope.SESSION, reason=reason)
+        await self._leave(case)
+        await self._load.give_back(case)
+        self._load.settle(case, "aborted", reason)
+
+    async def cancel_records(self, case: Case, reason: str, *, task_too: bool = True) -> None:
+        """Say of the task, and of what it has of a run and a job, that nobody wants it any more."""
+        if task_too and (last := _last_word(case, reason)) is not None:
+            await case.post(last)
+        if case.has_run and run.Cancelled in RUN.allowed(case.run):
+            await case.post_run(run.Cancelled(reason=reason))
+        if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
+            await case.post_job(job.UserCancelled(reason=reason))
+
+    def tell_cancelled(self, case: Case, reason: str) -> None:
+        """The same without waiting: what is said once is recorded when it can be."""
+        tell = self._sup.tree.tell
+        if (last := _last_word(case, reason)) is not None:
+            tell(case.id, last, cause=case.cause)
+        if case.has_run and run.Cancelled in RUN.allowed(case.run):
+            tell(case.run_id, run.Cancelled(reason=reason), cause=case.cause)
+        if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
+            tell(case.job_id, job.UserCancelled(reason=reason), cause=case.cause)
+
+    async def skip(self, case: Case, cause: SkipCause, reason: str, *, dependency: Case | None = None) -> None:
+        """It is never begun."""
+        if case.result is not None or case.ending:
+            return
+        case.ending = True
+        if dependency is not None:
+            case.seq = dependency.seq
+        await case.post_run(run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else ""))
+        if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
+            await case.post_job(job.UserCancelled(reason=reason))
+        if (last := _last_word(case, reason)) is not None:
+            await case.post(last)
+        blocked = cause is SkipCause.DEPENDENCY_FAILED
+        self._load.settle(case, "blocked" if blocked else "skipped", reason)
+
+    # ------------------------------------------------------------------ afterwards
+    async def _end(self, case: Case, outcome: str, error: str) -> None:
+        await self._leave(case)
+        await self._load.give_back(case)
+        self._load.settle(case, outcome, error)
+
+    async def _leave(self, case: Case, *, keep: bool = False) -> str:
+        """Its session ends, and where it worked is cleared away; the branch that its work is left on, if it is."""
+        if not case.session_id:
+            return ""
+        cause = Cause(case.seq, None, ACTOR)
+        with suppress(NoSuchEntity, Refused, JournalError):
+            await self._sup.close_session(case.session_id, reason="its task is settled", cause=cause)
+        if keep:
+            return ""
+        left = await self._sup.janitor.put_away(case.session_id, f"what the task {case.name} left")
+        return left.branch or ""
+
+
+def _last_word(case: Case, reason: str) -> task.TaskEvent | None:
+    """What was never approved is rejected, the rest is cancelled; what has failed has failed."""
+    allowed = TASK.allowed(case.state)
+    if task.Cancelled in allowed:
+        return task.Cancelled(reason=reason)
+    return task.Rejected(reason=reason) if task.Rejected in allowed else None

@@ -1,0 +1,319 @@
+"""Goes on with a run of a plan that its supervisor's death interrupted.
+
+What is settled stays so. A task whose session goes on is followed there; one whose session is lost is an orphan, which
+``recovery.orphans`` decides about. Its worker died with the supervisor: so its job waits for another one, charged with
+nothing. A record that was about to be made when the supervisor died is made now: the task leads, run and job follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from supervisor.entity import Entity
+from supervisor.interrupted import Interrupted, continued, grown
+from supervisor.lifecycles import job, run, task
+from supervisor.lifecycles.job import Job
+from supervisor.lifecycles.run import ErrorCategory, Run, RunData, SkipCause
+from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.task import Task
+from supervisor.plans.plan import Plan
+from supervisor.ports import EntityRow
+from supervisor.recovery import WHY
+from supervisor.scheduling import gate
+from supervisor.scheduling.case import Case
+from supervisor.scheduling.closing import Closing
+from supervisor.scheduling.execution import Execution
+from supervisor.scheduling.results import WELL, TaskResult
+from supervisor.scheduling.retry_budget import retries_spent
+from supervisor.scheduling.workload import Workload
+from supervisor.vocabulary import Kind, TransitionReason
+
+__all__ = ["Continuing"]
+
+ORPHANED = "the supervisor of its session ended"
+FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
+
+
+class Continuing:
+    """Takes up what an earlier supervisor left of a plan."""
+
+    def __init__(self, load: Workload, closing: Closing, execution: Execution) -> None:
+        self._load, self._closing, self._execution = load, closing, execution
+        self._sup = load.sup
+        self._left: Mapping[str, Interrupted] = {}
+        self._cases: list[Case] = []
+        self._living: dict[tuple[Kind, str], list[Entity]] = {}
+        """The runs, and the jobs, that go on, by task."""
+        self._last: dict[tuple[str, str], EntityRow] = {}
+        """The newest run, and the newest job, of each task, as the journal had them."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is gone on with: a task and its state."""
+        return tuple(f"{name} ({left.state.value})" for name, left in self._left.items())
+
+    @property
+    def ids(self) -> Mapping[str, str]:
+        """The tasks that were left, and their entities."""
+        return {name: left.entity_id for name, left in self._left.items()}
+
+    def find(self, plan: Plan) -> bool:
+        """Whether there is a run to go on with; whoever comes first has it."""
+        inherited = self._sup.inherited
+        tasks = continued(plan, self._sup.settings, inherited.rows.values())
+        if not tasks:
+            return False
+        workstream_id = next(iter(tasks.values())).data.workstream
+        ids = {one.entity_id for one in tasks.values() if one.state not in FINAL} | {workstream_id}
+        if not ids <= inherited.work:
+            return False
+        ids |= {row.id for row in inherited.rows.values() if row.parent_id in ids and row.id in inherited.work}
+        inherited.work.difference_update(ids)
+        self._left = tasks
+        self._read()
+        self._load.stream.take_up(self._sup.tree.entity(workstream_id))
+        return True
+
+    def _read(self) -> None:
+        """Whose every run and job is, once for all tasks; and what they have spent."""
+        for one in self._sup.tree.entities.values():
+            if one.kind in (Kind.RUN, Kind.JOB):
+                self._living.setdefault((one.kind, one.parent_id or ""), []).append(one)
+        rows = sorted(self._sup.inherited.rows.values(), key=lambda row: row.born_seq)
+        for row in rows:
+            self._last[row.kind, row.parent_id or ""] = row
+        ids = set(self.ids.values())
+        runs = [
+            (Run(row.state), msgspec.json.decode(row.data, type=RunData))
+            for row in rows
+            if row.kind == Kind.RUN and row.parent_id in ids
+        ]
+        spent = retries_spent((left.data for left in self._left.values()), runs)
+        self._load.budget = msgspec.structs.replace(self._load.budget, spent=spent)
+
+    def grown(self, plan: Plan) -> Iterator[Plan]:
+        """*plan*, and what it had grown to when its tasks were split."""
+        return grown(plan, self._left)
+
+    def has(self, case: Case) -> bool:
+        """Whether that task was left."""
+        return case.name in self._left
+
+    def take_up(self, case: Case) -> bool:
+        """Have that task go on, if it was left."""
+        left = self._left.get(case.name)
+        if left is None:
+            return False
+        case.session_id = left.data.claimed_by
+        if left.state in FINAL:
+            case.done_job = self._last_job(left.entity_id)
+            case.settled_id, case.result = left.entity_id, self._settled_before(left)
+            self._load.unsettled -= 1
+        else:
+            case.take_up(
+                self._sup.tree.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
+            )
+            case.agent = self._load.agent_of(case)
+            self._cases.append(case)
+        return True
+
+    def _alive(self, kind: Kind, left: Interrupted) -> Entity | None:
+        """The newest of that kind that belongs to the task. Earlier runs, whose circuits are open, rest for good."""
+        found = self._living.get((kind, left.entity_id), [])
+        newest = max(found, key=lambda one: one.born_seq, default=None)
+        for one in found:
+            if one is not newest:
+                self._sup.tree.bury(one.id)
+        return newest
+
+    def _last_job(self, task_id: str) -> str:
+        row = self._last.get((Kind.JOB, task_id))
+        return row.id if row is not None else ""
+
+    def _is_completed(self, case: Case) -> bool:
+        """Its run is, and it had not heard of that."""
+        row = None if case.has_run else self._last.get((Kind.RUN, case.id))
+        return row is not None and row.state == Run.COMPLETED.value
+
+    async def _accept(self, case: Case) -> None:
+        if case.job is Job.VALIDATING:
+            await case.post_job(job.ValidationPassed())
+        elif case.job is None:
+            case.done_job = self._last_job(case.id)
+        await self._closing.accept(case)
+
+    def _settled_before(self, left: Interrupted) -> TaskResult:
+        """What became of a task that was settled under an earlier supervisor."""
+        name, by = left.data.name, left.data.claimed_by
+        if left.state is Task.CLOSED:
+            return TaskResult(name, by, "completed", "", 0.0)
+        words = "settled before the supervisor of this run ended"
+        row = self._last.get((Kind.RUN, left.entity_id))
+        match msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None:
+            case None:
+                return TaskResult(name, by, "aborted", words, 0.0)
+            case SkipCause.DEPENDENCY_FAILED:
+                return TaskResult(name, by, "blocked", words, 0.0)
+            case _:
+                return TaskResult(name, by, "skipped", words, 0.0)
+
+    async def go_on(self) -> list[Case]:
+        """Bring everything to where it goes on; those that only wait for others."""
+        for case in self._load.cases.values():
+            if case.result is not None:
+                self._load.backlog.settle(case.name, completed=case.result.outcome in WELL)
+        waiting = []
+        for case in self._cases:
+            if case.state is Task.WAITING_FOR_SUBTASKS:
+                await self._let_wait(case)
+            if case.state in (Task.PLANNED, Task.WAITING_FOR_SUBTASKS) or self._is_untouched(case):
+                waiting.append(case)
+            else:
+                self._load.group.start_soon(self._go_on, case)
+        return waiting
+
+    def _is_untouched(self, case: Case) -> bool:
+        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and case.has_run
+
+    async def _go_on(self, case: Case) -> None:
+        async with case.lock:
+            if not case.is_over:
+                await self._take_further(case)
+
+    async def _take_further(self, case: Case) -> None:
+        match case.state:
+            case Task.OPEN:
+                await self._queue(case)
+            case Task.CLAIMED | Task.IN_PROGRESS if self._is_completed(case):
+                await self._accept(case)
+            case Task.CLAIMED | Task.IN_PROGRESS:
+                await (self._with_session if self._load.lives(case.session_id) else self._without_session)(case)
+            case Task.ORPHANED:
+                await self._adopt(case)
+            case Task.BLOCKED:
+                await self._blocked(case)
+            case Task.DONE:
+                await self._closing.deliver(case)
+            case Task.FAILED:
+                await self._closing.failed_before(case)
+
+    async def _blocked(self, case: Case) -> None:
+        """It stays so; nobody works on it meanwhile."""
+        if case.session_lives:
+            await self._sup.close_session(case.session_id, reason=ORPHANED, cause=case.cause)
+        await self._execution.put_back(case, ORPHANED)
+        self._load.on_let_go(case)
+
+    # ------------------------------------------------------------------ it waits for a worker
+    async def _queue(self, case: Case) -> None:
+        """Have its run and job wait for another worker."""
+        if not case.has_run or case.job not in (Job.QUEUED, Job.RUNNING, Job.RETRYING):
+            case.bury_run()
+            await self._load.open_again(case)
+        elif case.job is Job.QUEUED:
+            self._load.offer(case)
+        elif case.job is Job.RETRYING:
+            self._load.group.start_soon(self._execution.wait, case, self._delay_left_s(case))
+        else:
+            await self._execution.requeue(case, ORPHANED)
+
+    def _delay_left_s(self, case: Case) -> float:
+        """What is left of its delay: while nobody was there it went on, too."""
+        delay_s = case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
+        return max(0.0, delay_s - (self._sup.ledger.clock.wall.time() - case.run_changed_at))
+
+    async def _let_wait(self, case: Case) -> None:
+        """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'."""
+        if case.job is Job.RUNNING and case.run is Run.IN_PROGRESS and self._load.lives(case.session_id):
+            await case.post_job(job.WorkerLost(error=ORPHANED))
+        await self._load.decide(case, charged=False)
+        if case.run is Run.CIRCUIT_OPEN:
+            await case.post_run(run.CooldownExpired())
+        if case.job is Job.RETRYING:
+            await case.post_job(job.RetryDelayElapsed())
+        case.followed = case.run is Run.IN_PROGRESS and case.job is Job.QUEUED and self._load.lives(case.session_id)
+        if case.followed:
+            self._load.equip(case)
+            self._load.offer(case)
+
+    # ------------------------------------------------------------------ its session goes on
+    async def _with_session(self, case: Case) -> None:
+        self._load.equip(case)
+        match case.run:
+            case Run.IN_PROGRESS:
+                case.followed = True
+                await case.post_job(job.WorkerLost(error=ORPHANED))
+                await case.post_job(job.RetryDelayElapsed())
+                self._load.offer(case)
+            case Run.VALIDATING:
+                if case.job is Job.RUNNING:
+                    await case.post_job(job.ExecutionCompleted())
+                await self._closing.judge(case)
+            case _:
+                await self._load.decide(case)
+                await self._queue(case)
+
+    # ------------------------------------------------------------------ it is lost
+    async def _without_session(self, case: Case) -> None:
+        row = self._sup.inherited.rows.get(case.session_id)
+        data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
+        if data is not None and data.outcome == "aborted" and data.last_error != WHY:
+            await self._closing.cancelled(case, data.last_error)
+        elif data is not None and data.outcome == "failed" and data.last_error != WHY:
+            await self._fail(case, data.last_error)
+        elif case.state is Task.CLAIMED:
+            recovered = TransitionReason.ORPHAN_RECOVERED
+            await case.post(task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
+            await self._queue(case)
+        else:
+            await case.post(task.Orphaned(reason=ORPHANED))
+            await self._adopt(case)
+
+    async def _adopt(self, case: Case) -> None:
+        """An orphan: what the policy says, within its retries."""
+        match self._sup.settings.recovery.orphans:
+            case "done" if gate.allows(self._load, case, "recovered"):
+                await self._finish(case)
+            case "open" | "done" if case.data.claims <= case.data.max_retries:
+                await self._give_up_validation(case)
+                recovered = TransitionReason.ORPHAN_RECOVERED
+                await case.post(task.Requeued(reason=ORPHANED, transition_reason=recovered))
+                await self._queue(case)
+            case _:
+                await case.post(task.RecoveryFailed(reason=ORPHANED))
+                await self._closing.cancel_records(case, ORPHANED)
+                await self._closing.rest(case, ORPHANED)
+
+    async def _finish(self, case: Case) -> None:
+        """What it had done counts as the whole."""
+        if case.run is Run.IN_PROGRESS:
+            await case.post_run(run.ExecutionCompleted())
+        if case.job is Job.RUNNING:
+            await case.post_job(job.ExecutionCompleted())
+        if case.run is Run.VALIDATING:
+            await self._closing.pass_tests(case)
+        await case.post(task.Recovered(reason="recovery.orphans is done", summary=case.data.summary))
+        await self._closing.deliver(case)
+
+    async def _give_up_validation(self, case: Case) -> None:
+        """What was being tested is not there any more."""
+        if case.run is Run.VALIDATING:
+            await case.post_run(run.TestsFailed(error=ORPHANED))
+            await self._load.decide(case)
+            if case.job is Job.RUNNING:
+                await case.post_job(job.ExecutionCompleted())
+            await case.post_job(job.ValidationFailed(failed_rules=(ORPHANED,)))
+
+    async def _fail(self, case: Case, error: str) -> None:
+        """Its session had given up, and the task had not heard of that."""
+        if case.run is Run.IN_PROGRESS:
+            failed = run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
+            await case.post_run(failed)
+            await self._load.decide(case)
+        await self._give_up_validation(case)
+        if case.job is Job.RUNNING:
+            await case.post_job(job.ExecutionFailed(error=error, final=True))
+        await self._closing.cancel_records(case, error, task_too=False)
+        await self._closing.failed(case, error)

@@ -1,0 +1,62 @@
+"""The dossier of a workstream: every record of it, of its tasks and of their sessions, in one file of the archive.
+
+It is written when the workstream has ended, completed or failed, whatever later becomes of the journal: so who asks
+what happened then reads one file. It is a copy; what counts is the journal. One that cannot be written ends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+
+from supervisor.logs import get_logger
+from supervisor.ports import JournalError
+from supervisor.scheduling.workload import Workload
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["keep_dossier"]
+
+_log = get_logger()
+
+
+async def keep_dossier(load: Workload) -> None:
+    """Put all that was recorded of the workstream into the archive, if there is one."""
+    upkeep = load.sup.upkeep
+    if upkeep is None:
+        return
+    name = load.stream.id.replace(":", "-")
+    try:
+        await upkeep.preserve(name, await _records(load))
+    except (JournalError, OSError) as error:
+        _log.warning("the dossier of a workstream could not be written", workstream=load.stream.id, why=str(error))
+
+
+async def _records(load: Workload) -> list[LifecycleEvent]:
+    """In their order; they are all there: nothing of a workstream leaves the journal while it is under way."""
+    about: set[str] = {load.stream.id}
+    async for record in _since(load):
+        _follow(record, about)
+    return [record async for record in _since(load) if _is_about(record.entity_id, about)]
+
+
+async def _since(load: Workload) -> AsyncIterator[LifecycleEvent]:
+    """What was recorded since it was born."""
+    after = load.stream.born_seq - 1
+    while page := await load.sup.journal.events(after_seq=after):
+        for record in page:
+            yield record
+        after = page[-1].seq
+
+
+def _follow(record: LifecycleEvent, about: set[str]) -> None:
+    """What belongs to it is known by what its birth, or its claim, says."""
+    told = record.metadata
+    if record.event == "Born" and (told.get("workstream") in about or told.get("workstream_id") in about):
+        about.add(record.entity_id)
+        about.add(str(told.get("run") or record.entity_id))
+    elif record.event == "claimed" and record.entity_id in about:
+        about.add(str(told["by"]))
+
+
+def _is_about(entity_id: str, about: Collection[str]) -> bool:
+    """Whether it is one of them, or of a session's turns, agents and children."""
+    return entity_id in about or entity_id.partition(":")[0].partition("/")[0] in about

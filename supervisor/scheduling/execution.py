@@ -1,0 +1,421 @@
+"""Carries out a claim: a session and a prompt, attempt after attempt, until the run of the task is over or waits.
+
+Each failure is charged once: before its agent was ready to the session, which launches it again by itself; after that
+to the run, whose table decides about another attempt. A session that gave up, or was lost, has had all its tries: the
+rest is the task's, which may be claimed anew.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import anyio
+
+from supervisor.entity import Degraded, Refused
+from supervisor.ledger import Cause
+from supervisor.lifecycles import job, run
+from supervisor.lifecycles.job import Job
+from supervisor.lifecycles.run import ErrorCategory, Run, probes_left
+from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, Unclaimed
+from supervisor.logs import get_logger
+from supervisor.moments import Moment
+from supervisor.ports import JournalError
+from supervisor.scheduling import gate, opinions
+from supervisor.scheduling.budgeting import patience_of, scope_of
+from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.closing import Closing
+from supervisor.scheduling.failures import Failure, classify
+from supervisor.scheduling.leases import Claim
+from supervisor.scheduling.workload import Workload
+from supervisor.signals import ask_again, missing
+from supervisor.supervision import Session
+from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.work import NoSuchEntity, Outcome, Work
+
+__all__ = ["Execution"]
+
+_log = get_logger()
+
+LOST = "its worker was lost"
+
+
+class Execution:
+    """Carries out claims, one task of the group each."""
+
+    def __init__(self, load: Workload, closing: Closing) -> None:
+        self._load, self._closing = load, closing
+        self._sup = load.sup
+
+    async def carry_out(self, case: Case, claim: Claim) -> None:
+        """See a claim through, until the task is settled, waits, or is taken away."""
+        async with case.lock:  # whoever cancels it has done so before this, or finds who carries it out
+            if not await self._is_to_begin(case, claim):
+                return
+            case.claim, case.taken_from, case.blocked_on, case.let_go = claim, "", (), Moment()
+            case.scope = anyio.CancelScope()
+        with case.scope:
+            await self._see_through(case, claim)
+        async with case.lock:
+            case.scope = None
+            await self._put_down(case)
+        case.let_go.set()
+        self._load.wake()
+        if case.state in (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED):
+            self._load.on_let_go(case)
+
+    async def _see_through(self, case: Case, claim: Claim) -> None:
+        try:
+            await self._take(case, claim)
+            await self._attempts(case)
+        except Refused as refusal:
+            if not (case.unwanted or case.is_over):
+                raise
+            _log.info("a claim has come to its end", task=case.name, why=str(refusal))
+
+    async def _is_to_begin(self, case: Case, claim: Claim) -> bool:
+        if self._load.backlog.holder(case.name) != claim:  # its worker was lost before this began
+            await self._load.pool.done(claim.worker_id, case.name, case.cause)
+            return False
+        if case.unwanted or case.is_over:
+            case.claim = claim
+            await self._load.give_back(case)
+            return False
+        return True
+
+    async def _put_down(self, case: Case) -> None:
+        """Nobody carries it out any more."""
+        if case.taken_from:
+            await self.take_away(case)
+        if case.unwanted:
+            await self._closing.cancelled(case, case.unwanted)
+
+    async def _attempts(self, case: Case) -> None:
+        while not case.unwanted and await self._attempt(case):
+            pass
+
+    # ------------------------------------------------------------------ a claim
+    async def _take(self, case: Case, claim: Claim) -> None:
+        started = job.WorkerStarted(
+            worker_id=claim.worker_id, capabilities=case.job_data.capabilities, token=claim.token
+        )
+        await self._load.pool.assign(claim.worker_id, case.name, case.cause, case.job_data.capabilities)
+        await case.post_job(started)  # not before: while a job runs, its worker is busy
+        await self._load.stream.begun(case)
+
+    async def _attempt(self, case: Case) -> bool:
+        """One attempt; ``True`` if the next one is due, in the same slot."""
+        if case.state is Task.WAITING_FOR_SUBTASKS and not case.followed:
+            await self._closing.integrate(case)
+            return False
+        if case.followed:
+            case.followed = False
+            return await self._end_attempt(case, await self._answer(case))
+        try:
+            await self._begin(case)
+        except Refused as refusal:
+            await self._closing.cancelled(case, str(refusal))
+            return False
+        return await self._end_attempt(case, await self._ask(case))
+
+    async def _begin(self, case: Case) -> None:
+        """There is a session, and it is on record that it works on this.
+
+        Raises:
+            Refused: nothing is begun any more.
+        """
+        if not self._load.lives(case.session_id):
+            await self._begin_session(case)
+        match case.run:
+            case Run.PENDING:
+                await case.post_run(run.ExecutorStarted())
+            case Run.RETRYING:
+                await case.post_run(run.BackoffCompleted())
+            case Run.HALF_OPEN:
+                await case.post_run(run.ProbeStarted())
+        self._load.launched(case)
+
+    async def _begin_session(self, case: Case) -> None:
+        try:
+            if case.state is Task.OPEN:
+                gate.admit(self._load, case)
+            session = await self._start(case)
+        except Refused as refusal:
+            if case.run is Run.HALF_OPEN:
+                await case.post_run(run.ProbeFailed(error=str(refusal)))
+            raise
+        case.session_id, case.absent = session.id, ""
+        self._load.equip(case)
+        await self._let_go(case)
+        if case.state is Task.OPEN:
+            await self._claim(case)
+
+    async def _let_go(self, case: Case) -> None:
+        """Whoever had it has ended between two attempts: it is held by nobody, until the next one claims it."""
+        match case.state:
+            case Task.CLAIMED:
+                await case.post(Unclaimed(reason="its session has ended"))
+            case Task.IN_PROGRESS:
+                await case.post(Requeued(reason="its session has ended"))
+
+    async def _claim(self, case: Case) -> None:
+        """Raises:
+        Refused: it was cancelled meanwhile; its session is ended.
+        """
+        try:
+            await case.post(Claimed(by=case.session_id, reason=f"agent {case.agent}"))
+        except Refused as refusal:
+            await self._sup.close_session(case.session_id, reason=str(refusal), cause=case.cause)
+            raise
+
+    async def _start(self, case: Case) -> Session:
+        """The task's session. A disk that is down is waited for: a plan loses nothing by it but time."""
+        while True:
+            await self._sup.recovered()
+            with suppress(Degraded):  # it went down again in between
+                within, patience = scope_of(self._load, case), patience_of(case)
+                with anyio.CancelScope(shield=True):  # a session that is there is known here
+                    return await self._sup.start_session(case.name, agent=case.agent, within=within, patience=patience)
+
+    # ------------------------------------------------------------------ an attempt
+    async def _ask(self, case: Case) -> Outcome:
+        """Have the session work on the prompt."""
+        async with anyio.create_task_group() as group:
+            if case.state is Task.CLAIMED:
+                group.start_soon(self._note_start, case)
+            outcome = await self._turn(case)
+            group.cancel_scope.cancel()
+        case.seq = outcome.seq or case.seq
+        return outcome
+
+    async def _turn(self, case: Case) -> Outcome:
+        asked, prompt = self._sup.outcome_of, ask_again(case.task.prompt, case.absent)
+        limit_s, work = self._load.timeout_s(case), self._sup.tree.works.get(case.session_id)
+        try:
+            return _judged(await asked(case.session_id, prompt, case.cause, once=True, timeout_s=limit_s), work)
+        except (NoSuchEntity, Refused) as error:
+            return Outcome("aborted", str(error), "")
+
+    async def _answer(self, case: Case) -> Outcome:
+        """How the prompt ends that an earlier supervisor asked."""
+        async with anyio.create_task_group() as group:
+            if case.state is Task.CLAIMED:
+                group.start_soon(self._note_start, case)
+            work = self._sup.tree.works.get(case.session_id)
+            outcome = await self._sup.last_outcome(case.session_id) or self._answered_before(case)
+            # where the prompt had not reached the journal, it is asked now
+            said = _judged(outcome, work) if outcome is not None else await self._turn(case)
+            group.cancel_scope.cancel()
+        case.seq = said.seq or case.seq
+        return said
+
+    def _answered_before(self, case: Case) -> Outcome | None:
+        answered = self._sup.inherited.answers.get(case.session_id)
+        return None if answered is None else Outcome(answered.outcome, answered.error, "", answered.seq)
+
+    async def _note_start(self, case: Case) -> None:
+        work = self._sup.tree.works.get(case.session_id)
+        if work is not None:
+            await work.running.wait()
+            started = Started(reason="its agent is ready")
+            with suppress(Refused):  # it was split just now
+                await self._sup.tree.post(case.id, started, cause=Cause(work.because, None, ACTOR))
+
+    async def _end_attempt(self, case: Case, outcome: Outcome) -> bool:
+        """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
+        case.deciding = True
+        try:
+            with anyio.CancelScope(shield=True):
+                cools_down = await self._judge(case, outcome)
+        finally:
+            case.deciding = False
+        return cools_down and await self._cool_down_here(case, case.run_data.cooldown_s)
+
+    async def _judge(self, case: Case, outcome: Outcome) -> bool:
+        """``True`` if it cools down in its slot, for another attempt."""
+        if outcome.outcome == "completed" and (absent := await self._absent(case, outcome)):
+            outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
+        split = case.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"  # the rest is theirs
+        if outcome.outcome == "completed" or split:
+            self._load.ended(case, None)
+            await self._closing.completed(case)
+            return False
+        if outcome.outcome == "aborted":
+            self._load.withdrawn(case)
+            await self._closing.cancelled(case, outcome.error)
+            return False
+        return await self._failed(case, outcome)
+
+    async def _absent(self, case: Case, outcome: Outcome) -> str:
+        """The completion signals that are missing, in words."""
+        work, wanted = self._sup.tree.works.get(case.session_id), [one.value() for one in case.task.completion]
+        if not wanted or work is None:
+            return ""
+        case.absent = await missing(wanted, work.directory, outcome.text)
+        return case.absent
+
+    # ------------------------------------------------------------------ failures
+    async def _failed(self, case: Case, outcome: Outcome) -> bool:
+        failure = await opinions.judge(self._load, case, self._classified(case, outcome), outcome.error)
+        self._load.ended(case, failure)
+        if _is_late(outcome) and failure.category is not ErrorCategory.PERMANENT:
+            await case.post_run(run.ExecutionTimedOut(error=outcome.error, signature=failure.signature))
+        else:
+            failed = run.ExecutionFailed(error=outcome.error, signature=failure.signature, category=failure.category)
+            await case.post_run(failed)
+        return await self._decide(case, outcome.error)
+
+    def _classified(self, case: Case, outcome: Outcome) -> Failure:
+        """A session that has given up has had all its tries; one whose agent hung is followed by another one."""
+        how = outcome.how
+        failure = classify(
+            outcome.error,
+            abort_reason=how.abort_reason if how is not None else None,
+            transition_reason=how.transition_reason if how is not None else None,
+            exit_status=how.status if how is not None else None,
+        )
+        if self._load.lives(case.session_id) or _is_late(outcome):
+            return failure
+        return failure._replace(category=ErrorCategory.PERMANENT)
+
+    async def _decide(self, case: Case, error: str) -> bool:
+        """What the run's table says: another attempt, now or later, or none. ``True``: after a cool-down here."""
+        await self._load.decide(case)
+        if case.run is Run.CIRCUIT_OPEN:
+            _log.error("a task's circuit is open", task=case.name, reason=error, settled=self._is_settled(case))
+        if self._is_settled(case):
+            await case.post_job(job.ExecutionFailed(error=error, final=True))
+            await self._closing.failed(case, error)
+            return False
+        retrying = case.run is Run.RETRYING
+        delay_s = case.run_data.delay_s if retrying else case.run_data.cooldown_s
+        if case.job_data.retry_count < case.job_data.max_retries:
+            await case.post_job(job.ExecutionFailed(error=error))
+            await self._load.give_back(case)
+            self._load.group.start_soon(self.wait, case, delay_s)
+            return False
+        return True
+
+    def _is_settled(self, case: Case) -> bool:
+        """No attempt and no probe is left, or nothing is begun any more."""
+        if case.run is not Run.CIRCUIT_OPEN:
+            return False
+        return self._sup.stopping.is_set() or not probes_left(case.run_data, run.CooldownExpired())
+
+    async def _cool_down_here(self, case: Case, delay_s: float) -> bool:
+        """Its job has no retry left to wait in: it keeps its worker until the circuit lets a probe through."""
+        await self._load.sleep(delay_s)
+        if self._sup.stopping.is_set():
+            await case.post_job(job.ExecutionFailed(error=case.run_data.last_error, final=True))
+            await self._closing.failed(case, case.run_data.last_error)
+            return False
+        if case.run is Run.CIRCUIT_OPEN:  # it was not reset meanwhile
+            await case.post_run(run.CooldownExpired())
+        return True
+
+    async def try_now(self, case: Case) -> None:
+        """Do not wait for the delay that it waits for."""
+        if case.job is Job.RETRYING and case.state is not Task.BLOCKED:
+            await case.post_job(job.RetryDelayElapsed())
+            self._load.offer(case)
+
+    async def wait(self, case: Case, delay_s: float) -> None:
+        """Have it tried again after *delay_s*, unless nothing is begun any more then."""
+        await self._load.sleep(delay_s)
+        async with case.lock:
+            waits = not case.is_over and case.job is Job.RETRYING and case.state is not Task.BLOCKED
+            if waits:  # it was not reset, cancelled or blocked meanwhile
+                await self._go_on(case)
+
+    async def _go_on(self, case: Case) -> None:
+        """Its delay is over."""
+        if self._sup.stopping.is_set():
+            await self._closing.given_up(case, "the supervisor is ending")
+            return
+        if case.run is Run.CIRCUIT_OPEN:
+            await case.post_run(run.CooldownExpired())
+        await case.post_job(job.RetryDelayElapsed())
+        if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+            self._load.on_let_go(case)
+        else:
+            self._load.offer(case)
+
+    # ------------------------------------------------------------------ taken away
+    async def take(self, case: Case, why: str, blocked_on: tuple[str, ...] = ()) -> bool:
+        """Take it from whoever carries it out, for somebody else, or until what it is blocked on is there; whether
+        somebody does, and is still to let go of it (``let_go``). The caller holds its lock."""
+        case.taken_from, case.blocked_on = why, blocked_on
+        if case.scope is not None:
+            case.scope.cancel()
+            return True
+        self._load.backlog.hold(case.name)  # between two attempts: nobody begins the next one
+        if case.claim is None:
+            self._load.backlog.revoke(case.name)
+        await self.take_away(case)
+        return False
+
+    async def take_away(self, case: Case) -> None:
+        """Whoever carried it out does not any more: its session is ended, and another one may have it."""
+        case.considered = True
+        try:
+            await self._take_away(case)
+        finally:
+            case.considered = False
+            self._load.wake()
+
+    async def _take_away(self, case: Case) -> None:
+        why, lost = case.taken_from, case.taken_from == LOST
+        self._load.withdrawn(case)
+        with suppress(NoSuchEntity, Refused, JournalError):
+            if case.session_lives:
+                await self._sup.close_session(case.session_id, reason=why, cause=case.cause)
+        match case.state:
+            case Task.CLAIMED | Task.IN_PROGRESS if case.blocked_on and not lost:
+                await case.post(Blocked(on=case.blocked_on, reason=why))
+                await self.put_back(case, why)
+                return
+            case Task.CLAIMED:
+                recovered = TransitionReason.ORPHAN_RECOVERED if lost else None
+                await case.post(Unclaimed(reason=why, transition_reason=recovered))
+            case Task.IN_PROGRESS if lost:
+                await case.post(Orphaned(reason=why))
+                recovered = TransitionReason.ORPHAN_RECOVERED
+                await case.post(Requeued(reason=why, transition_reason=recovered))
+            case Task.IN_PROGRESS:
+                await case.post(Requeued(reason=why))
+        await self.requeue(case, why)
+
+    async def requeue(self, case: Case, why: str) -> None:
+        """Its run and job wait for another worker, charged with nothing."""
+        await self.put_back(case, why)
+        self.try_again(case)
+
+    async def put_back(self, case: Case, why: str) -> None:
+        """Nobody carries it out: its run and job wait, charged with nothing."""
+        if case.run is Run.IN_PROGRESS:
+            await case.post_run(run.ExecutionFailed(error=why, charged=False))
+            await self._load.decide(case, charged=False)
+        if case.job is Job.RUNNING:
+            await case.post_job(job.WorkerLost(error=why))
+        await self._load.give_back(case)
+
+    def try_again(self, case: Case) -> None:
+        """Have it claimed: now, or after its delay."""
+        if case.job is Job.QUEUED:
+            self._load.offer(case)
+        elif case.run is Run.CIRCUIT_OPEN:  # a probe was lost
+            self._load.group.start_soon(self.wait, case, case.run_data.cooldown_s)
+        else:
+            self._load.group.start_soon(self.wait, case, case.run_data.delay_s)
+
+
+def _judged(outcome: Outcome, work: Work | None) -> Outcome:
+    """A session that was ended since nothing was heard of its agent took too long: nobody wanted the task ended."""
+    asked = work.asked if work is not None else None
+    if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
+        return outcome
+    how = Verdict(exit=Exit.TIMEOUT, error=outcome.error, abort_reason=AbortReason.TIMEOUT)
+    return outcome._replace(outcome="failed", how=how)
+
+
+def _is_late(outcome: Outcome) -> bool:
+    return outcome.how is not None and outcome.how.exit is Exit.TIMEOUT

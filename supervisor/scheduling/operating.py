@@ -1,0 +1,366 @@
+"""What an operator, or an agent, does to the work that is under way: a ``WorkControl`` of a run of a plan.
+
+Each command is on record before it does anything, and what it does follows from that record. Commands about one task
+come one after the other. What the table of a task does not allow is refused in its words, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import anyio
+
+from supervisor.entity import Refused
+from supervisor.ledger import Cause
+from supervisor.lifecycles import run, task
+from supervisor.lifecycles.run import Run
+from supervisor.lifecycles.task import TASK, Task
+from supervisor.lifecycles.workstream import WORKSTREAM
+from supervisor.moments import Moment
+from supervisor.plans.splitting import plain_subtasks, with_subtasks
+from supervisor.plans.tasks import TaskConfig
+from supervisor.scheduling.blocking import Blocking
+from supervisor.scheduling.case import Case
+from supervisor.scheduling.closing import Closing
+from supervisor.scheduling.commands import Command, Commands, Effect, digest_of
+from supervisor.scheduling.control import Answer, Verb
+from supervisor.scheduling.execution import Execution
+from supervisor.scheduling.workload import Workload
+from supervisor.supervision import Supervisor
+from supervisor.vocabulary import LifecycleEvent
+from supervisor.work import NoSuchEntity
+
+__all__ = ["Operating", "Scheduler"]
+
+
+class Scheduler(NamedTuple):
+    """What a command makes of the run: *consider* what can begin, *cancel* whoever works, *open_more* of a plan."""
+
+    load: Workload
+    closing: Closing
+    execution: Execution
+    blocking: Blocking
+    consider: Callable[[Case], Coroutine[Any, Any, None]]
+    cancel: Callable[[Case, str], Awaitable[None]]
+    open_more: Callable[[], Awaitable[list[Case]]]
+
+
+class _Wish(NamedTuple):
+    """A command on its way: the task, who gives it, and why."""
+
+    case: Case
+    by: str
+    reason: str
+
+    def words(self, done: str) -> str:
+        return f"{done} by {self.by}{f': {self.reason}' if self.reason else ''}"
+
+
+Do = Callable[[_Wish], Awaitable[Effect]]
+LET_GO = frozenset({Verb.REQUEUE, Verb.UNCLAIM, Verb.CANCEL, Verb.BLOCK, Verb.RESET, Verb.SPLIT})
+"""Commands that wait for whoever carries the task out; the others move it on themselves."""
+
+
+class Operating:
+    """Carries out commands about the work of *sup* (a ``WorkControl``)."""
+
+    def __init__(self, sup: Supervisor) -> None:
+        self._sup = sup
+        self._commands = Commands(self._note)
+        self._locks: dict[str, anyio.Lock] = {}
+        self._begun = anyio.Event()
+        self._at: Scheduler | None = None
+        self._left: Mapping[str, str] = {}
+
+    async def begin(self, at: Scheduler, left: Mapping[str, str]) -> None:
+        """The run has begun. *left* are the tasks of an earlier supervisor, with their ids: the commands that they were
+        given are remembered."""
+        self._left = left
+        for name in left:
+            case = at.load.cases[name]
+            self._commands.fold(await self._records([left[name], *([case.run_id] if case.has_run else [])]))
+        self._at = at
+        self._begun.set()
+
+    async def _records(self, entity_ids: Sequence[str]) -> list[LifecycleEvent]:
+        found = [one for entity_id in entity_ids for one in await self._sup.journal.events(entity_id=entity_id)]
+        return sorted(found, key=lambda one: one.seq)
+
+    def _note(self, entity_id: str, name: str, cause: Cause, told: dict[str, Any], reason: str) -> LifecycleEvent:
+        return self._sup.tree.entity(entity_id).note(name, cause, told, reason=reason)
+
+    @property
+    def at(self) -> Scheduler:
+        assert self._at is not None, "it has begun"
+        return self._at
+
+    # ------------------------------------------------------------------ the way in
+    def planned(self) -> tuple[str, ...]:
+        """The tasks that wait to be approved before anything is done for them."""
+        cases = self._at.load.cases.values() if self._at is not None else ()
+        return tuple(case.name for case in cases if case.is_opened and case.state is Task.PLANNED)
+
+    async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return await self._give(Verb.APPROVE, self._approve, task, by, reason, command_id)
+
+    async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> Answer:
+        return await self._give(Verb.REJECT, self._reject, task, by, reason, command_id)
+
+    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return await self._give(Verb.RESET, self._reset, task, by, reason, command_id)
+
+    async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return await self._give(Verb.REQUEUE, self._requeue, task, by, reason, command_id)
+
+    async def unclaim(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return await self._give(Verb.UNCLAIM, self._unclaim, task, by, reason, command_id)
+
+    async def cancel(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return await self._give(Verb.CANCEL, self._cancel, task, by, reason, command_id)
+
+    async def split(
+        self,
+        task: str,
+        subtasks: Sequence[TaskConfig],
+        *,
+        by: str,
+        reason: str = "",
+        command_id: str | None = None,
+    ) -> Answer:
+        async def do(wish: _Wish) -> Effect:
+            return await self._split(wish, subtasks)
+
+        given = digest_of([one.model_dump(mode="json") for one in subtasks])
+        return await self._give(Verb.SPLIT, do, task, by, reason, command_id, given)
+
+    async def block(
+        self, task: str, on: Sequence[str], *, by: str, reason: str = "", command_id: str | None = None
+    ) -> Answer:
+        async def do(wish: _Wish) -> Effect:
+            return await self._block(wish, on)
+
+        return await self._give(Verb.BLOCK, do, task, by, reason, command_id, digest_of(sorted(set(on))))
+
+    async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> Answer:
+        """For the agent of that task, whose turn is ended with it: what it asks for is done without it."""
+        over, said = Moment(), list[Answer | Exception]()
+
+        async def give() -> None:
+            try:
+                said.append(await self.block(task, on, by=by, reason=reason))
+            except Exception as error:  # it is the agent's
+                said.append(error)
+            over.set()
+
+        self.at.load.group.start_soon(give)
+        await over.wait()
+        if isinstance(said[0], Exception):
+            raise said[0]
+        return said[0]
+
+    async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
+        return await self._give(Verb.UNBLOCK, self._unblock, task, by, reason, command_id)
+
+    async def _give(
+        self, verb: Verb, do: Do, name: str, by: str, reason: str, command_id: str | None, given: str = ""
+    ) -> Answer:
+        await self._begun.wait()
+        entity_id = self._id_of(name)
+        command = Command(verb=verb, entity_id=entity_id, by=by, reason=reason, id=command_id, given=given)
+
+        async def take(cause: Cause) -> Effect:
+            case = self._case(entity_id)
+            async with self._locks.setdefault(entity_id, anyio.Lock()):
+                return await self._take(_Wish(case, by, reason), verb, do, cause)
+
+        return await self._commands.once(command, take)
+
+    async def _take(self, wish: _Wish, verb: Verb, do: Do, cause: Cause) -> Effect:
+        case, before = wish.case, wish.case.seq
+        if not self.at.load.running:
+            raise Refused(f"the run of task {case.name!r} has ended; run the plan again")
+        case.seq = cause.seq
+        try:
+            if verb in LET_GO:
+                return await do(wish)
+            async with case.lock:
+                return await do(wish)
+        except BaseException:
+            case.seq = before if case.seq == cause.seq else case.seq  # nothing follows from what was refused
+            raise
+
+    def _id_of(self, name: str) -> str:
+        """The entity of the task that is meant by its name in the plan, or by its id."""
+        ids = {case.name: case.id for case in self.at.load.cases.values() if case.is_opened}
+        known = {**self._left, **ids}
+        if name in known:
+            return known[name]
+        if name in known.values():
+            return name
+        raise NoSuchEntity(name)
+
+    def _case(self, entity_id: str) -> Case:
+        for case in self.at.load.cases.values():
+            if case.is_opened and case.id == entity_id:
+                return case
+        raise Refused(f"{entity_id} has ended under an earlier supervisor")
+
+    @staticmethod
+    async def _refuse(case: Case, event: task.TaskEvent) -> None:
+        """Refuse what its table does not allow, in its words; what it would allow comes at the wrong moment."""
+        if type(event) not in TASK.allowed(case.state):
+            await case.post(event)
+        raise Refused(f"task {case.name!r} is {case.state.value}, and is about to go on by itself; ask again")
+
+    # ------------------------------------------------------------------ approvals
+    async def _approve(self, wish: _Wish) -> Effect:
+        case = wish.case
+        if case.state is Task.PENDING_APPROVAL:
+            await self.at.closing.approve(case, wish.by)
+            closed = case.result is not None and case.result.outcome == "completed"
+            return Effect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
+        await case.post(task.Approved(reason=wish.words("approved")))
+        self.at.load.group.start_soon(self.at.consider, case)
+        return Effect(Task.OPEN.value)
+
+    async def _reject(self, wish: _Wish) -> Effect:
+        case = wish.case
+        if case.state is Task.PENDING_APPROVAL:
+            await self.at.closing.deny(case, wish.by, wish.reason)
+            return Effect(Task.FAILED.value)
+        await case.post(task.Rejected(reason=wish.words("rejected")))
+        await self.at.closing.cancelled(case, wish.words("rejected"))
+        return Effect(Task.CANCELLED.value)
+
+    # ------------------------------------------------------------------ another try
+    async def _reset(self, wish: _Wish) -> Effect:
+        async with self._decided(wish.case):
+            return await self._reset_now(wish)
+
+    @asynccontextmanager
+    async def _decided(self, case: Case) -> AsyncIterator[None]:
+        """With its lock, once it is known what follows the attempt that is just over.
+
+        Raises:
+            Refused: its work is being checked, and that may take long.
+        """
+        if case.deciding:
+            self._check_unjudged(case)
+            await case.let_go.wait()
+        async with case.lock:
+            yield
+
+    async def _reset_now(self, wish: _Wish) -> Effect:
+        case = wish.case
+        if case.state is Task.FAILED:
+            return await self._reopen(wish)
+        await case.post_run(run.ManualReset(by=wish.by))
+        if case.scope is None:  # else its worker waits for the end of the cool-down, and tries it then
+            await self.at.execution.try_now(case)
+        return Effect(Run.PENDING.value)
+
+    async def _reopen(self, wish: _Wish) -> Effect:
+        """A task that was given up is to be done after all. What depended on it has been given up for good."""
+        case, before = wish.case, wish.case.result
+        if before is None or self.at.load.stream.state in WORKSTREAM.terminal:
+            raise Refused(f"task {case.name!r} has failed with its workstream, or is about to be tried again")
+        self.at.load.unsettle(case)  # the run does not end meanwhile
+        try:
+            await case.post(task.Reopened(by=wish.by, reason=wish.words("reset")))
+        except BaseException:
+            self.at.load.resettle(case, before)
+            raise
+        self.at.load.backlog.reopen(case.name)
+        await self._anew(case, wish)
+        return Effect(Task.OPEN.value)
+
+    async def _anew(self, case: Case, wish: _Wish) -> None:
+        if case.run is not Run.CIRCUIT_OPEN:
+            case.bury_run()
+            await self.at.load.open_again(case)
+            return
+        await case.post_run(run.ManualReset(by=wish.by))
+        await self.at.load.queue_again(case)
+
+    async def _requeue(self, wish: _Wish) -> Effect:
+        await self._take_away(wish, Task.IN_PROGRESS, task.Requeued())
+        return Effect(Task.OPEN.value)
+
+    async def _unclaim(self, wish: _Wish) -> Effect:
+        await self._take_away(wish, Task.CLAIMED, task.Unclaimed())
+        return Effect(Task.OPEN.value)
+
+    async def _take_away(self, wish: _Wish, state: Task, refused: task.TaskEvent) -> None:
+        case = wish.case
+        async with self._decided(case):
+            if case.state is not state:
+                await self._refuse(case, refused)
+            self._check_unjudged(case)
+            carried_out = await self.at.execution.take(case, wish.words("taken away"))
+        if carried_out:
+            await case.let_go.wait()
+        if case.state is not Task.OPEN:
+            raise Refused(f"task {case.name!r} came to its end before it could be taken away: {case.state.value}")
+
+    @staticmethod
+    def _check_unjudged(case: Case) -> None:
+        """From the agent's word on, what becomes of its work is being decided."""
+        if case.run is Run.VALIDATING:
+            raise Refused(f"task {case.name!r} is done, and its work is being checked; wait for that, or cancel it")
+
+    # ------------------------------------------------------------------ blocked
+    async def _block(self, wish: _Wish, on: Sequence[str]) -> Effect:
+        case = wish.case
+        async with self._decided(case):
+            waits_for = self.at.blocking.named(case, on)
+            if task.Blocked not in TASK.allowed(case.state):
+                await self._refuse(case, task.Blocked(on=waits_for))
+            self._check_unjudged(case)
+            carried_out = await self.at.execution.take(case, wish.words("blocked"), waits_for)
+        if carried_out:
+            await case.let_go.wait()
+        if task.Unblocked not in TASK.allowed(case.state):
+            raise Refused(f"task {case.name!r} came to its end before it could be blocked: {case.state.value}")
+        self.at.blocking.look_at(case)
+        return Effect(Task.BLOCKED.value)
+
+    async def _unblock(self, wish: _Wish) -> Effect:
+        case = wish.case
+        if case.state is not Task.BLOCKED or case.result is not None or case.ending or case.considered:
+            await self._refuse(case, task.Unblocked())
+        await self.at.blocking.unblock(case, wish.words("unblocked"))
+        return Effect(Task.OPEN.value)
+
+    # ------------------------------------------------------------------ no more tries
+    async def _cancel(self, wish: _Wish) -> Effect:
+        case = wish.case
+        if case.result is not None or task.Cancelled not in TASK.allowed(case.state):
+            await self._refuse(case, task.Cancelled())
+        why = wish.words("cancelled")
+        await self.at.cancel(case, why)
+        await case.settled.wait()
+        if case.state is not Task.CANCELLED:
+            raise Refused(f"task {case.name!r} came to its end before it could be cancelled: {case.state.value}")
+        return Effect(Task.CANCELLED.value)
+
+    # ------------------------------------------------------------------ subtasks
+    async def _split(self, wish: _Wish, subtasks: Sequence[TaskConfig]) -> Effect:
+        async with self._decided(wish.case):
+            return await self._split_now(wish, subtasks)
+
+    async def _split_now(self, wish: _Wish, subtasks: Sequence[TaskConfig]) -> Effect:
+        case, load = wish.case, self.at.load
+        about_to_claim = case.state is Task.OPEN and case.scope is not None
+        if about_to_claim or task.Split not in TASK.allowed(case.state):
+            await self._refuse(case, task.Split(subtasks=()))
+        load.plan = with_subtasks(load.plan, {case.name: subtasks})
+        load.backlog.hold(case.name)
+        parts = await self.at.open_more()
+        ids = tuple(part.id for part in case.parts)
+        await case.post(task.Split(subtasks=ids, parts=plain_subtasks(subtasks), reason=wish.words("split")))
+        self.at.blocking.watch(case)
+        for part in parts:
+            load.group.start_soon(self.at.consider, part)
+        return Effect(Task.WAITING_FOR_SUBTASKS.value, ids)

@@ -1,0 +1,79 @@
+"""Which paths are held, and by whom: two holders never have overlapping ones.
+
+Pure. A path owns what is below it: ``src`` overlaps ``src/a.py`` and is overlapped by it, and the root (``.``) overlaps
+everything. Paths are relative to one root and compared as they are spelled; nothing looks at a disk. Every operation
+costs the number of parts of the paths that it is given, however many are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+__all__ = ["OwnedPaths", "spelled"]
+
+
+def spelled(paths: Sequence[str]) -> tuple[str, ...]:
+    """*paths* in their one spelling, sorted, without those that another one owns already.
+
+    Raises:
+        ValueError: one is absolute, or leads out of the root.
+    """
+    kept: list[str] = []
+    for path in sorted({_one_spelling(path) for path in paths}):
+        if not any(above in kept for above in _above(path)):
+            kept.append(path)
+    return tuple(kept)
+
+
+def _one_spelling(path: str) -> str:
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if path.startswith("/") or ".." in parts:
+        raise ValueError(f"files: {path!r} leads out of the workspace; give a path relative to it, without '..'")
+    return "/".join(parts)
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories that it is in, the nearest first, the root last."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+class OwnedPaths:
+    """Who holds which paths. The paths given are in their one spelling (``spelled``)."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, str] = {}
+        self._below: dict[str, dict[str, str]] = {}
+
+    def blocker(self, paths: Sequence[str]) -> str | None:
+        """One who holds something that overlaps one of *paths*: the same one, as long as the same are held."""
+        return next(self._blockers(paths), None)
+
+    def blockers(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Everyone who does, each once."""
+        return tuple(dict.fromkeys(self._blockers(paths)))
+
+    def take(self, owner: str, paths: Sequence[str]) -> None:
+        """*owner* holds *paths*, which nobody's overlap."""
+        for path in paths:
+            self._held[path] = owner
+            for above in _above(path):
+                self._below.setdefault(above, {})[path] = owner
+
+    def give_back(self, paths: Sequence[str]) -> None:
+        """Nobody holds *paths* any more."""
+        for path in paths:
+            del self._held[path]
+            for above in _above(path):
+                below = self._below[above]
+                del below[path]
+                if not below:
+                    del self._below[above]
+
+    def _blockers(self, paths: Sequence[str]) -> Iterator[str]:
+        for path in paths:
+            for one in (path, *_above(path)):
+                if one in self._held:
+                    yield self._held[one]
+            yield from self._below.get(path, {}).values()

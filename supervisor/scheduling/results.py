@@ -1,0 +1,33 @@
+"""How a plan ended: each of its tasks, and the workstream that they are done for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+__all__ = ["WELL", "PlanResult", "TaskResult"]
+
+WELL: Final = frozenset({"completed", "skipped"})
+"""Outcomes that leave nothing to be wished for."""
+
+
+class TaskResult(NamedTuple):
+    """How a task ended: ``completed``, ``failed``, ``aborted``, ``skipped`` since its condition was not met, or
+    ``blocked`` by one that it depends on."""
+
+    id: str
+    session_id: str
+    outcome: str
+    error: str
+    took_s: float
+
+
+class PlanResult(NamedTuple):
+    """How every task of a plan ended, and why the whole is not as it should be, if it is not (``error``)."""
+
+    tasks: Mapping[str, TaskResult]
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and all(task.outcome in WELL for task in self.tasks.values())

@@ -1,0 +1,449 @@
+"""Runs a plan: a workstream of tasks, each claimed by a worker's slot when all that it waits for is there.
+
+``run_plan`` is the way in. What a task goes through stands in ``execution`` and ``closing``; here is who is next: what
+became ready is queued, what was queued is claimed, what was settled makes others ready, or ends the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+
+import anyio
+
+from supervisor.entity import Refused
+from supervisor.interrupted import digest_of
+from supervisor.ledger import Cause
+from supervisor.lifecycles import job, task
+from supervisor.lifecycles.run import SkipCause
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.workstream import Workstream
+from supervisor.plans.plan import Plan
+from supervisor.plans.source import BadPlan
+from supervisor.plans.tasks import ConditionConfig, Placed, every_task
+from supervisor.ports import JournalError
+from supervisor.scheduling import opinions
+from supervisor.scheduling.blocking import PARENTS, Blocking
+from supervisor.scheduling.budgeting import close_scopes, recall_use
+from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.closing import Closing
+from supervisor.scheduling.continuing import Continuing
+from supervisor.scheduling.dossier import keep_dossier
+from supervisor.scheduling.execution import LOST, Execution
+from supervisor.scheduling.operating import Operating, Scheduler
+from supervisor.scheduling.results import PlanResult, TaskResult
+from supervisor.scheduling.stream import Stream
+from supervisor.scheduling.workers import Heart, Pool
+from supervisor.scheduling.workload import Workload
+from supervisor.supervision import LAST_RECORDS_S, Supervisor
+from supervisor.vocabulary import AbortScope
+from supervisor.work import NoSuchEntity
+
+__all__ = ["PlanRunner", "run_plan"]
+
+GIVEN_UP = "the plan was given up"
+WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
+"""States that somebody else moves a task out of."""
+
+
+async def run_plan(sup: Supervisor, plan: Plan) -> PlanResult:
+    """Run every task of *plan* on *sup*: a workstream, from its first task to its validation."""
+    return await PlanRunner(sup).run(plan)
+
+
+class PlanRunner:
+    """Runs a plan on *sup*; tasks can be added while it runs. *heart* beats for its workers: by default their own."""
+
+    def __init__(self, sup: Supervisor, *, heart: Heart | None = None) -> None:
+        self._sup = sup
+        self._heart = heart
+        self.begun = anyio.Event()
+        """It is known what this run goes on with."""
+        self.taken_over: tuple[str, ...] = ()
+        """What this run went on with: a task and its state, in words."""
+        self.operating = Operating(sup)
+        """What can be asked of the work while it is under way."""
+        self._load: Workload | None = None
+
+    @property
+    def load(self) -> Workload:
+        assert self._load is not None, "it has begun"
+        return self._load
+
+    @property
+    def results(self) -> dict[str, TaskResult]:
+        """Of the tasks that are settled."""
+        cases = self._load.cases.values() if self._load is not None else ()
+        return {case.name: case.result for case in cases if case.result is not None}
+
+    # ------------------------------------------------------------------ the run
+    async def run(self, plan: Plan) -> PlanResult:
+        """Run every task of *plan*, and of the plans that are added meanwhile."""
+        self._prepare(plan)
+        error = ""
+        try:
+            async with anyio.create_task_group() as group:
+                self.load.group = group
+                await self._begin(plan)
+                group.start_soon(self._watch_stop)
+                await self._dispatch()
+                group.cancel_scope.cancel()  # who waits for what was settled otherwise
+            error = await self._conclude()
+        except BaseException:
+            with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
+                await self._give_up()
+            raise
+        finally:
+            self.load.group = None
+            self._bury()
+        return PlanResult({case.name: self._result(case) for case in self.load.cases.values()}, error)
+
+    def _prepare(self, plan: Plan) -> None:
+        pool, stream = Pool(self._sup, plan.workers, plan.max_sessions, heart=self._heart), Stream(self._sup)
+        self._load = load = Workload(self._sup, plan, pool, stream)
+        self._closing = Closing(load)
+        self._execution = Execution(load, self._closing)
+        self._continuing = Continuing(load, self._closing, self._execution)
+        self._blocking = Blocking(load, self._closing, self._execution, self.consider)
+        load.on_settled = self._settled
+        pool.on_lost, pool.on_free = self._lost, load.wake
+        load.split, load.block = self.operating.split, self.operating.block_own
+        load.on_let_go = self._let_go
+
+    async def _begin(self, plan: Plan) -> None:
+        left = self._continuing.find(plan)
+        if not left:
+            self.load.stream.open(plan.workstream, sum(1 for _ in every_task(plan.tasks)))
+        await self.load.pool.start(self.load.stream.id, Cause(self.load.stream.seq, None, ACTOR))
+        self.taken_over = self._continuing.words
+        self.begun.set()
+        new = self._open_all(plan)
+        await self.load.stream.opened()
+        await self._let_operate()
+        if not left:
+            self._consider_all(new)
+            return
+        await recall_use(self.load)
+        fresh = [case for case in new if not self._continuing.has(case)]
+        if fresh:
+            await self.load.stream.added(len(fresh))
+        self._consider_all([*await self._continuing.go_on(), *fresh])
+        for case in [one for one in self.load.cases.values() if one.result is not None and one.parts]:
+            self.load.group.start_soon(self._drop_parts, case)
+        for case in [one for one in self.load.cases.values() if one.result is None]:
+            if case.state is Task.WAITING_FOR_SUBTASKS:
+                self._blocking.watch(case)
+
+    def _open_all(self, plan: Plan) -> list[Case]:
+        """The tasks of *plan*, and those that it had grown by under an earlier supervisor."""
+        new: list[Case] = []
+        for one in self._continuing.grown(plan):
+            self.load.plan = one
+            new += self._open(one)
+        return new
+
+    async def _let_operate(self) -> None:
+        at = Scheduler(
+            load=self.load,
+            closing=self._closing,
+            execution=self._execution,
+            blocking=self._blocking,
+            consider=self.consider,
+            cancel=self.cancel,
+            open_more=self._open_more,
+        )
+        await self.operating.begin(at, self._continuing.ids)
+
+    async def _open_more(self) -> list[Case]:
+        """A task was split: the subtasks that the plan has by now."""
+        new = self._open(self.load.plan)
+        await self.load.stream.added(len(new))
+        return new
+
+    async def _dispatch(self) -> None:
+        """Have claimed what can be, until every task is settled."""
+        while self.load.unsettled:
+            self._claim()
+            self._blocking.end_dead_ends()
+            await self.load.woken()
+
+    async def _watch_stop(self) -> None:
+        """Who waits for a person does not keep a supervisor that ends."""
+        await self._sup.stopping.wait()
+        for case in list(self.load.cases.values()):
+            async with case.lock:
+                if case.result is None and case.state in WAITING:
+                    await self._closing.cancelled(case, "the supervisor is ending")
+
+    def _claim(self) -> None:
+        """Every slot gets the best that it can have. Await-free: one winner."""
+        load = self.load
+        for slot in load.pool.free():
+            now_s = load.now()
+            claim = load.backlog.claim(
+                slot.id, slot.capabilities, now_s=now_s, lease_s=inf, gate=load.providers.gate(now_s)
+            )
+            if claim is None:
+                continue
+            load.pool.reserve(claim.worker_id, claim.item_id)
+            load.wake()  # it may have another slot
+            load.group.start_soon(self._execution.carry_out, load.cases[claim.item_id], claim)
+
+    async def _conclude(self) -> str:
+        """Every task is settled: what is to be said of the whole."""
+        load = self.load
+        await load.stream.settled(load.cases.values())
+        problem = ""
+        if load.stream.state is Workstream.VALIDATING:
+            tests = [test.value(load.plan.task_lifecycle.validation_timeout) for test in load.plan.validation]
+            problem = await self._sup.janitor.inspect("validation", tests, str(load.sup.workdir), load.sup.stop_now)
+            await load.stream.validated(problem)
+        await load.pool.stop()
+        await keep_dossier(load)
+        return f"the whole is not accepted: {problem}" if problem else ""
+
+    async def _give_up(self) -> None:
+        """A plan that is given up leaves nothing looking alive."""
+        load = self.load
+        for case in load.cases.values():
+            if case.result is None and case.is_opened:
+                self._closing.tell_cancelled(case, GIVEN_UP)
+        async with anyio.create_task_group() as group:  # what is said once is recorded when it can be
+            group.start_soon(self._end_pool)
+            group.start_soon(load.stream.cancel, GIVEN_UP)
+
+    async def _end_pool(self) -> None:
+        with suppress(NoSuchEntity, Refused, JournalError):
+            await self.load.pool.stop()
+
+    def _bury(self) -> None:
+        close_scopes(self.load)
+        for case in self.load.cases.values():
+            case.bury()
+        self.load.stream.bury()
+
+    def _result(self, case: Case) -> TaskResult:
+        assert case.result is not None, "it is settled"
+        return case.result
+
+    # ------------------------------------------------------------------ tasks
+    def _open(self, plan: Plan) -> list[Case]:
+        """The logs of the tasks that are new begin."""
+        load = self.load
+        placed = [one for one in every_task(plan.tasks) if one.task.id not in load.cases]
+        load.budget = load.budget.grown(len(placed))
+        load.unsettled += len(placed)
+        new = [self._open_task(one, plan) for one in placed]
+        for case in new:
+            load.backlog.add(case.item(load.provider_of(case.agent)), on_hold=True)
+        return new
+
+    def _open_task(self, placed: Placed, plan: Plan) -> Case:
+        load = self.load
+        above = load.cases[placed.parent.task.id] if placed.parent is not None else None
+        case = load.cases[placed.task.id] = Case(self._sup, placed.task, above)
+        if above is not None:
+            above.parts.append(case)
+        if self._continuing.take_up(case):
+            return case
+        planned = plan.approve_plan or placed.task.approval == "before"
+        digest = digest_of(placed.task, self._sup.settings)
+        case.open(load.stream.id, digest, planned=planned, cause=load.stream.seq)
+        case.open_run(plan.task_lifecycle.value())
+        if placed.task.when is None and not placed.task.optional:
+            case.open_job()
+        return case
+
+    def _consider_all(self, cases: Iterable[Case]) -> None:
+        for case in cases:
+            self.load.group.start_soon(self.consider, case)
+
+    async def consider(self, case: Case) -> None:
+        """Begin what can be begun of it, or say that it never will be: once, whoever else asks meanwhile."""
+        if case.considered:
+            return
+        case.considered = True
+        try:
+            async with case.lock:
+                if not case.is_over and self._is_due(case):
+                    await self._begin_or_block(case)
+        finally:
+            case.considered = False
+            self.load.wake()
+
+    async def _begin_or_block(self, case: Case) -> None:
+        if (doomed := self._doomed_by(case)) is not None:
+            await self._block(case, doomed)
+        elif case.state is not Task.PLANNED:
+            await self._queue(case)
+
+    def _is_due(self, case: Case) -> bool:
+        """Nothing that it waits for is still open, or something has ended for good; and it is not begun yet."""
+        if case.state is Task.WAITING_FOR_SUBTASKS:
+            return case.scope is None and all(part.result is not None for part in case.parts)
+        above = case.part_of
+        if above is not None and (above.result is not None or above.state not in PARENTS):
+            return False  # what its parent waits for, it waits for too, and goes with it
+        refusal = self.load.backlog.refusal(case.name)
+        unbegun = case.state in (Task.PLANNED, Task.OPEN) and case.job in (None, job.Job.PENDING)
+        return unbegun and (refusal is None or refusal.why in ("on_hold", "doomed"))
+
+    def _doomed_by(self, case: Case) -> Case | None:
+        needed = (self.load.cases[name] for name in case.task.depends_on)
+        return next((one for one in needed if one.result is not None and not _is_met(one)), None)
+
+    async def _block(self, case: Case, by: Case) -> None:
+        failed = [name for name in case.task.depends_on if (one := self.load.cases[name]).result and not _is_met(one)]
+        words = f"it depends on {', '.join(failed)}, which did not complete"
+        cause = SkipCause.OPTIONAL if case.task.optional else SkipCause.DEPENDENCY_FAILED
+        await self._closing.skip(case, cause, words, dependency=by)
+
+    async def _queue(self, case: Case) -> None:
+        """What it waited for is there: it is wanted or not, split or queued."""
+        if case.state is Task.WAITING_FOR_SUBTASKS:
+            await self._join(case)
+            return
+        if case.task.when is not None and (why := self._unmet(case.task.when)):
+            await self._closing.skip(case, SkipCause.CONDITION_NOT_MET, why)
+            return
+        if case.job is None:
+            case.open_job()
+        if case.parts:
+            await case.post(task.Split(subtasks=tuple(part.id for part in case.parts), reason="as the plan says"))
+            self._blocking.watch(case)
+            self._consider_all(case.parts)
+            return
+        await self._assign(case, case.task.depends_on)
+
+    async def _assign(self, case: Case, needed: Iterable[str]) -> None:
+        jobs = (self.load.cases[name].completed_job for name in needed)
+        depends_on = tuple(one for one in jobs if one)
+        await case.post_job(job.SchedulerAssigned(depends_on=depends_on))
+        await opinions.rank(self.load, case)
+        self.load.offer(case)
+
+    async def _join(self, case: Case) -> None:
+        """Every subtask is settled."""
+        for part in case.parts:
+            if part.result is not None and not _is_met(part):
+                await case.post(task.SubtaskFailed(subtask=part.id, reason=part.result.error))
+                await self._closing.cancelled(case, f"its subtask {part.name} did not complete")
+                return
+        if case.job is job.Job.PENDING:
+            await self._assign(case, (part.name for part in case.parts))
+        elif case.job is job.Job.QUEUED:
+            self.load.offer(case)
+        elif case.job is not job.Job.RETRYING:  # else whoever waits for the end of its delay asks again
+            await self._closing.integrate(case)
+
+    def _unmet(self, when: ConditionConfig) -> str:
+        if when.task is not None:
+            result = self.load.cases[when.task].result
+            outcome = result.outcome if result is not None else "open"
+            met = outcome == when.outcome
+            return "" if met else f"its condition is not met: {when.task} is {outcome}, not {when.outcome}"
+        there = (Path(self.load.sup.workdir) / str(when.file_exists)).exists()
+        return "" if there else f"its condition is not met: there is no {when.file_exists}"
+
+    # ------------------------------------------------------------------ what follows
+    def _settled(self, case: Case) -> None:
+        """A task is settled: others may begin, or never will."""
+        load = self.load
+        follows = load.backlog.settle(case.name, completed=_is_met(case))
+        load.wake()
+        if load.running:
+            self._blocking.settled(case)
+            self._consider_all(load.cases[name] for name in dict.fromkeys((*follows.ready, *follows.doomed)))
+            if case.part_of is not None:
+                self._consider_all([case.part_of])
+            if case.parts:
+                load.group.start_soon(self._drop_parts, case)
+            if case.task.critical and case.result is not None and case.result.outcome == "failed":
+                load.group.start_soon(self._cancel_rest, case)
+
+    def _let_go(self, case: Case) -> None:
+        """Nobody carries it out any more: it waits for its subtasks, or is blocked."""
+        self._blocking.look_at(case)
+        self._consider_all([case])
+
+    async def _drop_parts(self, case: Case) -> None:
+        """A task that is settled needs nothing of its subtasks any more."""
+        outcome = case.result.outcome if case.result is not None else ""
+        for part in case.parts:
+            if part.result is not None:
+                continue
+            if outcome == "skipped":
+                async with part.lock:
+                    await self._closing.skip(part, SkipCause.CONDITION_NOT_MET, f"{case.name} was skipped")
+            else:
+                await self.cancel(part, f"{case.name} is {outcome}")
+
+    async def _cancel_rest(self, critical: Case) -> None:
+        """A critical task has failed: nobody wants the others any more."""
+        why = f"the critical task {critical.name} failed"
+        for case in self.load.cases.values():
+            if case.result is None:
+                await self.cancel(case, why)
+
+    async def cancel(self, case: Case, why: str) -> None:
+        """Nobody wants it any more: whoever works on it is ended."""
+        case.unwanted = case.unwanted or why
+        self.load.backlog.hold(case.name)
+        if case.scope is None:
+            async with case.lock:
+                await self._closing.cancelled(case, why)
+        elif case.works:
+            with suppress(NoSuchEntity, Refused):
+                await self._sup.abort(case.session_id, AbortScope.SESSION, reason=why)  # its answer cancels the task
+        elif case.job in (job.Job.QUEUED, job.Job.RUNNING):  # what is checked and merged is not interrupted
+            case.scope.cancel()
+
+    def _lost(self, worker_id: str, tasks: list[str]) -> None:
+        """A worker is gone: what it held is taken from it."""
+        for claim in self.load.backlog.fence(worker_id):
+            case = self.load.cases[claim.item_id]
+            if case.scope is None:
+                continue  # nobody has begun: it can be claimed at once
+            self.load.backlog.hold(case.name)  # whoever carries it out has to let go of it first
+            if case.job in (job.Job.QUEUED, job.Job.RUNNING):  # what is checked and merged needs no worker any more
+                case.taken_from = LOST
+                case.scope.cancel()
+
+    # ------------------------------------------------------------------ more tasks
+    def check(self, plan: Plan) -> list[str]:
+        """Which tasks of *plan* are new.
+
+        Raises:
+            BadPlan: a task is not as it was when it was opened; or every task of the run has ended.
+        """
+        if (plan.workspace, plan.merge_into) != (self._sup.settings.workspace, self._sup.settings.merge_into):
+            raise BadPlan("workspace, merge_into: not as they were when the run began; start another run")
+        if (plan.access is None) is not (self._sup.settings.access is None):
+            raise BadPlan("access: not as it was when the run began; start another run")
+        cases = self._load.cases if self._load is not None else {}
+        known = [one.task for one in every_task(plan.tasks) if one.task.id in cases]
+        changed = [one.id for one in known if one != cases[one.id].task]
+        if changed:
+            raise BadPlan(f"tasks: {', '.join(changed)}: not as they were when they were opened; use other ids")
+        if self._load is None or not self._load.running or len(self.results) == len(cases):
+            raise BadPlan("tasks: every task of this run has ended; start another run")
+        return [one.task.id for one in every_task(plan.tasks) if one.task.id not in cases]
+
+    def add(self, plan: Plan) -> None:
+        """Open the tasks that are new. Those that *plan* does not have any more go on."""
+        self.load.pool.resize(plan.workers, plan.max_sessions)
+        self.load.plan = plan
+        new = self._open(plan)
+        self.load.group.start_soon(self._add, new)
+
+    async def _add(self, new: list[Case]) -> None:
+        if new:
+            await self.load.stream.added(len(new))
+        self._consider_all(new)
+
+
+def _is_met(case: Case) -> bool:
+    """Whether those that depend on it can go on."""
+    return case.result is not None and case.result.outcome in ("completed", "skipped")

@@ -1,0 +1,147 @@
+"""The workstream that the tasks of a plan are done for: its log, moved by what becomes of them.
+
+Terminal is sticky; a critical task that failed ends it at once; otherwise it stays executing until all its tasks are
+settled. Then it is validated as a whole, if nothing failed and nothing was cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+
+from actors.machine import Event
+from supervisor.entity import Entity, Refused
+from supervisor.kinds import WORKSTREAM_KIND
+from supervisor.ledger import Cause
+from supervisor.lifecycles import workstream
+from supervisor.lifecycles.workstream import Workstream, WorkstreamData
+from supervisor.ports import JournalError
+from supervisor.scheduling.case import ACTOR, Case
+from supervisor.supervision import Supervisor
+from supervisor.work import NoSuchEntity
+
+__all__ = ["Stream"]
+
+DONE = frozenset({"completed", "skipped"})
+
+
+class Stream:
+    """One workstream."""
+
+    def __init__(self, sup: Supervisor) -> None:
+        self._sup = sup
+        self._entity: Entity | None = None
+        self._seq: int | None = None
+
+    @property
+    def id(self) -> str:
+        return self._the().id
+
+    @property
+    def state(self) -> Workstream:
+        return Workstream(self._the().state)
+
+    @property
+    def tasks(self) -> int:
+        """How many it has."""
+        tasks: int = self._the().data.tasks
+        return tasks
+
+    @property
+    def born_seq(self) -> int:
+        """Its first record."""
+        return self._the().born_seq
+
+    @property
+    def seq(self) -> int | None:
+        """What its tasks follow from."""
+        return self._seq
+
+    def _the(self) -> Entity:
+        assert self._entity is not None, "it was opened"
+        return self._entity
+
+    def open(self, name: str, tasks: int) -> None:
+        """Its log begins."""
+        wanted = self._sup.new_id(f"workstream:{name}")
+        self._entity = self._sup.tree.birth(
+            WORKSTREAM_KIND,
+            wanted,
+            parent_id=None,
+            state=Workstream.PLANNED,
+            data=WorkstreamData(tasks=tasks),
+            cause=Cause(actor=ACTOR),
+        )
+        self._seq = self._entity.born_seq
+
+    def take_up(self, entity: Entity) -> None:
+        """Its log goes on: an earlier supervisor began it."""
+        self._entity = entity
+
+    async def _post(self, event: Event, seq: int | None = None) -> None:
+        cause = Cause(self._seq if seq is None else seq, None, ACTOR)
+        self._seq = (await self._sup.tree.post(self.id, event, cause=cause)).seq
+
+    async def opened(self) -> None:
+        """All its tasks are there."""
+        if self.state is Workstream.PLANNED:
+            await self._post(workstream.AllTasksCreated(count=self.tasks))
+
+    async def added(self, count: int) -> None:
+        """It has more tasks."""
+        await self._post(workstream.TasksAdded(count=count))
+
+    async def begun(self, case: Case) -> None:
+        """A job of it runs."""
+        if self.state is Workstream.READY:
+            with suppress(Refused):  # two of them begin at once
+                await self._post(workstream.FirstTaskStarted(task_id=case.id), case.seq)
+
+    async def failed(self, case: Case, error: str) -> None:
+        """A task has failed for good; the workstream too, if it was critical."""
+        if case.task.critical and self.state is Workstream.EXECUTING:
+            await self._post(workstream.CriticalTaskFailed(task_id=case.id, error=error), case.seq)
+
+    async def settled(self, cases: Iterable[Case]) -> None:
+        """All its tasks are settled: it is to be validated, or has ended."""
+        if self.state not in (Workstream.READY, Workstream.EXECUTING):
+            return
+        count = Counter(_how(case) for case in cases)
+        completed, failed, cancelled = count["completed"], count["failed"], count["cancelled"]
+        if self.state is Workstream.READY:
+            await self._post(workstream.UserCancelled(reason="none of its tasks was begun"))
+        elif failed:
+            await self._post(workstream.SettledWithFailures(completed=completed, failed=failed, cancelled=cancelled))
+        elif cancelled:
+            await self._post(workstream.SettledWithCancellations(completed=completed, cancelled=cancelled))
+        else:
+            await self._post(workstream.AllTasksCompleted(completed=completed))
+
+    async def validated(self, problem: str) -> None:
+        """The merged result was looked at: *problem* is what is wrong with it, ``""`` if nothing is."""
+        passed = workstream.ValidationPassed()
+        await self._post(passed if not problem else workstream.ValidationFailed(error=problem))
+
+    async def cancel(self, reason: str) -> None:
+        """Nobody wants it any more."""
+        with suppress(NoSuchEntity, Refused, JournalError):
+            if self.state is Workstream.VALIDATING:
+                await self.validated(reason)
+            elif workstream.UserCancelled in workstream.WORKSTREAM.allowed(self.state):
+                await self._post(workstream.UserCancelled(reason=reason))
+
+    def bury(self) -> None:
+        if self._entity is not None and self._entity.ended:
+            self._sup.tree.bury(self.id)
+
+
+def _how(case: Case) -> str:
+    assert case.result is not None, "it is settled"
+    match case.result.outcome:
+        case "completed" | "skipped":
+            return "completed"
+        case "failed":
+            return "failed"
+        case _:
+            return "cancelled"

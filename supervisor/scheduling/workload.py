@@ -1,0 +1,265 @@
+"""What a run of a plan works on: its tasks, the backlog, the workers, and what all of them share.
+
+Everything here is done at once, without an await, but for the words to the workers: so whoever claims, offers or
+settles sees one picture.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.lifecycles import run
+from supervisor.lifecycles.job import JobData, SchedulerAssigned
+from supervisor.lifecycles.run import Run
+from supervisor.lifecycles.session import Session as SessionState
+from supervisor.logs import get_logger
+from supervisor.moments import Moment
+from supervisor.plans.plan import Plan
+from supervisor.scheduling.backlog import Backlog
+from supervisor.scheduling.case import Case
+from supervisor.scheduling.control import Answer
+from supervisor.scheduling.escalation import next_agent
+from supervisor.scheduling.failures import Failure
+from supervisor.scheduling.providers import Providers, Turned, provider_key
+from supervisor.scheduling.results import TaskResult
+from supervisor.scheduling.retry_budget import RetryBudget
+from supervisor.scheduling.stream import Stream
+from supervisor.scheduling.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
+from supervisor.scheduling.workers import Pool
+from supervisor.supervision import Supervisor
+from supervisor.vocabulary import Kind
+from supervisor.work import OwnTask
+
+__all__ = ["Workload"]
+
+_log = get_logger()
+
+
+class Workload:
+    """The work of one run.
+
+    Args:
+        sup: the supervisor that it runs on.
+        plan: what it runs.
+        pool: who has slots.
+        stream: what it is done for.
+    """
+
+    def __init__(self, sup: Supervisor, plan: Plan, pool: Pool, stream: Stream) -> None:
+        self.sup, self.plan, self.pool, self.stream = sup, plan, pool, stream
+        self.cases: dict[str, Case] = {}
+        self.unsettled = 0
+        """How many of them have no result yet."""
+        self.backlog = Backlog(last_token=_last_token(sup))
+        self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
+        self.providers = Providers()
+        self.durations = Durations()
+        self._timeouts = Timeouts()
+        self._random: random.Random = sup.tree.system.rng("plan")
+        self._woken = anyio.Event()
+        self._group: TaskGroup | None = None
+        self.on_settled: Callable[[Case], None] = lambda case: None
+        """Called when a task is settled."""
+        self.split: Callable[..., Awaitable[Answer]] | None = None
+        """How a task is split."""
+        self.block: Callable[..., Awaitable[Answer]] | None = None
+        """How its own agent has a task blocked."""
+        self.on_let_go: Callable[[Case], None] = lambda case: None
+        """Called when nobody carries a task out any more, and it waits for its subtasks, or is blocked."""
+
+    # ------------------------------------------------------------------ the run
+    @property
+    def group(self) -> TaskGroup:
+        assert self._group is not None, "it runs"
+        return self._group
+
+    @group.setter
+    def group(self, group: TaskGroup | None) -> None:
+        self._group = group
+
+    @property
+    def running(self) -> bool:
+        return self._group is not None
+
+    def wake(self) -> None:
+        """Something may be claimable now."""
+        self._woken.set()
+
+    async def woken(self) -> None:
+        """Wait until something may be claimable, or a provider may be probed."""
+        now_s = self.now()
+        free_at_s = self.providers.free_at_s(now_s)
+        with anyio.move_on_after(None if free_at_s is None else free_at_s - now_s):
+            await self._woken.wait()
+        self._woken = anyio.Event()
+
+    def now(self) -> float:
+        """Seconds of the clock that decisions are made with."""
+        return self.sup.ledger.clock.now()
+
+    async def sleep(self, delay_s: float) -> None:
+        """So long, or until nothing is begun any more."""
+        with anyio.move_on_after(delay_s):
+            await self.sup.stopping.wait()
+
+    # ------------------------------------------------------------------ claims
+    def offer(self, case: Case) -> None:
+        """It can be claimed, as far as it is concerned; what nobody wants any more cannot."""
+        if case.unwanted or case.is_over:
+            return
+        self.backlog.ready(case.name)
+        self.wake()
+
+    async def give_back(self, case: Case) -> None:
+        """Nobody works on it any more: its worker has a slot again."""
+        claim, case.claim = case.claim, None
+        self.backlog.hold(case.name)
+        if claim is None:
+            return
+        if self.backlog.holder(case.name) == claim:
+            self.backlog.release(case.name, claim.token)
+        await self.pool.done(claim.worker_id, case.name, case.cause)
+        self.wake()
+
+    async def open_again(self, case: Case) -> None:
+        """The task is open again: a new run and a new job, for its agent, who tries next."""
+        case.open_run(self.plan.task_lifecycle.value())
+        await self.queue_again(case)
+
+    async def queue_again(self, case: Case) -> None:
+        """Its run is to be tried: a new job, for whoever tries next."""
+        case.open_job()
+        needed = (self.cases[name] for name in case.task.depends_on)
+        depends_on = tuple(one.completed_job for one in needed if one.completed_job)
+        await case.post_job(SchedulerAssigned(depends_on=depends_on))
+        self.offer(case)
+
+    def lives(self, session_id: str) -> bool:
+        """Whether that session can be asked for something."""
+        work, entity = self.sup.tree.works.get(session_id), self.sup.tree.entities.get(session_id)
+        return (
+            work is not None
+            and entity is not None
+            and not (work.told or work.ending)
+            and entity.state is not SessionState.STOPPED
+        )
+
+    # ------------------------------------------------------------------ attempts
+    async def decide(self, case: Case, *, charged: bool = True) -> None:
+        """Leave the states in which the run decides; a retry that nobody may spend opens its circuit."""
+        while case.run in (Run.FAILED, Run.TIMEOUT):
+            await case.post_run(run.RetryDecided(jitter=self._jitter(case)))
+        if charged and case.run is Run.RETRYING and (why := self.spend_retry()):
+            await case.post_run(run.CircuitOpened(reason=why))
+
+    def _jitter(self, case: Case) -> float:
+        return 1.0 + self._random.uniform(-case.run_data.jitter, case.run_data.jitter)
+
+    def spend_retry(self) -> str:
+        """Spend one of the workstream's retries; why there is none, if so."""
+        if self.sup.stopping.is_set():
+            return "the supervisor is ending"
+        left = self.budget.spend()
+        if left is None:
+            return self.budget.describe()
+        self.budget = left
+        return ""
+
+    def agent_of(self, case: Case) -> str:
+        """Who tries next: those that it falls back on have their turn after a failure each."""
+        return next_agent(case.task.agent, case.task.fallback_agents, case.data.retries)
+
+    def timeout_s(self, case: Case) -> float | None:
+        """What an attempt may take (seconds); ``None``: what the limits of its session say."""
+        lifecycle = self.plan.task_lifecycle
+        if case.task.timeout_s is not None:
+            return case.task.timeout_s
+        if (kind := _kind_of(case)) is not None:
+            return self._timeouts.of(kind, self.durations.of(kind))
+        return lifecycle.default_timeout if "default_timeout" in lifecycle.model_fields_set else None
+
+    def provider_of(self, agent: str) -> str:
+        """Whose trouble is the trouble of that agent: everybody who runs the same program by the same adapter."""
+        config = self.plan.agents.get(agent)
+        return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
+
+    def launched(self, case: Case) -> None:
+        case.began_s = self.now()
+        key = self.provider_of(case.agent)
+        if self.providers.allows(key, case.began_s):
+            self._tell(case, self.providers.launched(key, case.name, case.began_s))
+
+    def ended(self, case: Case, failure: Failure | None) -> None:
+        """An attempt has ended, with *failure* or well."""
+        now_s = self.now()
+        if failure is None:
+            self.durations.note(_kind_of(case), now_s - case.began_s)
+        self._tell(case, self.providers.ended(self.provider_of(case.agent), case.name, now_s, failure))
+
+    def withdrawn(self, case: Case) -> None:
+        """An attempt was ended before it could say anything."""
+        self.providers.withdrawn(self.provider_of(case.agent), case.name, self.now())
+
+    def _tell(self, case: Case, turned: Turned | None) -> None:
+        if turned is not None:
+            told = {"provider": turned.key, "circuit": turned.state.value, "free_at_s": turned.free_at_s}
+            case.note("ProviderBreaker", told, turned.why)
+            _log.warning("the breaker of a provider has turned", **told)
+            self.wake()
+
+    def directory_of(self, case: Case) -> str:
+        """Where the agent of that task is configured to work."""
+        profile = self.sup.profile(case.agent)
+        return self.sup.workdir if profile is None else profile.directory
+
+    def equip(self, case: Case) -> None:
+        """Its session may say that it is blocked; and split it, if the plan says so."""
+        work = self.sup.tree.works.get(case.session_id)
+        if work is not None and self.block is not None:
+            may = case.task.may_split
+            split, state_dir = (self.split, self.sup.state_dir) if may else (None, "")
+            work.own_task = OwnTask(case.name, split, self.block, state_dir)
+
+    # ------------------------------------------------------------------ ends
+    def settle(self, case: Case, outcome: str, error: str) -> None:
+        """Nothing more becomes of it in this run. What it was settled as first stands."""
+        if case.result is not None:
+            return
+        took_s = round(anyio.current_time() - case.born_s, 6)
+        case.result = TaskResult(case.name, case.session_id, outcome, error, took_s)
+        self._count(case)
+        self.on_settled(case)
+
+    def _count(self, case: Case) -> None:
+        self.unsettled -= 1
+        case.settled.set()
+
+    def unsettle(self, case: Case) -> None:
+        """Something may become of it after all: the run does not end before that is known."""
+        case.result, case.settled = None, Moment()
+        case.ending, case.unwanted = False, ""
+        self.unsettled += 1
+
+    def resettle(self, case: Case, result: TaskResult) -> None:
+        """Nothing became of it: it is settled as it was."""
+        case.result = result
+        self._count(case)
+        self.wake()
+
+
+def _last_token(sup: Supervisor) -> int:
+    """The largest fencing token that an earlier supervisor granted, as far as it is remembered."""
+    jobs = (row for row in sup.inherited.rows.values() if row.kind == Kind.JOB)
+    return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
+
+
+def _kind_of(case: Case) -> TaskKind | None:
+    task = case.task
+    if task.scope is None:
+        return None
+    return TaskKind(Scope(task.scope), Complexity(task.complexity), task.role or "")

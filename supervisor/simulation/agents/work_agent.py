@@ -1,0 +1,73 @@
+"""Programs that carry out errands: an agent that tries a task, and the acceptance test that looks at its work.
+
+Both are called by name, ``sim-work`` and ``sim-check``, and know their task by the directory that they run in.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import anyio
+
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.machine.inside import Inside, Program
+from supervisor.simulation.works.errands import Attempt, Errand, Way
+
+__all__ = ["WORK_S", "check_program", "work_agent"]
+
+WORK_S: Final = (1.0, 40.0)
+"""How long an attempt takes, and how long it works before it fails."""
+CHECK_S: Final = (0.1, 5.0)
+
+SAID: Final[Mapping[Way, str]] = {
+    Way.BUSY: "error: the workspace is temporarily unavailable",
+    Way.OVERLOADED: "API Error: 529 overloaded",
+    Way.PERMANENT: "ModuleNotFoundError: No module named 'parser'",
+}
+OTHER: Final = ("it lost the thread", "it went in circles", "it would not say why", "the plan made no sense to it")
+"""Words that nobody knows: so often another error."""
+
+
+def work_agent(errand: Errand, chance: Chance, now: Callable[[], float]) -> Program:
+    """An agent that tries that errand once more."""
+
+    async def program(inside: Inside) -> int:
+        number = len(errand.attempts)
+        attempt = errand.begin(inside.cwd.rpartition("/")[2], now())
+        try:
+            return await _try(inside, attempt, number, chance.below("work", errand.name, number))
+        finally:
+            attempt.ended_s = now()
+
+    return program
+
+
+async def _try(inside: Inside, attempt: Attempt, number: int, chance: Chance) -> int:
+    await inside.write(b"working\n")
+    await anyio.sleep(chance.between(*WORK_S, "seconds") * chance.unit("short"))
+    match attempt.way:
+        case Way.DONE:
+            await inside.write(b"done\n")
+            return 0
+        case Way.HANGS:
+            await anyio.sleep_forever()
+        case Way.CRASHES:
+            inside.die(signal.SIGSEGV)
+            await anyio.sleep_forever()
+    said = SAID.get(attempt.way) or OTHER[number % len(OTHER)]
+    await inside.write_err(f"{said}\n".encode())
+    return 1
+
+
+def check_program(errand: Errand | None, chance: Chance) -> Program:
+    """An acceptance test: it passes if the errand says so, and where there is none."""
+
+    async def program(inside: Inside) -> int:
+        await anyio.sleep(chance.between(*CHECK_S, "check", inside.name))
+        passed = errand is None or errand.check()
+        await inside.write(b"ok\n" if passed else b"1 of 3 tests failed\n")
+        return 0 if passed else 1
+
+    return program

@@ -1,0 +1,288 @@
+"""Many workers and many more tasks: workers fall silent, come back, or are never heard again, and supervisors are
+killed; no task is lost, and none is ever held twice.
+
+What runs is the production engine; agents are functions that take their time. Who holds what is on books of its own,
+made of durable records and of what the agents see: nothing here asks the backlog. The oracle checks the rest, the
+fourteen invariants of seed 004 among it, at every commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Final
+
+import anyio
+import msgspec
+
+from supervisor.adapters.inprocess import AgentTurn
+from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
+from supervisor.ports import Append
+from supervisor.runtime import Supervisor
+from supervisor.scheduling.runner import PlanRunner
+from supervisor.scheduling.workers import Pool
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.running import Report, simulate_host
+from supervisor.simulation.scenario import Drawn, Faults, Scenario
+from supervisor.simulation.scenario import World as WorldConfig
+from supervisor.simulation.tally import Tally
+from supervisor.simulation.world import World
+
+__all__ = ["Claims", "Holders", "simulate_claims"]
+
+ROLES: Final = ("backend", "frontend", "docs", "qa")
+AGENT: Final = "worker"
+WORK_S: Final = (5.0, 120.0)
+"""What an attempt takes."""
+KILLED_S: Final = (60.0, 600.0)
+"""How long a supervisor lives that is to be killed."""
+SILENT: Final = 1 / 400
+"""How likely a worker falls silent after a beat, for a time after which it has been lost ..."""
+SILENT_S: Final = (95.0, 175.0)
+GONE: Final = 1 / 1_200
+"""... and how likely it is never heard again."""
+HORIZON_S: Final = 1e6
+Say = Callable[[str, str, str], None]
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a run: the tasks that were closed, how often one was claimed, how often workers fell silent, were
+    lost, came back and were replaced; and the run itself."""
+
+    workers: int
+    tasks: int
+    closed: int
+    claims: int
+    silences: int
+    lost: int
+    recovered: int
+    replaced: int
+    killed: int
+    report: Report
+
+
+class Holders:
+    """Who holds what, by durable records alone. *say* reports a law that was broken: its name, whose, and the words."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._task_of: dict[str, str] = {}
+        self._held: dict[str, str] = {}
+        """The job that runs of a task."""
+        self._tokens: dict[str, int] = {}
+        self._of_worker: dict[str, set[str]] = {}
+        self._slots: dict[str, int] = {}
+        self._names: dict[str, str] = {}
+        self.closed: set[str] = set()
+        """The tasks that are closed, by name."""
+        self.events: dict[str, int] = {}
+        """How often workers and jobs made each move."""
+
+    def wrote(self, batch: Sequence[Append]) -> None:
+        """These are durable from now on."""
+        for one in batch:
+            match one.record.entity_type:
+                case "task":
+                    self._task(one)
+                case "job":
+                    self._job(one)
+                case "worker":
+                    self._worker(one)
+
+    def _count(self, one: Append) -> bool:
+        moved = one.record.outcome == "transition"
+        if moved:
+            self.events[one.record.event] = self.events.get(one.record.event, 0) + 1
+        return moved
+
+    def _task(self, one: Append) -> None:
+        if one.record.outcome == "born":
+            self._names[one.record.entity_id] = str(one.record.metadata["name"])
+        if one.state == "CLOSED":
+            self.closed.add(self._names[one.record.entity_id])
+
+    def _job(self, one: Append) -> None:
+        record = one.record
+        if record.outcome == "born":
+            self._task_of[record.entity_id] = one.parent_id or ""
+        elif self._count(one) and record.event == "worker_started":
+            self._take(record.entity_id, str(record.metadata["worker_id"]), int(record.metadata["token"]))
+        elif record.from_status == "running" and record.to_status != "running":
+            self._let_go(record.entity_id)
+
+    def _take(self, job: str, worker: str, token: int) -> None:
+        task = self._task_of[job]
+        if task in self._held:
+            self._say("one_holder", task, f"{worker} takes it as {job}, but it is held as {self._held[task]}")
+        if token <= self._tokens.get(task, 0):
+            self._say("one_holder", task, f"{worker} has the token {token}, after {self._tokens[task]}")
+        held = self._of_worker.setdefault(worker, set())
+        held.add(job)
+        if len(held) > self._slots.get(worker, 0):
+            self._say("capacity_limit", worker, f"holds {sorted(held)}, of {self._slots.get(worker, 0)} slots")
+        self._held[task], self._tokens[task] = job, token
+
+    def _let_go(self, job: str) -> None:
+        if self._held.get(self._task_of[job]) == job:
+            del self._held[self._task_of[job]]
+        for held in self._of_worker.values():
+            held.discard(job)
+
+    def _worker(self, one: Append) -> None:
+        record = one.record
+        if not self._count(one):
+            return
+        if record.event == "registration_complete":
+            self._slots[record.entity_id] = int(record.metadata["max_concurrent_tasks"])
+        elif record.to_status in ("idle", "shutdown") and (held := self._of_worker.get(record.entity_id)):
+            self._say("resource_cleanup", record.entity_id, f"is {record.to_status} and holds {sorted(held)}")
+
+
+class _Host:
+    """Runs the plan on one supervisor after the other, kills them, and has workers fall silent."""
+
+    last_arrival_s = inf
+
+    def __init__(self, world: World, plan: Plan, kills: int, finished: set[str]) -> None:
+        self._world = world
+        self._finished = finished
+        self._plan = plan
+        self._kills = kills
+        self._chance = world.chance.below("claims")
+        self.tally = Tally()
+        self.done = False
+        self.silences = 0
+        self.holders = Holders(world.oracle.violated)
+        world.on_durable = self.holders.wrote
+
+    async def play(self, sup: Supervisor) -> None:
+        async with anyio.create_task_group() as group:
+            if self._world.crashes < self._kills:
+                group.start_soon(self._kill)
+            result = await PlanRunner(sup, heart=self._heart).run(self._plan)
+            group.cancel_scope.cancel()
+        self.done = self.done or not self._world.killed.is_set()
+        if self.done and not result.ok:
+            self._world.oracle.violated("nothing_lost", "plan", f"not every task is completed: {result.error}")
+        if self.done:
+            self._check_done()
+
+    def _check_done(self) -> None:
+        """Every task is closed, and somebody has worked on it to the end."""
+        say, closed = self._world.oracle.violated, self.holders.closed
+        for task in self._plan.tasks:
+            if task.id not in closed:
+                say("nothing_lost", task.id, "is not closed when its plan is over")
+            elif task.id not in self._finished:
+                say("honest_ends", task.id, "is closed, and nobody has worked on it to the end")
+
+    async def _kill(self) -> None:
+        await anyio.sleep(self._chance.between(*KILLED_S, "killed", self._world.lives))
+        self._world.kill()
+
+    async def _heart(self, pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+        """Beats, is silent for a while and beats again, or is never heard again."""
+        chance, number = self._chance.below(worker_id, self._world.lives), 0
+        while pool.beat(worker_id):
+            number += 1
+            if chance.happens(GONE, "gone", number):
+                return
+            silent = chance.happens(SILENT, "silent", number)
+            self.silences += silent
+            await pool.pause(chance.between(*SILENT_S, "silent for", number) if silent else heartbeat_s)
+
+
+class _Bench:
+    """Where agents work: what each of them sees of the others."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self._tries: dict[str, int] = {}
+        self._working: dict[str, str] = {}
+        self.finished: set[str] = set()
+        self.say: Say = lambda invariant, who, words: None
+
+    async def work(self, turn: AgentTurn) -> str:
+        name = turn.session_id.partition("-")[0]
+        with self._at(name, turn.session_id):
+            number = self._tries[name] = self._tries.get(name, 0) + 1
+            await anyio.sleep(self._chance.between(*WORK_S, name, number))
+            self.finished.add(name)
+        return name
+
+    @contextmanager
+    def _at(self, name: str, session_id: str) -> Iterator[None]:
+        if name in self._working:
+            self.say("one_holder", name, f"{session_id} works on it beside {self._working[name]}")
+        self._working[name] = session_id
+        try:
+            yield
+        finally:
+            del self._working[name]
+
+
+def simulate_claims(
+    seed: int, *, workers: int, tasks: int, kills: int = 2, tell: Callable[[str], None] | None = None
+) -> Claims:
+    """*workers* workers take *tasks* tasks, while *kills* supervisors are killed; what became of that.
+
+    Args:
+        tell: hears every line of the trace as it comes.
+    """
+    plan, drawn = _plan(Chance(seed).below("plan"), workers, tasks), _drawn(seed)
+    bench, hosts = _Bench(Chance(seed).below("bench")), list[_Host]()
+
+    def make(world: World) -> _Host:
+        bench.say = world.oracle.violated
+        hosts.append(_Host(world, plan, kills, bench.finished))
+        return hosts[0]
+
+    report = simulate_host(make, drawn, agents={AGENT: bench.work}, tell=tell)
+    [host] = hosts
+    events = host.holders.events
+    return Claims(
+        workers=workers,
+        tasks=tasks,
+        closed=len(host.holders.closed),
+        claims=events.get("worker_started", 0),
+        silences=host.silences,
+        lost=events.get("health_check_timeout", 0),
+        recovered=events.get("health_check_recovered", 0),
+        replaced=events.get("max_timeout_exceeded", 0),
+        killed=report.lives - 2,
+        report=report,
+    )
+
+
+def _drawn(seed: int) -> Drawn:
+    world = WorldConfig(crashes_max=0, operators=0, horizon_s=HORIZON_S)
+    return Scenario(name="claims", faults=Faults(kinds=()), world=world).draw(seed)
+
+
+def _plan(chance: Chance, workers: int, tasks: int) -> Plan:
+    """Every role has workers; one task in five depends on one before it, one in ten owns a file that others own."""
+    return Plan(
+        agents={AGENT: AgentConfig(adapter="command", command=("true",))},
+        workers={f"w{number}": WorkerConfig(slots=1, roles=_roles(number)) for number in range(workers)},
+        tasks=tuple(_task(chance, number) for number in range(tasks)),
+    )
+
+
+def _roles(number: int) -> tuple[str, ...]:
+    """All of them, or, of every other worker, two."""
+    return ROLES if number % 2 == 0 else (ROLES[number // 2 % 4], ROLES[(number // 2 + 1) % 4])
+
+
+def _task(chance: Chance, number: int) -> TaskConfig:
+    name = f"t{number}"
+    before = number - chance.integer(1, 40, name, "before")
+    return TaskConfig(
+        id=name,
+        agent=AGENT,
+        prompt=name,
+        priority=chance.integer(0, 3, name, "priority"),
+        role=chance.choice(ROLES, name, "role") if chance.happens(0.5, name, "has a role") else None,
+        files=(f"src/shared{chance.integer(0, 99, name, 'file')}.py",) if chance.happens(0.1, name, "files") else (),
+        depends_on=(f"t{before}",) if before >= 0 and chance.happens(0.2, name, "depends") else (),
+    )

@@ -1,0 +1,147 @@
+"""Who attends to a plan that is carried out: approves or denies what waits for that, and interferes now and then.
+
+What is waiting is read from the records, as an operator's screen would show it; what is decided was drawn with the
+task. Interference is a fault like any other: it has a name, and a run without faults has none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from supervisor.plans import Plan
+from supervisor.plans.tasks import TaskConfig, every_task
+from supervisor.scheduling.runner import PlanRunner
+from supervisor.simulation.asking import Desk
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.works.books import WorkBooks
+from supervisor.simulation.works.errands import Errand, Errands
+from supervisor.simulation.works.plans import WORKER
+
+__all__ = ["Foreman"]
+
+ROUND_S: Final = (0.5, 20.0)
+"""How long it is between two looks at a plan."""
+SILENCE_S: Final = (60.0, 500.0)
+"""How long a worker is not heard of: longer than it takes to be missed, now and then as long as to be given up."""
+ONE: Final = "operator"
+CANCELLABLE: Final = ("OPEN", "CLAIMED", "IN_PROGRESS", "PENDING_APPROVAL", "WAITING_FOR_SUBTASKS", "BLOCKED")
+
+
+class Foreman:
+    """Of one plan, under one supervisor.
+
+    Args:
+        runner: whose plan it is; it takes the commands.
+        lives: which supervisor it is, in the names of what is drawn.
+    """
+
+    def __init__(
+        self,
+        runner: PlanRunner,
+        plan: Plan,
+        books: WorkBooks,
+        errands: Errands,
+        chance: Chance,
+        faults: FaultPlan,
+        desk: Desk,
+        lives: int,
+    ) -> None:
+        self._runner, self._control = runner, runner.operating
+        self._silent_until_s: dict[str, float] | None = None
+        self._names = [one.task.id for one in every_task(plan.tasks)]
+        self._plan, self._books, self._errands = plan, books, errands
+        self._chance, self._faults, self._desk, self._lives = chance.below("foreman", lives), faults, desk, lives
+
+    async def attend(self) -> None:
+        """Go round until the plan is over: whoever runs it ends this."""
+        rounds = 0
+        while True:
+            rounds += 1
+            await anyio.sleep(self._chance.between(*ROUND_S, "round", rounds))
+            for name in self._of("PLANNED"):
+                await self._decide(name, self._errand(name).wanted)
+            for name in self._of("PENDING_APPROVAL"):
+                if self._chance.happens(0.5, "looks at it", name, rounds):
+                    await self._decide(name, self._errand(name).judge())
+            for name in self._of("BLOCKED"):
+                if self._chance.happens(0.3, "knows what it waits for", name, rounds):
+                    await self._unblock(name)
+            if not self._faults.healed:
+                place = f"{self._plan.workstream}.{self._lives}.{rounds}"
+                await self._interfere(self._chance.below(rounds), place)
+                if self._faults.strikes("work.silent", place):
+                    self._silence(self._chance.below(rounds, "silence"))
+
+    def _of(self, state: str) -> list[str]:
+        """The tasks of this plan that are in that state on record, also those that somebody split from them since."""
+        return self._books.waiting(state, self._names)
+
+    def _errand(self, name: str) -> Errand:
+        return self._errands.of(name) or Errand(name)
+
+    async def _decide(self, name: str, wanted: bool) -> None:
+        with self._desk.asking(f"{'approve' if wanted else 'reject'} {name}") as said:
+            if wanted:
+                answer = await self._control.approve(name, by=ONE)
+            else:
+                answer = await self._control.reject(name, by=ONE, reason="not like this")
+            said.append(answer.state)
+
+    async def _unblock(self, name: str) -> None:
+        with self._desk.asking(f"unblock {name}") as said:
+            said.append((await self._control.unblock(name, by=ONE, reason="it is there")).state)
+
+    # ------------------------------------------------------------------ interference
+    async def _interfere(self, chance: Chance, place: str) -> None:
+        for kind, states, act in (
+            (
+                "host.cancels_task",
+                ("OPEN", "CLAIMED", "IN_PROGRESS", "PENDING_APPROVAL", "WAITING_FOR_SUBTASKS"),
+                "cancel",
+            ),
+            ("host.requeues", ("IN_PROGRESS",), "requeue"),
+            ("host.unclaims", ("CLAIMED",), "unclaim"),
+            ("host.blocks", ("CLAIMED", "IN_PROGRESS"), "block"),
+            ("host.splits", ("OPEN", "CLAIMED", "IN_PROGRESS"), "split"),
+            ("host.resets", ("FAILED",), "reset"),
+        ):
+            candidates = [name for state in states for name in self._of(state)]
+            if candidates and self._faults.strikes(kind, place):
+                await self._command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
+
+    def _silence(self, chance: Chance) -> None:
+        """For a while the signs of life of one worker do not come through."""
+        if not self._runner.begun.is_set():
+            return
+        pool = self._runner.load.pool
+        if self._silent_until_s is None:
+            self._silent_until_s = {}
+            setattr(pool, "beat", partial(self._beat, pool.beat, self._silent_until_s))  # noqa: B010  it is a method
+        worker_id = chance.choice(sorted(pool._workers), "whose")
+        self._silent_until_s[worker_id] = anyio.current_time() + chance.between(*SILENCE_S, "for how long")
+
+    @staticmethod
+    def _beat(beat: Callable[[str], bool], silent_until_s: Mapping[str, float], worker_id: str) -> bool:
+        return anyio.current_time() < silent_until_s.get(worker_id, 0.0) or beat(worker_id)
+
+    async def _command(self, verb: str, name: str, chance: Chance, place: str) -> None:
+        """One command; now and then the same once more, with its id."""
+        given: dict[str, Any] = {"by": ONE, "reason": "on second thoughts", "command_id": f"{verb}.{place}"}
+        args: list[Any] = [name]
+        if verb == "split":
+            args.append([self._part(f"{name}s{number}", chance) for number in (7, 8)])
+        if verb == "block":
+            args.append([chance.choice(sorted(("a key", *self._names)), "on what", name)])
+        for _ in range(1 + chance.happens(0.2, "twice", verb)):
+            with self._desk.asking(f"{verb} {name}") as said:
+                answer = await getattr(self._control, verb)(*args, **given)
+                said.append(answer.state)
+
+    def _part(self, name: str, chance: Chance) -> TaskConfig:
+        self._errands.add(Errand(name))
+        return TaskConfig(id=name, agent=WORKER, prompt="a part of it")

@@ -1,0 +1,153 @@
+"""How a plan ends on which nothing strikes but its own errands: worked out from the specification, by no scheduler.
+
+Where nobody interferes, what becomes of a task follows from what it meets: how often it is tried, and whether it is
+completed in the end. Time plays no part in that. So it is reckoned here task by task, in the order of dependencies, and
+compared with what the supervisor made of it. A plan in which time does play a part, since a task that fails cancels
+the others, or since retries run out, is not foretold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from supervisor.plans import Plan, TaskConfig
+from supervisor.plans.tasks import every_task
+from supervisor.simulation.works.errands import Errand, Errands, Way
+from supervisor.simulation.works.plans import DEPUTY, WORKER
+
+__all__ = ["Ending", "foretell"]
+
+MET: Final = frozenset({"completed", "skipped"})
+WORDS: Final = 4
+"""Different words in which errors are told that nobody knows: one in four times it is the same as four tries before."""
+
+
+class Ending(NamedTuple):
+    """How a task ends, and after how many attempts and claims' retries."""
+
+    outcome: str
+    attempts: int = 0
+    retries: int = 0
+
+
+def foretell(plan: Plan, errands: Errands) -> Mapping[str, Ending] | None:
+    """The ending of every task; ``None`` where it depends on more than the errands."""
+    tasks = {one.task.id: one for one in every_task(plan.tasks)}
+    if any(one.task.agent not in (WORKER, DEPUTY) or one.task.may_split for one in tasks.values()):
+        return None
+    oracle = _Foretelling(plan, errands)
+    for task in plan.tasks:
+        oracle.ending(task)
+    spent = sum(one.retries for one in oracle.endings.values())
+    budget = max(plan.retry_budget.least, int(plan.retry_budget.share * len(tasks) + 1e-9))
+    critical = any(oracle.endings[name].outcome == "failed" for name, one in tasks.items() if one.task.critical)
+    return None if critical or spent > budget else oracle.endings
+
+
+class _Foretelling:
+    def __init__(self, plan: Plan, errands: Errands) -> None:
+        self.plan = plan
+        self.endings: dict[str, Ending] = {}
+        self._errands = errands
+        self._limits = plan.task_lifecycle.value()
+
+    def ending(self, task: TaskConfig) -> Ending:
+        """Of a task whose dependencies have theirs; tasks stand in that order."""
+        errand = self._errands.of(task.id) or Errand(task.id)
+        found = self._without_work(task, errand) or (
+            self._whole(task, errand) if task.subtasks else self._worked_on(task, errand)
+        )
+        self.endings[task.id] = found
+        return found
+
+    def _without_work(self, task: TaskConfig, errand: Errand) -> Ending | None:
+        """What ends it before anybody works on it."""
+        asked = self.plan.approve_plan or task.approval == "before"
+        blocked = any(self.endings[one].outcome not in MET for one in task.depends_on)
+        if asked and not errand.wanted:
+            found = Ending("aborted")
+        elif blocked:
+            found = Ending("skipped" if task.optional else "blocked")
+        elif task.when is not None and not self._is_met(task):
+            found = Ending("skipped")
+        else:
+            return None
+        for one in task.subtasks:
+            self.endings[one.id] = Ending("")  # of no account
+        return found
+
+    def _is_met(self, task: TaskConfig) -> bool:
+        assert task.when is not None
+        return task.when.task is not None and self.endings[task.when.task].outcome == task.when.outcome
+
+    def _worked_on(self, task: TaskConfig, errand: Errand) -> Ending:
+        tries = _Tries(errand)
+        for claim in range(task.max_retries + 1):
+            if self._claim(task, tries):
+                return Ending("completed", tries.attempts, tries.retries + claim)
+        return Ending("failed", tries.attempts, tries.retries + task.max_retries)
+
+    def _claim(self, task: TaskConfig, tries: _Tries) -> bool:
+        if not self._run(tries):
+            return False
+        if task.acceptance and not tries.checks():
+            return False
+        return not (task.approval == "after" and not tries.approvals()) and tries.merges()
+
+    def _run(self, tries: _Tries) -> bool:
+        """One run: whether an attempt of it succeeds before its circuit is settled (seed 002)."""
+        limits, failures, same, last, probes, probing = self._limits, 0, 0, "", 0, False
+        while True:
+            way, error = tries.attempt()
+            if way is Way.DONE:
+                return True
+            if way is Way.PERMANENT:
+                return False
+            same = same + 1 if error == last and failures else 1
+            failures, last = failures + 1, error
+            if probing or failures >= limits.max_attempts or same > limits.max_error_repeats:
+                if probes >= limits.probes_max:
+                    return False
+                probes, probing = probes + 1, True
+            else:
+                tries.retries += 1
+
+    def _whole(self, task: TaskConfig, errand: Errand) -> Ending:
+        """A task that was split by the plan: its subtasks do the work."""
+        parts = [self.ending(one) for one in task.subtasks]
+        if any(one.outcome not in MET for one in parts):
+            return Ending("aborted")
+        tries = _Tries(errand)
+        if task.acceptance and not tries.checks():
+            return Ending("")
+        return Ending("completed") if task.approval != "after" else Ending("")
+
+
+class _Tries:
+    """How often each thing was tried, over all claims of a task."""
+
+    def __init__(self, errand: Errand) -> None:
+        self._errand = errand
+        self.attempts = self.retries = 0
+        self._seen = {"checks": 0, "merges": 0, "approvals": 0}
+
+    def attempt(self) -> tuple[Way, str]:
+        """The way of the next one, and what stands for its error."""
+        number, self.attempts = self.attempts, self.attempts + 1
+        way = self._errand.way(number)
+        return way, f"{way} {number % WORDS}" if way is Way.UNKNOWN else way.value
+
+    def checks(self) -> bool:
+        return self._next("checks", self._errand.checks)
+
+    def merges(self) -> bool:
+        return self._next("merges", self._errand.merges)
+
+    def approvals(self) -> bool:
+        return self._next("approvals", self._errand.approvals)
+
+    def _next(self, what: str, drawn: tuple[bool, ...]) -> bool:
+        number = self._seen[what]
+        self._seen[what] = number + 1
+        return drawn[min(number, len(drawn) - 1)]

@@ -1,0 +1,139 @@
+"""Plans of work, drawn: graphs of tasks that use everything a plan can say, and what each of the tasks will meet.
+
+What a plan says is drawn by the customer's name, what goes wrong with its tasks is a fault like any other: with no
+faults, every task of every plan is completed, unless the plan itself says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.plans import AgentConfig, Plan
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.works.errands import Errands, draw_errand
+
+__all__ = ["DEPUTY", "MISSING", "WORKER", "draw_plan"]
+
+WORKER: Final = "worker"
+DEPUTY: Final = "deputy"
+MISSING: Final = "missing"
+"""An agent whose program is not there."""
+ROLES: Final = ("backend", "docs")
+FILES: Final = ("src", "src/parser", "docs", "tests")
+CHECK: Final = "sim-check"
+
+
+def draw_plan(number: int, count: int, chance: Chance, faults: FaultPlan, errands: Errands) -> Plan:
+    """The plan of the customer of that number: *count* tasks and their subtasks, each with its errand."""
+    name = f"w{number}"
+    errands.add(draw_errand(name, faults))  # of the whole, when all is done
+    tasks = [_Task(f"{name}t{one}", chance.below(one), faults, errands).draw(name, one) for one in range(count)]
+    plan = {
+        "agents": _agents(),
+        "tasks": tasks,
+        "workstream": name,
+        "max_sessions": chance.integer(1, 4, "at once"),
+        "workers": _workers(chance),
+        "task_lifecycle": _lifecycle(chance),
+        "retry_budget": {"share": 0.2, "least": chance.choice((10, 10, 10, 3, 0), "budget")},
+        "approve_plan": chance.happens(0.15, "approve plan"),
+        "validation": [{"command": (CHECK, name)}] if chance.happens(0.4, "validation") else [],
+    }
+    return Plan.model_validate(plan)
+
+
+def _agents() -> Mapping[str, AgentConfig]:
+    """A plan's agents are checked by name; the world's profiles are what is run."""
+    names = (WORKER, DEPUTY, MISSING, "acp", "command", "inprocess")
+    return {name: AgentConfig(adapter="command", command=(f"sim-{name}",)) for name in names}
+
+
+def _workers(chance: Chance) -> dict[str, Any]:
+    """None, which is one that can do everything; or two with a role each, or one with both."""
+    if chance.happens(0.4, "workers"):
+        return {}
+    slots = [chance.integer(1, 3, "slots", role) for role in ROLES]
+    if chance.happens(0.5, "one worker"):
+        return {"all": {"slots": sum(slots), "roles": ROLES}}
+    return {f"for-{role}": {"slots": slots[one], "roles": (role,)} for one, role in enumerate(ROLES)}
+
+
+def _lifecycle(chance: Chance) -> dict[str, Any]:
+    circuit = {
+        "enabled": chance.happens(0.8, "circuit"),
+        "max_error_repeats": chance.integer(0, 3, "repeats"),
+        "cooldown_period": chance.choice((5.0, 30.0, 60.0), "cooldown"),
+        "probes_max": chance.integer(0, 3, "probes"),
+    }
+    return {
+        "max_attempts": chance.integer(1, 5, "attempts"),
+        "base_retry_delay": chance.choice((0.0, 2.0), "base"),
+        "default_timeout": chance.choice((60.0, 300.0), "timeout"),
+        "circuit_breaker": circuit,
+    }
+
+
+class _Task:
+    """One task, and its subtasks."""
+
+    def __init__(self, name: str, chance: Chance, faults: FaultPlan, errands: Errands) -> None:
+        self._name, self._chance, self._faults, self._errands = name, chance, faults, errands
+
+    def draw(self, plan: str, number: int, depth: int = 0) -> dict[str, Any]:
+        chance = self._chance
+        self._errands.add(draw_errand(self._name, self._faults))
+        task: dict[str, Any] = {
+            "id": self._name,
+            "agent": self._agent(),
+            "prompt": "a piece of work",
+            "acceptance": [{"command": (CHECK, self._name)}] if chance.happens(0.7, "acceptance") else [],
+            "priority": chance.integer(-1, 2, "priority"),
+            "max_retries": chance.integer(0, 2, "retries"),
+            "approval": chance.choice(("none",) * 6 + ("before", "after"), "approval"),
+            "may_split": chance.happens(0.1, "may split"),
+            **self._options(),
+        }
+        if depth:
+            return task
+        before = [f"{plan}t{one}" for one in range(number)]
+        task["depends_on"] = [one for one in before if chance.happens(0.3, "needs", one)]
+        task |= self._condition([one for one in before if one not in task["depends_on"]])
+        if chance.happens(0.15, "subtasks"):
+            parts = [f"{self._name}s{one}" for one in range(chance.integer(1, 3, "parts"))]
+            task["subtasks"] = [
+                _Task(one, chance.below(one), self._faults, self._errands).draw(plan, 0, depth + 1) for one in parts
+            ]
+        return task
+
+    def _agent(self) -> str:
+        if self._faults.strikes("work.missing", self._name):
+            return MISSING
+        other = self._chance.choice(("acp", "command", "inprocess"), "other agent")
+        return other if self._chance.happens(0.15, "other") else WORKER
+
+    def _options(self) -> dict[str, Any]:
+        chance, options = self._chance, dict[str, Any]()
+        if chance.happens(0.3, "role"):
+            options["role"] = chance.choice(ROLES, "which role")
+        if chance.happens(0.3, "files"):
+            options["files"] = (chance.choice(FILES, "which files"),)
+        if chance.happens(0.3, "fallback"):
+            options["fallback_agents"] = (DEPUTY,)
+        weight = chance.unit("weight")
+        options |= {"critical": True} if weight < 0.1 else {"optional": True} if weight > 0.9 else {}
+        if chance.happens(0.3, "scope"):
+            scope, complexity = ("small", "medium", "large", "xl"), ("low", "medium", "high")
+            options |= {"scope": chance.choice(scope, "scope"), "complexity": chance.choice(complexity, "complexity")}
+        elif chance.happens(0.5, "timeout"):
+            options["timeout_s"] = chance.choice((45.0, 90.0), "timeout")
+        return options
+
+    def _condition(self, others: list[str]) -> dict[str, Any]:
+        if self._chance.happens(0.05, "file"):
+            return {"when": {"file_exists": "nowhere.txt"}}
+        if others and self._chance.happens(0.15, "when"):
+            wanted = self._chance.choice(("completed", "failed", "skipped"), "is")
+            return {"when": {"task": self._chance.choice(others, "of"), "is": wanted}}
+        return {}

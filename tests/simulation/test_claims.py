@@ -1,0 +1,135 @@
+"""Many workers and many tasks in simulation: what the drill sees, and that its books would notice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from supervisor.__main__ import _plan, _simulate
+from supervisor.ports import Append
+from supervisor.simulation.claims import Holders, simulate_claims
+from supervisor.surfaces.cli import commands
+from supervisor.surfaces.execution import execute
+from supervisor.vocabulary import LifecycleEvent
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_task_is_lost_and_none_is_held_twice(seed: int) -> None:
+    """Twenty workers close three hundred tasks, though workers are lost and two supervisors are killed."""
+    found = simulate_claims(seed, workers=20, tasks=300)
+
+    assert found.report.problems == ()
+    assert found.closed == 300
+    assert found.killed == 2
+    assert found.silences > 0
+    assert found.lost > found.recovered > 0
+    assert found.claims > found.closed
+
+
+def test_one_seed_is_one_run() -> None:
+    """The same seed gives the same digest, another one gives another."""
+    digests = [simulate_claims(seed, workers=4, tasks=12, kills=1).report.digest for seed in (1, 1, 2)]
+
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what became of the run, and exits with 0 where nothing was violated."""
+    group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
+    status = execute(group, ["simulate", "claims", "--workers", "4", "--tasks", "12", "--kills", "0", "--json"])
+    told = json.loads(capsys.readouterr().out)
+
+    assert status == 0
+    assert (told["closed"], told["killed"], told["report"]["problems"]) == (12, 0, [])
+    assert execute(group, ["simulate", "claims", "--workers", "4", "--tasks", "12", "--kills", "0"]) == 0
+    assert "12 of 12 tasks closed by 4 workers" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------ the books do notice
+class Log:
+    """Records of jobs and workers, one after the other, and what the books say of them."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, str]] = []
+        self.books = Holders(lambda *words: self.said.append(words))
+        self.tell("worker", "w", "registration_complete", "initializing", "idle", max_concurrent_tasks=2)
+        for job in ("j1", "j2", "j3"):
+            self.tell("job", job, "Born", "", "pending", outcome="born", parent=f"task:{job}")
+
+    def tell(
+        self,
+        kind: str,
+        who: str,
+        event: str,
+        before: str,
+        after: str,
+        *,
+        outcome: str = "transition",
+        parent: str | None = None,
+        **metadata: Any,
+    ) -> None:
+        record = LifecycleEvent(
+            seq=1,
+            timestamp=0.0,
+            monotonic_s=0.0,
+            entity_type=kind,
+            entity_id=who,
+            entity_seq=1,
+            event=event,
+            from_status=before,
+            to_status=after,
+            outcome=outcome,
+            metadata=metadata,
+        )
+        one = Append(record=record, parent_id=parent, state=after, data=b"{}", owed=(), settled=(), ended=False)
+        self.books.wrote([one])
+
+    def take(self, job: str, token: int) -> None:
+        self.tell("job", job, "worker_started", "queued", "running", worker_id="w", token=token)
+
+    def leave(self, job: str) -> None:
+        self.tell("job", job, "worker_lost", "running", "retrying")
+
+    @property
+    def laws(self) -> list[str]:
+        return [law for law, _, _ in self.said]
+
+
+def test_a_task_that_is_held_twice_is_noticed() -> None:
+    """A second claim while the first one stands."""
+    log = Log()
+    log.take("j1", 1)
+    assert log.laws == []
+    log.take("j1", 2)
+    assert log.laws == ["one_holder"]
+
+
+def test_a_token_that_does_not_grow_is_noticed() -> None:
+    """The next claim of a task has a larger token, also after the first one was let go of."""
+    log = Log()
+    log.take("j1", 5)
+    log.leave("j1")
+    log.take("j1", 5)
+    assert log.laws == ["one_holder"]
+
+
+def test_a_worker_with_too_much_is_noticed() -> None:
+    """Three jobs in two slots."""
+    log = Log()
+    for number, job in enumerate(("j1", "j2", "j3"), 1):
+        log.take(job, number)
+    assert log.laws == ["capacity_limit"]
+
+
+@pytest.mark.parametrize("state", ["idle", "shutdown"])
+def test_a_worker_that_leaves_with_a_job_is_noticed(state: str) -> None:
+    """Who goes to idle, or away, holds nothing."""
+    log = Log()
+    log.take("j1", 1)
+    log.tell("worker", "w", "whatever", "busy", state)
+    assert log.laws == ["resource_cleanup"]
+    log.leave("j1")
+    log.tell("worker", "w", "whatever", "busy", state)
+    assert log.laws == ["resource_cleanup"]

@@ -1,0 +1,147 @@
+"""The liveness policy with its own figures, in virtual time: who is woken, asked to stop and ended, and who is not."""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor import AgentTurn
+from supervisor.plans import LimitsConfig, LivenessConfig, Settings
+from supervisor.runtime import Supervisor, TurnResult
+from supervisor.simulation.testing import Simulate
+from supervisor.vocabulary import LifecycleEvent
+
+PATIENT = Settings(limits=LimitsConfig(turn_timeout_s=7200.0))
+
+
+async def _facts(sup: Supervisor, name: str, session_id: str = "s") -> list[LifecycleEvent]:
+    await sup.ledger.flush()
+    return [one for one in await sup.journal.events(entity_id=session_id) if one.event == name]
+
+
+def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: Simulate) -> None:
+    """Each step is a fact, the first two are messages in a prompt, the last one is an abort with its reason."""
+    prompts: list[str] = []
+
+    async def agent(turn: AgentTurn) -> None:
+        prompts.append(turn.prompt)
+        await anyio.sleep_forever()
+
+    async def main(sup: Supervisor) -> None:
+        prompts.clear()
+        session = await sup.start_session("s", agent=agent)
+        result = await session.run("go")
+        assert result.outcome == "aborted"
+        assert result.error == "nothing was heard from it for 210 s, after it was woken up and asked to stop"
+        steps = [(one.metadata["step"], one.metadata["silent_s"]) for one in await _facts(sup, "Stalled")]
+        assert steps == [("wake", 90.0), ("stop", 150.0), ("kill", 210.0)]
+        assert ["Say where you are" in one for one in prompts] == [False, True, True]
+        assert "Stop what you are at" in prompts[2]
+
+    simulated_supervisor(main, settings=PATIENT)
+
+
+def test_a_heartbeat_keeps_every_step_away(simulated_supervisor: Simulate) -> None:
+    """Who says every minute that it works is believed for hours."""
+
+    async def agent(turn: AgentTurn) -> str:
+        for _ in range(100):
+            await anyio.sleep(60)
+            turn.heartbeat()
+        return "done"
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=agent)
+        assert (await session.run("go")).ok
+        assert not await _facts(sup, "Stalled")
+
+    simulated_supervisor(main, settings=PATIENT)
+
+
+def test_an_open_call_is_given_longer(simulated_supervisor: Simulate) -> None:
+    """A call of six minutes without a word, such as a test run, is waited for; the message to wake up waits for it."""
+
+    async def agent(turn: AgentTurn) -> str:
+        if "Urgent" not in turn.prompt:
+            await turn.call("test", anyio.sleep, 350)
+        return "done"
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=agent)
+        assert (await session.run("go")).ok
+        assert [one.metadata["step"] for one in await _facts(sup, "Stalled")] == ["wake"]
+        (call,) = [one for one in await sup.journal.events(entity_id="s:t1") if one.event == "tool_completed"]
+        assert call.metadata["outcome"] == "completed"
+
+    simulated_supervisor(main, settings=PATIENT)
+
+
+def test_a_parent_that_waits_for_its_child_moves_with_it(simulated_supervisor: Simulate) -> None:
+    """A session is not taken for stuck while one below it works, however long that takes."""
+
+    async def agent(turn: AgentTurn) -> str:
+        if "/" not in turn.session_id:
+            return (await turn.delegate("c", "work")).text
+        for _ in range(60):
+            await anyio.sleep(50)
+            turn.say("on and on ")
+        return "done"
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=agent)
+        assert (await session.run("go")).text.endswith("done")
+        assert not await _facts(sup, "Stalled")
+
+    simulated_supervisor(main, settings=PATIENT)
+
+
+def test_it_can_be_switched_off(simulated_supervisor: Simulate) -> None:
+    """With ``snapshot_s`` 0 a silent agent has until its turn's time-out."""
+
+    async def agent(turn: AgentTurn) -> None:
+        await anyio.sleep_forever()
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=agent)
+        result: list[TurnResult] = []
+
+        async def run() -> None:
+            result.append(await session.run("go"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await anyio.sleep(3600)
+            assert not result
+            await session.abort(reason="enough")
+        assert not await _facts(sup, "Stalled")
+
+    simulated_supervisor(main, settings=PATIENT.model_copy(update={"liveness": LivenessConfig(snapshot_s=0.0)}))
+
+
+def test_time_that_is_leased_is_used_up_to_the_second(simulated_supervisor: Simulate) -> None:
+    """Two sessions that share an hour of turns have it between them, and hand back when it is over."""
+
+    async def agent(turn: AgentTurn) -> str:
+        while "used up" not in turn.prompt:
+            await anyio.sleep(20)
+            turn.heartbeat()
+        return "what there is"
+
+    async def main(sup: Supervisor) -> None:
+        from supervisor.budgets import Budget
+
+        scope = sup.scope("both", "both", Budget(wall_s=3600.0))
+        assert scope is not None
+        sessions = [await sup.start_session(name, agent=agent, within=scope) for name in ("a", "b")]
+        results: list[TurnResult] = []
+
+        async def run(number: int) -> None:
+            results.append(await sessions[number].run("work"))
+
+        async with anyio.create_task_group() as group:
+            for number in range(2):
+                group.start_soon(run, number)
+        assert [one.outcome for one in results] == ["aborted", "aborted"]
+        assert all("the budget of both is spent: wall_s: limit 3600" in one.error for one in results)
+        assert 3600.0 <= scope.used.wall_s < 3602.0
+
+    simulated_supervisor(main, settings=PATIENT)

@@ -1,0 +1,217 @@
+"""Plans of work in simulation: what tasks meet is drawn, how they end is foretold, and the judge sees what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.plans import Plan
+from supervisor.ports import Append
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import named
+from supervisor.simulation.works.books import WorkBooks
+from supervisor.simulation.works.errands import Errand, Errands, Way, draw_errand
+from supervisor.simulation.works.foretold import Ending, foretell
+from supervisor.simulation.works.plans import draw_plan
+from supervisor.vocabulary import LifecycleEvent
+
+
+def a_plan(*tasks: dict[str, Any], **said: Any) -> Plan:
+    agents = {"worker": {"adapter": "command", "command": ["true"]}}
+    given = [{"agent": "worker", "prompt": "", **one} for one in tasks]
+    return Plan.model_validate({"agents": agents, "workstream": "w0", "tasks": given, **said})
+
+
+def errands_of(**ways: tuple[Way, ...]) -> Errands:
+    errands = Errands()
+    for name, one in ways.items():
+        errands.add(Errand(name, one))
+    return errands
+
+
+# ------------------------------------------------------------------------------------------------------- errands
+def test_without_faults_nothing_is_in_the_way() -> None:
+    """A task that nothing strikes is done at once, accepted, merged and approved."""
+    errand = draw_errand("w0t0", FaultPlan(Chance(1), only=()))
+    assert (errand.ways, errand.checks, errand.merges, errand.approvals) == ((Way.DONE,), (True,), (True,), (True,))
+    assert errand.wanted
+
+
+@pytest.mark.parametrize("kind", ["work.busy", "work.permanent", "work.hangs", "work.crashes", "work.unknown"])
+def test_what_strikes_comes_first(kind: str) -> None:
+    """Tries that go wrong come before the one that does not, if there is one."""
+    for seed in range(30):
+        errand = draw_errand("w0t0", FaultPlan(Chance(seed), only=(f"{kind}@w0t0",)))
+        assert errand.ways[0] is not Way.DONE
+        assert Way.DONE not in errand.ways[:-1]
+
+
+def test_the_last_way_goes_on() -> None:
+    """Every further try meets what the last one of the list met."""
+    errand = Errand("w0t0", (Way.BUSY, Way.DONE), checks=(False, True))
+    assert [errand.begin("w0t0", 0.0).way for _ in range(3)] == [Way.BUSY, Way.DONE, Way.DONE]
+    assert [errand.check() for _ in range(3)] == [False, True, True]
+
+
+def test_sessions_know_their_task() -> None:
+    """A second session of a task, and one of a subtask, are told apart; a child session works on no task."""
+    errands = errands_of(w0t1=(Way.DONE,), w0t1s0=(Way.BUSY,))
+    found = [errands.of(one) for one in ("w0t1", "w0t1-2", "w0t1s0-3", "w0t1/guest", "c1", "w0t2")]
+    assert [one.name if one else None for one in found] == ["w0t1", "w0t1", "w0t1s0", None, None, None]
+
+
+def test_drawn_plans_hang_together() -> None:
+    """Whatever the seed: the plan is one, each of its tasks has an errand, and the same seed draws the same."""
+    for seed in range(40):
+        errands, faults = Errands(), FaultPlan(Chance(seed))
+        plan = draw_plan(3, 6, Chance(seed).below("plan"), faults, errands)
+        assert all(errands.of(task.id) is not None for task in plan.tasks)
+        assert plan == draw_plan(3, 6, Chance(seed).below("plan"), faults, Errands())
+
+
+# ------------------------------------------------------------------------------------------------------- foretold
+FAST = {"max_attempts": 3, "circuit_breaker": {"max_error_repeats": 9, "probes_max": 0}}
+
+
+@pytest.mark.parametrize(
+    ("ways", "retries", "ending"),
+    [
+        ((Way.DONE,), 0, Ending("completed", 1, 0)),
+        ((Way.BUSY, Way.DONE), 0, Ending("completed", 2, 1)),
+        ((Way.BUSY, Way.BUSY, Way.BUSY, Way.DONE), 0, Ending("failed", 3, 2)),
+        ((Way.BUSY, Way.BUSY, Way.BUSY, Way.DONE), 1, Ending("completed", 4, 3)),
+        ((Way.PERMANENT,), 2, Ending("failed", 3, 2)),
+        ((Way.PERMANENT, Way.DONE), 1, Ending("completed", 2, 1)),
+    ],
+)
+def test_a_task_ends_as_it_must(ways: tuple[Way, ...], retries: int, ending: Ending) -> None:
+    """Attempts within a run, runs within the task's retries; a permanent error ends a run at once."""
+    plan = a_plan({"id": "w0t0", "max_retries": retries}, task_lifecycle=FAST)
+    assert foretell(plan, errands_of(w0t0=ways)) == {"w0t0": ending}
+
+
+def test_the_circuit_is_foretold() -> None:
+    """The same error once too often opens it; each probe is one attempt more, and costs no retry."""
+    lifecycle = {"max_attempts": 9, "circuit_breaker": {"max_error_repeats": 1, "probes_max": 2}}
+    plan = a_plan({"id": "w0t0", "max_retries": 0}, task_lifecycle=lifecycle)
+    assert foretell(plan, errands_of(w0t0=(Way.BUSY,))) == {"w0t0": Ending("failed", 4, 1)}
+
+
+def test_what_depends_on_a_failure_is_blocked() -> None:
+    """A task whose dependency has failed is not tried; an optional one counts as skipped."""
+    plan = a_plan(
+        {"id": "w0t0", "max_retries": 0},
+        {"id": "w0t1", "depends_on": ["w0t0"]},
+        {"id": "w0t2", "depends_on": ["w0t0"], "optional": True},
+        {"id": "w0t3", "depends_on": ["w0t2"]},
+    )
+    endings = foretell(plan, errands_of(w0t0=(Way.PERMANENT,)))
+    assert endings is not None
+    assert [one.outcome for one in endings.values()] == ["failed", "blocked", "skipped", "completed"]
+
+
+def test_what_time_decides_is_not_foretold() -> None:
+    """A critical failure, a budget that runs out, and an agent that is looked after leave more than one way."""
+    failing = errands_of(w0t0=(Way.PERMANENT,))
+    assert foretell(a_plan({"id": "w0t0", "critical": True}), failing) is None
+    assert foretell(a_plan({"id": "w0t0"}, retry_budget={"share": 0.0, "least": 1}), failing) is None
+    assert foretell(a_plan({"id": "w0t0"}), errands_of(w0t0=(Way.HANGS,))) is None
+
+
+# ---------------------------------------------------------------------------------------------------------- books
+class _Judged:
+    """The books of one plan of two tasks, and what they found."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str, str]] = []
+        self.errands = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
+        self.books = WorkBooks(lambda *words: self.found.append(words), self.errands)
+        self.books.planned(a_plan({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]}))
+        for name in ("w0t0", "w0t1"):
+            self.hear(name, "Born", "OPEN", outcome="born", name=name, part_of="")
+
+    def hear(self, task: str, event: str, state: str, outcome: str = "transition", **meta: Any) -> None:
+        record = LifecycleEvent(
+            seq=1,
+            timestamp=0.0,
+            monotonic_s=0.0,
+            entity_type="task",
+            entity_id=f"task:{task}",
+            entity_seq=1,
+            event=event,
+            outcome=outcome,
+            to_status=state,
+            metadata=meta,
+        )
+        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""))
+
+    def work(self, name: str, session_id: str = "") -> None:
+        errand = self.errands.of(name)
+        assert errand is not None
+        errand.begin(session_id or name, 0.0)
+
+    @property
+    def laws(self) -> list[str]:
+        return [law for law, *_ in self.found]
+
+
+def test_a_task_that_is_done_is_borne_out() -> None:
+    """Claimed, worked on, merged and closed, one after the other: nothing is found."""
+    judged = _Judged()
+    for name in ("w0t0", "w0t1"):
+        judged.hear(name, "claimed", "CLAIMED", by=name)
+        judged.work(name)
+        errand = judged.errands.of(name)
+        assert errand is not None
+        errand.attempts[-1].ended_s = 1.0
+        errand.merge()
+        judged.hear(name, "closed", "CLOSED")
+    judged.books.settled()
+    judged.books.as_foretold()
+    assert judged.found == []
+
+
+def test_work_that_nobody_holds_is_noticed() -> None:
+    """An agent that works on what is open, or on what another session holds, breaks a law."""
+    judged = _Judged()
+    judged.work("w0t0")
+    judged.hear("w0t0", "claimed", "CLAIMED", by="w0t0-2")
+    judged.work("w0t0")
+    assert judged.laws == ["intent_before_effect", "intent_before_effect", "one_holder"]
+
+
+def test_work_before_its_time_is_noticed() -> None:
+    """Nobody works on a task before what it depends on is closed."""
+    judged = _Judged()
+    judged.hear("w0t1", "claimed", "CLAIMED", by="w0t1")
+    judged.work("w0t1")
+    assert judged.laws == ["dependency_satisfaction"]
+
+
+def test_a_task_that_nobody_has_done_is_noticed() -> None:
+    """Closed without an agent that has done it, without a merge; and another one left open."""
+    judged = _Judged()
+    judged.hear("w0t0", "closed", "CLOSED")
+    judged.books.settled()
+    assert judged.laws == ["nothing_lost", "honest_ends", "completion_requirement"]
+
+
+def test_another_ending_is_noticed() -> None:
+    """A task that must be completed and is cancelled, and one that was tried too often."""
+    judged = _Judged()
+    judged.hear("w0t0", "cancelled", "CANCELLED")
+    judged.hear("w0t1", "closed", "CLOSED")
+    judged.books.as_foretold()
+    assert judged.laws == ["counted_right", "counted_right"]
+
+
+# ------------------------------------------------------------------------------------------------------ whole runs
+@pytest.mark.parametrize("seed", [2, 3, 4, 5, 6, 7])
+def test_plans_end_as_foretold(seed: int) -> None:
+    """Whole plans through the real runner: every task ends as what it met foretells, after as many attempts."""
+    report = simulate(named("works-alone").draw(seed))
+    assert report.problems == ()
+    assert any(name.startswith("run: ") for name in report.reached)

@@ -1,0 +1,158 @@
+"""Graduated access: how trust is earned and lost, and what each level may."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.access import (
+    NEEDED,
+    RIGHTS,
+    Level,
+    Rights,
+    Standing,
+    call_refusal,
+    claim_refusal,
+    file_refusal,
+    narrowed,
+    recalled,
+    succeeded,
+    told,
+    transition_refusal,
+    violated,
+)
+from supervisor.lifecycles.task import TASK
+from supervisor.plans import AccessConfig
+
+DAY_S = 86_400.0
+
+
+# ---------------------------------------------------------------------------------------------------- the record
+def after(events: str, every_s: float = 1.0, decay_s: float = DAY_S) -> Standing:
+    """The standing after successes (``+``) and violations (``-``), one every so often."""
+    standing = Standing()
+    for number, event in enumerate(events):
+        change = succeeded if event == "+" else violated
+        standing = change(standing, number * every_s, decay_s)
+    return standing
+
+
+@pytest.mark.parametrize(
+    ("events", "level"),
+    [
+        ("", Level.UNTRUSTED),
+        ("+", Level.PROBATIONARY),
+        ("++", Level.PROBATIONARY),
+        ("+++", Level.TRUSTED),
+        ("+" * 9, Level.TRUSTED),
+        ("+" * 10, Level.ELEVATED),
+        ("+" * 50, Level.ELEVATED),
+        ("-", Level.UNTRUSTED),
+        ("+++-", Level.PROBATIONARY),
+        ("+++--", Level.UNTRUSTED),
+        ("+++-" + "+" * 20, Level.PROBATIONARY),
+    ],
+)
+def test_trust_is_earned_and_lost(events: str, level: Level) -> None:
+    """At 1, 3 and 10 successes; a violation takes a level, and nothing is earned while it is open."""
+    assert after(events).level is level
+
+
+def test_a_violation_decays() -> None:
+    """Once it is over, each success raises one level, as far as all of them together reach."""
+    lost = after("+++-")
+    assert succeeded(lost, 3 + DAY_S - 1, DAY_S).level is Level.PROBATIONARY
+    assert succeeded(lost, 3 + DAY_S, DAY_S).level is Level.TRUSTED
+    twice = violated(after("+" * 10 + "-"), 11, DAY_S)
+    assert twice.level is Level.PROBATIONARY
+    assert succeeded(twice, 12 + DAY_S, DAY_S).level is Level.TRUSTED
+
+
+@given(st.text("+-", max_size=60), st.floats(0.1, 2 * DAY_S))
+def test_no_level_without_its_successes(events: str, every_s: float) -> None:
+    """However they are mixed; an open violation never goes with a promotion; and what is told is recalled."""
+    standing = after(events, every_s)
+    assert standing.successes == events.count("+") >= NEEDED[standing.level]
+    assert recalled(told({"a": standing})) == {"a": standing}
+    raised = succeeded(standing, len(events) * every_s, DAY_S)
+    order = list(Level)
+    assert order.index(raised.level) - order.index(standing.level) in (0, 1)
+    assert not raised.violations or raised.level is standing.level
+
+
+# ------------------------------------------------------------------------------------------------------ the rights
+def test_each_level_may_what_the_one_below_may() -> None:
+    """And every transition of a level is one of a task."""
+    rights = [RIGHTS[level] for level in Level]
+    for below, above in itertools.pairwise(rights):
+        assert below.transitions <= above.transitions
+        assert (below.write, below.network, below.files_max) <= (above.write, above.network, above.files_max)
+        assert narrowed(below, above) == below
+    assert rights[-1].transitions <= {rule.on.name() for rule in TASK.rules}
+
+
+def test_refusals() -> None:
+    """Each says which level, and what it may not."""
+    new, proven = RIGHTS[Level.UNTRUSTED], RIGHTS[Level.TRUSTED]
+    assert transition_refusal(Level.TRUSTED, proven, "split") == ""
+    assert transition_refusal(Level.UNTRUSTED, new, "split") == "an agent that is untrusted may not cause 'split'"
+    assert claim_refusal(Level.UNTRUSTED, new, files=(), network=False) == ""
+    assert "may not use it" in claim_refusal(Level.UNTRUSTED, new, files=(), network=True)
+    assert "may not write" in claim_refusal(Level.UNTRUSTED, new, files=("src",), network=False)
+    assert claim_refusal(Level.TRUSTED, proven, files=("src",), network=True) == ""
+    assert [call_refusal(new, kind) for kind in ("read", "search", "think", "other")] == [""] * 4
+    assert all(call_refusal(new, kind) for kind in ("edit", "delete", "move", "execute", "fetch"))
+    assert call_refusal(None, "execute") == call_refusal(proven, "fetch") == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "whole", "words"),
+    [
+        ([], True, ""),
+        (["src/a.py", "src/b/c.py"], True, ""),
+        (["src/a.py", "docs/a.md"], True, "docs/a.md, and an agent that is trusted may change src only"),
+        (["srcs/a.py"], True, "may change src only"),
+        (["src/1", "src/2", "src/3"], True, "it changed 3 files, and an agent that is trusted may change 2"),
+        (["src/1"], False, "it changed more than 1 files"),
+    ],
+)
+def test_files(files: list[str], whole: bool, words: str) -> None:
+    """At most so many, in these directories; a list that is not whole is too long."""
+    rights = Rights(transitions=frozenset(), write=True, network=True, files_max=2, directories=("src",))
+    found = file_refusal(Level.TRUSTED, rights, files, whole=whole)
+    assert words in found
+    assert bool(found) is bool(words)
+
+
+def test_who_is_below_another_has_no_more_rights() -> None:
+    """Directories that have nothing in common leave nothing to write."""
+
+    def in_(*directories: str) -> Rights:
+        return Rights(transitions=frozenset(), write=True, network=True, files_max=9, directories=directories)
+
+    for above, own, both in (
+        (in_(), in_("src"), in_("src")),
+        (in_("src"), in_(), in_("src")),
+        (in_("src", "docs"), in_("src/a"), in_("src/a")),
+        (in_("src/a"), in_("src"), in_("src/a")),
+    ):
+        assert narrowed(above, own) == both
+    apart = narrowed(in_("src"), in_("docs"))
+    assert apart is not None
+    assert not apart.write
+    assert narrowed(None, None) is None
+    assert narrowed(None, in_("a")) == narrowed(in_("a"), None) == in_("a")
+
+
+def test_what_a_level_may_can_be_said() -> None:
+    """What is not said stays as it is."""
+    config = AccessConfig.model_validate({"trusted": {"files_max": 7, "directories": ["src"]}, "untrusted": {}})
+    rights = config.value().rights
+    assert (rights[Level.TRUSTED].files_max, rights[Level.TRUSTED].directories) == (7, ("src",))
+    assert rights[Level.TRUSTED].transitions == RIGHTS[Level.TRUSTED].transitions
+    assert {level: rights[level] for level in Level if level is not Level.TRUSTED} == {
+        level: RIGHTS[level] for level in Level if level is not Level.TRUSTED
+    }

@@ -1,0 +1,166 @@
+"""Budgets of plans: workstreams and tasks as scopes, what `plan check` says of them, what a crash leaves of them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import anyio
+import pytest
+
+from supervisor import runtime
+from supervisor.budgets import Amounts, Budget
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, TaskConfig, load_plan
+from supervisor.plans.source import BadPlan
+from supervisor.runtime import open_supervisor
+from supervisor.scheduling.budgeting import narrowings
+from supervisor.scheduling.runner import run_plan
+from tests.support import DEADLINE_S, ask, check_records, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+AGENTS = {"a": AgentConfig(adapter="scripted")}
+QUICK = quick()
+
+
+def plan_of(*tasks: dict[str, Any], **changes: Any) -> Plan:
+    configs = tuple(TaskConfig.model_validate({"agent": "a", **one}) for one in tasks)
+    return Plan(agents=AGENTS, tasks=configs, limits=QUICK.limits, policy=QUICK.policy, **changes)
+
+
+def budget(**limits: float) -> BudgetConfig:
+    return BudgetConfig.model_validate(limits)
+
+
+# ---------------------------------------------------------------------------------------------------- at work
+async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> None:
+    """The task that crosses it hands back and is aborted, with the reason; what comes after it finds nothing left."""
+    plan = plan_of(
+        {"id": "first", "prompt": "@use 600 0"},
+        {"id": "second", "prompt": "@use 500 0 0.5\n@hang", "depends_on": ["first"]},
+        budget=budget(tokens=1000, cost_usd=3.0),
+    )
+    async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run:
+        result = await run_plan(run.sup, plan)
+        assert (result.tasks["first"].outcome, result.tasks["second"].outcome) == ("completed", "aborted")
+        why = "the budget of workstream plan is spent: tokens: limit 1000, used 1100"
+        assert result.tasks["second"].error.startswith(why)
+
+
+async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
+    """One task that has spent its own does not end the other, though both lie in the workstream's."""
+    plan = plan_of(
+        {"id": "lavish", "prompt": "@use 50 0\n@hang", "budget": {"tokens": 10}},
+        {"id": "modest", "prompt": "@use 50 0\n@say done"},
+        budget=budget(tokens=1000),
+    )
+    async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run:
+        result = await run_plan(run.sup, plan)
+        assert (result.tasks["lavish"].outcome, result.tasks["modest"].outcome) == ("aborted", "completed")
+        assert result.tasks["lavish"].error.startswith("the budget of task lavish is spent: tokens: limit 10, used 50")
+
+
+# ---------------------------------------------------------------------------------------------------- after a crash
+async def taken_over(workdir: Path, left: MemoryStore, plan: Plan | None = None) -> tuple[Any, Any]:
+    """What a session may still use, and what the workstream has used, under the next supervisor."""
+    settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=AGENTS, settings=settings, workdir=workdir) as sup:
+            if plan is not None:
+                result = await run_plan(sup, plan)
+                return result, None
+            (session,) = sup.sessions()
+            found = session.budget, session.used
+            await session.abort(reason="enough")
+            return found
+
+
+async def test_the_next_supervisor_knows_what_was_used(tmp_path: Path) -> None:
+    """The budget of a session that goes on is what was left of it, by the records of the one that died."""
+    async with supervising(tmp_path, agents=AGENTS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a", budget=Budget(tokens=1000, turns=9))
+        await session.run("@use 300 50 0.25")
+        ask(group, session, "@use 100 0\n@write here yes\n@hang")
+        await until(run.sup, "Usage", "s", number=5, outcome="fact")
+        left = copy.deepcopy(run.store)
+        await session.abort(reason="it has died")
+    had, used = await taken_over(tmp_path, left)
+    assert used == Amounts(input_tokens=400, output_tokens=50, cost_usd=0.25, turns=2, wall_s=used.wall_s)
+    assert (had.tokens, had.turns) == (550, 7)
+    check_records(left.log.after(0, 1_000_000), left.entities.values(), left.owed.values())
+
+
+async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
+    """What tasks used that were closed before the crash counts in the workstream after it."""
+    plan = plan_of(
+        {"id": "first", "prompt": "@use 900 0"},
+        {"id": "second", "prompt": "@wait gate\n@use 200 0\n@hang", "depends_on": ["first"]},
+        budget=budget(tokens=1000),
+    )
+    async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
+        group.start_soon(run_plan, run.sup, plan)
+        await until(run.sup, "SessionStarted", "second")
+        left = copy.deepcopy(run.store)
+        await run.sup.abort("second", "session", reason="it has died")
+    (tmp_path / "gate").touch()
+    result, _ = await taken_over(tmp_path, left, plan)
+    assert result.tasks["second"].outcome == "aborted"
+    assert "workstream plan is spent: tokens: limit 1000, used 1100" in result.tasks["second"].error
+
+
+# ---------------------------------------------------------------------------------------------------- what is written
+def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
+    """A task's budget is narrowed by its plan's, a subtask's by its task's, and the check says so."""
+    plan = plan_of(
+        {"id": "t", "budget": {"tokens": 500, "turns": 7}, "subtasks": [{"id": "part", "budget": {"turns": 8}}]},
+        budget=budget(tokens=100),
+    )
+    assert list(narrowings(plan)) == [
+        "tasks[0].budget.tokens: 500 is narrowed to 100, which the plan has",
+        "tasks[0].subtasks[0].budget.turns: 8 is narrowed to 7, which the task t has",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("budget: {tokens: 0}", "budget.tokens: 0 is too small; give 1 or more"),
+        ("budget: {cost_usd: -1}", "budget.cost_usd: -1 is negative; give US dollars > 0"),
+        ("budget: {cost_usd: a lot}", "budget.cost_usd: 'a lot' is text; give US dollars > 0"),
+        ("session_budget: {turn: 3}", "session_budget.turn: unknown key; did you mean 'turns'?"),
+        ("turn_budget: 5", "turn_budget: 5 is a number; give a mapping, for example {tool_calls: 100}"),
+        ("hand_back: {wall_s: 0}", "hand_back.wall_s: 0 is too small; give seconds > 0"),
+        ("loops: {same_call_max: -1}", "loops.same_call_max: -1 is negative; give 0 or more"),
+        (
+            "liveness: {default: {wake: 5}}",
+            "liveness.default: wake 5, stop 5, kill 7: give each more than the one before",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_field(tmp_path: Path, text: str, words: str) -> None:
+    """The field, the value, and what would be right."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(f"{text}\nagents: {{a: {{adapter: scripted}}}}\ntasks: [{{id: t, agent: a}}]\n")
+    with pytest.raises(BadPlan) as refused:
+        load_plan(path)
+    assert words in str(refused.value)
+
+
+def test_everything_that_is_written_arrives(tmp_path: Path) -> None:
+    """Each key of a plan is in what sessions are watched by."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "budget: {tokens: 9}\nsession_budget: {turns: 3}\nturn_budget: {tool_calls: 4}\nhand_back: {wall_s: 5}\n"
+        "loops: {same_call_max: 6, same_edit_max: 0}\nliveness: {snapshot_s: 1, large: {kill: 99}}\n"
+        "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a, budget: {cost_usd: 0.5}}]\n"
+    )
+    plan = load_plan(path)
+    rules = plan.settings.oversight
+    assert (plan.budget.value(), plan.tasks[0].budget.value()) == (Budget(tokens=9), Budget(cost_usd=0.5))
+    assert (rules.session, rules.turn) == (Budget(turns=3), Budget(tool_calls=4))
+    assert rules.hand_back == Budget(wall_s=5, tool_calls=10)
+    assert (rules.loops.same_call_max, rules.loops.same_edit_max) == (6, 0)
+    assert (rules.liveness.snapshot_s, rules.liveness.large.kill, rules.liveness.large.wake) == (1, 99, 5)

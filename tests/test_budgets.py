@@ -1,0 +1,219 @@
+"""Budgets: the arithmetic of scopes and leases, and what it does to sessions that run."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from supervisor.budgets import COUNT_MAX, PARTS, WHOLE, Amounts, Budget, Lease, Scope, hand_back_budget, narrowed
+
+
+def scopes() -> tuple[Scope, Scope]:
+    """A workstream with 1,000 tokens, and a session in it with 600 tokens and three turns."""
+    above = Scope("ws", "workstream plan", Budget(tokens=1000))
+    return above, Scope("s", "session s", Budget(tokens=600, turns=3), above)
+
+
+# ---------------------------------------------------------------------------------------------------- scopes
+def test_use_counts_in_every_scope_of_the_chain() -> None:
+    """What a session uses is used in its workstream too, in and out together."""
+    above, below = scopes()
+    Lease(below).use(Amounts(input_tokens=10, output_tokens=5, turns=1))
+    assert (above.used.tokens, below.used.tokens, above.used.turns, below.used.turns) == (15, 15, 1, 1)
+
+
+def test_the_narrowest_scope_decides_what_is_left() -> None:
+    """A child cannot use more than its parent has left, whatever its own limit is."""
+    above, below = scopes()
+    assert below.left("tokens") == 600
+    above.count(Amounts(input_tokens=700))
+    assert below.left("tokens") == 300
+    assert below.left("turns") == 3
+    assert below.left("cost_usd") is None
+
+
+def test_a_lease_is_taken_before_use_and_goes_back() -> None:
+    """What is leased is not left to others; what was not used is left again."""
+    above, below = scopes()
+    lease = Lease(below)
+    assert lease.lacking() is None
+    assert above.left("tokens") == 1000 - ceil(600 / PARTS)
+    lease.use(Amounts(input_tokens=2, turns=1))
+    lease.give_back()
+    assert (above.left("tokens"), below.left("turns")) == (998, 2)
+    assert above.leased == {"tokens": 0}
+
+
+def test_two_leases_cannot_take_the_same_part() -> None:
+    """Sessions that share a scope never hold more together than it has, however they take turns."""
+    above = Scope("ws", "workstream plan", Budget(tokens=100))
+    one, other = Lease(above), Lease(above)
+    spent = None
+    while spent is None:
+        for lease in (one, other):
+            spent = lease.lack("tokens") or lease.use(Amounts(output_tokens=1)) or spent
+            assert above.used.tokens + above.leased["tokens"] <= 100
+    assert above.used.tokens == 100
+    assert (spent.whose, spent.measure, spent.limit, spent.used) == ("workstream plan", "tokens", 100, 100)
+    assert spent.words == "the budget of workstream plan is spent: tokens: limit 100, used 100"
+
+
+def test_only_the_report_that_crosses_the_limit_is_too_much() -> None:
+    """What is reported is counted whole; the next use finds nothing left, of any session in the scope."""
+    above, below = scopes()
+    one, other = Lease(below), Lease(above)
+    one.lacking()
+    spent = one.use(Amounts(output_tokens=1200))
+    assert spent is not None
+    assert "session s" in spent.words
+    assert other.lacking() is not None
+    assert above.used.tokens == 1200
+    assert above.left("tokens") == 0
+
+
+def test_turns_and_calls_are_leased_one_by_one() -> None:
+    """The last one can be used, and the one after it is refused before it begins."""
+    scope = Scope("s", "session s", Budget(tool_calls=2))
+    lease = Lease(scope)
+    for _ in range(2):
+        assert lease.lack("tool_calls") is None
+        assert lease.use(Amounts(tool_calls=1)) is None
+    spent = lease.lack("tool_calls")
+    assert spent is not None
+    assert scope.used.tool_calls == 2
+
+
+def test_a_turn_may_begin_without_a_call_being_left() -> None:
+    """What a turn does not need in order to begin does not keep it from beginning."""
+    assert Lease(Scope("s", "session s", Budget(tool_calls=0))).lacking() is None
+    assert Lease(Scope("s", "session s", Budget(turns=0))).lacking() is not None
+
+
+def test_money_and_time_come_to_an_end() -> None:
+    """Parts of what is left get smaller, and still a budget of fractions is used up, in a bounded number of steps."""
+    scope = Scope("s", "session s", Budget(cost_usd=0.3, wall_s=7.0))
+    for measure in ("cost_usd", "wall_s"):
+        lease, steps = Lease(scope), 0
+        while lease.lack(measure) is None:
+            lease.use(Amounts(**{measure: lease.held(measure)}))
+            steps += 1
+            assert steps < 5000
+    assert (scope.used.cost_usd, scope.used.wall_s) == (pytest.approx(0.3), pytest.approx(7.0))
+
+
+def test_amounts_have_a_bound() -> None:
+    """Whatever an agent claims, the sum can be written down."""
+    scope = Scope("s", "session s", Budget(tokens=1))
+    for _ in range(3):
+        scope.count(Amounts(input_tokens=COUNT_MAX, cost_usd=1e300))
+    assert scope.used.input_tokens == COUNT_MAX
+
+
+def test_amounts_read_well() -> None:
+    """People are told what is not nothing, with its unit."""
+    used = Amounts(input_tokens=1200, output_tokens=300, cost_usd=0.125, turns=1, tool_calls=2, wall_s=12.3456)
+    assert used.words == "1500 tokens, 0.125 USD, 1 turn, 2 tool calls, 12.35 s of turns"
+    assert Amounts(turns=2).words == "2 turns"
+    assert used.told == {
+        "input_tokens": 1200,
+        "output_tokens": 300,
+        "cost_usd": 0.125,
+        "turns": 1,
+        "tool_calls": 2,
+        "wall_s": 12.3456,
+    }
+
+
+def test_an_earlier_record_is_never_taken_back() -> None:
+    """Of several records each amount is at least what the largest says, in whatever order they are read."""
+    scope = Scope("s", "session s", Budget(tokens=10))
+    for tokens in (3, 7, 5):
+        scope.recall(Amounts(output_tokens=tokens))
+    assert scope.used.tokens == 7
+
+
+class Sharing(RuleBasedStateMachine):
+    """Whoever leases, uses and gives back, in whatever order, in a tree of four scopes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        root = Scope("ws", "workstream", Budget(tokens=200, turns=9, wall_s=50.0))
+        task = Scope("t", "task", Budget(tokens=120, cost_usd=1.0), root)
+        self.scopes = [root, task, Scope("a", "a", Budget(turns=4), task), Scope("b", "b", Budget(tokens=90), root)]
+        self.leases: list[Lease] = []
+
+    @rule(number=st.integers(0, 3))
+    def lease(self, number: int) -> None:
+        self.leases.append(Lease(self.scopes[number]))
+        self.leases[-1].lacking()
+
+    @rule(number=st.integers(0, 9), measure=st.sampled_from(["tokens", "cost_usd", "wall_s", "turns"]))
+    def use_what_is_held(self, number: int, measure: str) -> None:
+        if self.leases:
+            lease = self.leases[number % len(self.leases)]
+            if lease.lack(measure) is None:
+                held = lease.held(measure)
+                amount = min(held, 3.0)
+                name = "input_tokens" if measure == "tokens" else measure
+                whole = int(amount) if measure in WHOLE else amount
+                lease.use(Amounts(**{name: whole}))
+
+    @rule(number=st.integers(0, 9))
+    def give_back(self, number: int) -> None:
+        if self.leases:
+            self.leases.pop(number % len(self.leases)).give_back()
+
+    @invariant()
+    def nobody_is_granted_more_than_there_is(self) -> None:
+        """Who uses only what it holds never exceeds a limit, of its own scope or of one above."""
+        for scope in self.scopes:
+            for measure, limit in scope.limits.items():
+                assert scope.leased[measure] >= 0
+                assert getattr(scope.used, measure) + scope.leased[measure] <= limit + 1e-6
+
+    @invariant()
+    def what_is_used_below_is_used_above(self) -> None:
+        for scope in self.scopes:
+            if scope.parent is not None:
+                assert scope.used.tokens <= scope.parent.used.tokens
+                assert scope.used.turns <= scope.parent.used.turns
+
+    def teardown(self) -> None:
+        for lease in self.leases:
+            lease.give_back()
+        assert all(held == pytest.approx(0.0) for scope in self.scopes for held in scope.leased.values())
+
+
+TestSharing = Sharing.TestCase
+
+
+# ---------------------------------------------------------------------------------------------------- limits
+@pytest.mark.parametrize(
+    ("own", "above", "comes_to", "wide"),
+    [
+        (Budget(tokens=5), Budget(tokens=3, turns=2), Budget(tokens=3, turns=2), ("tokens",)),
+        (Budget(tokens=2), Budget(tokens=3), Budget(tokens=2), ()),
+        (Budget(cost_usd=1.0), Budget(), Budget(cost_usd=1.0), ()),
+        (Budget(), Budget(wall_s=9.0), Budget(wall_s=9.0), ()),
+    ],
+)
+def test_a_child_only_narrows(own: Budget, above: Budget, comes_to: Budget, wide: tuple[str, ...]) -> None:
+    """A child's budget is the smaller of each, and it is known where it asked for more."""
+    assert narrowed(own, above) == (comes_to, wide)
+
+
+@pytest.mark.parametrize("limit", [-1, float("nan")])
+def test_a_limit_is_a_number(limit: float) -> None:
+    """A limit below nothing, or that is no number, is refused with its field."""
+    with pytest.raises(ValueError, match=r"budget: wall_s: .* give a number, 0 or more"):
+        Budget(wall_s=limit)
+
+
+def test_handing_back_has_a_budget_of_its_own() -> None:
+    """What is given holds; of tokens and money, which it does not say, a tenth of the narrowest limit."""
+    _, below = scopes()
+    assert hand_back_budget(Budget(wall_s=60.0), below) == Budget(wall_s=60.0, tokens=60)
+    assert hand_back_budget(Budget(tokens=5), below) == Budget(tokens=5)

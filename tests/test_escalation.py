@@ -1,0 +1,19 @@
+"""Who tries next after a failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.scheduling.escalation import next_agent
+
+
+@pytest.mark.parametrize(("failures", "agent"), [(0, "a"), (1, "b"), (2, "c"), (3, "c"), (50, "c")])
+def test_fallbacks_in_their_order(failures: int, agent: str) -> None:
+    """Each failure hands it on to the next one; the last keeps it."""
+    assert next_agent("a", ["b", "c"], failures) == agent
+
+
+@pytest.mark.parametrize("failures", [0, 1, 9])
+def test_without_fallbacks_it_stays_where_it_is(failures: int) -> None:
+    """A task that names no other agent is tried again by its own."""
+    assert next_agent("a", (), failures) == "a"

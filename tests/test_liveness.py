@@ -1,0 +1,49 @@
+"""The one policy that judges whether an agent moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.liveness import Liveness, Patience, Stall, Step
+
+LIVENESS = Liveness()
+
+
+def steps(snapshots: str, patience: Patience = Patience.DEFAULT) -> list[tuple[int, Step]]:
+    """What is asked for at which snapshot: ``.`` is one without progress, ``x`` one with."""
+    stall, profile = Stall(), LIVENESS.profile(patience)
+    taken = [stall.snapshot(one == "x", profile) for one in snapshots]
+    return [(number, step) for number, step in enumerate(taken, 1) if step is not None]
+
+
+@pytest.mark.parametrize(
+    ("patience", "wake", "stop", "kill"),
+    [(Patience.DEFAULT, 3, 5, 7), (Patience.LARGE, 5, 8, 12), (Patience.TESTS, 8, 12, 16)],
+)
+def test_each_profile_takes_its_steps(patience: Patience, wake: int, stop: int, kill: int) -> None:
+    """The figures of the specification, and each step once."""
+    assert steps("." * 30, patience) == [(wake, Step.WAKE), (stop, Step.STOP), (kill, Step.KILL)]
+
+
+def test_who_moves_is_left_alone() -> None:
+    """One sign of life in two snapshots keeps every step away."""
+    assert steps("..x" * 50) == []
+
+
+def test_a_word_after_each_step_does_not_go_on_for_ever() -> None:
+    """Who speaks only when it is woken is asked to stop next, and then ended."""
+    assert [step for _, step in steps("...x....." + "x......." + "." * 7)] == [Step.WAKE, Step.STOP, Step.KILL]
+
+
+def test_steady_progress_makes_good() -> None:
+    """After as many snapshots with progress as it takes until it is woken, it is woken first again."""
+    assert [step for _, step in steps("...xxx...")] == [Step.WAKE, Step.WAKE]
+    assert [step for _, step in steps("...xx...")] == [Step.WAKE]
+
+
+def test_a_longer_profile_does_not_repeat_a_step() -> None:
+    """An agent that was woken and then runs tests is not woken a second time; its patience is longer only."""
+    stall = Stall()
+    first = [stall.snapshot(False, LIVENESS.default) for _ in range(3)]
+    then = [stall.snapshot(False, LIVENESS.tests) for _ in range(13)]
+    assert [step for step in (*first, *then) if step is not None] == [Step.WAKE, Step.STOP, Step.KILL]

@@ -1,0 +1,521 @@
+"""Commands about work that is under way, on the real engine with real programs: what each does, and what it may not."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import pytest
+
+from supervisor.adapters.inprocess import AgentTurn
+from supervisor.causality import why
+from supervisor.entity import Refused
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.plans import AgentConfig, BadPlan, Plan, TaskConfig
+from supervisor.runtime import open_supervisor
+from supervisor.scheduling.operating import Operating
+from supervisor.scheduling.results import PlanResult
+from supervisor.scheduling.runner import PlanRunner
+from supervisor.surfaces.control import serve_control
+from supervisor.work import AgentProfile, NoSuchEntity
+from tests.support import Run, nothing_left, path_of, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+AGENTS = {
+    "sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
+    "other": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}")),
+}
+BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+ME = "operator:me"
+QUICK: dict[str, Any] = {"base_retry_delay": 0, "max_retry_delay": 0, "jitter_percentage": 0}
+ONCE: dict[str, Any] = {**QUICK, "max_attempts": 1, "circuit_breaker": {"enabled": False}}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+def task(name: str, prompt: str = "true", *depends_on: str, **more: Any) -> TaskConfig:
+    return TaskConfig(id=name, agent="sh", prompt=prompt, depends_on=depends_on, **{"max_retries": 0, **more})
+
+
+def plan_of(*tasks: TaskConfig, lifecycle: dict[str, Any] = ONCE, **more: Any) -> Plan:
+    settings = {"limits": BOUNDS.limits, "policy": BOUNDS.policy, "drain_s": BOUNDS.drain_s}
+    return Plan.model_validate({"agents": AGENTS, "tasks": tasks, "task_lifecycle": lifecycle, **settings, **more})
+
+
+class Going:
+    """A plan that runs, and what came of it in the end."""
+
+    def __init__(self, run: Run, operating: Operating) -> None:
+        self.run, self.operating = run, operating
+        self.results: list[PlanResult] = []
+
+    @property
+    def result(self) -> PlanResult:
+        (one,) = self.results
+        return one
+
+    def outcomes(self) -> dict[str, str]:
+        return {name: one.outcome for name, one in self.result.tasks.items()}
+
+    def path(self, name: str) -> list[str]:
+        return path_of(self.run.events(), f"task:{name}")
+
+    async def until(self, event: str, entity_id: str, **how: Any) -> None:
+        await until(self.run.sup, event, entity_id, **how)
+
+
+@asynccontextmanager
+async def going(workdir: Path, plan: Plan, *, refused: bool = False) -> AsyncIterator[Going]:
+    """Run *plan*; in the block it is under way, and after it it has ended."""
+    async with supervising(workdir, settings=plan.settings, agents=plan.agents, refused=refused) as run:
+        runner = PlanRunner(run.sup)
+        under_way = Going(run, runner.operating)
+
+        async def carry_out() -> None:
+            under_way.results.append(await runner.run(plan))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(carry_out)
+            yield under_way
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Callable[[str], Awaitable[None]]:
+    """Let go whoever waits at the gate of that name with ``HELD``."""
+    for name in ("one", "two"):
+        os.mkfifo(tmp_path / name)
+
+    async def let_go(name: str) -> None:
+        await anyio.to_thread.run_sync((tmp_path / name).write_text, "go\n")
+
+    return let_go
+
+
+Gate = Callable[[str], Awaitable[None]]
+HELD = "read _ < one"
+
+
+# -------------------------------------------------------------------------------------------------------- approvals
+async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
+    """It is born PLANNED and begun when it is approved, and the operator is the root of what follows."""
+    async with going(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
+        await plan.until("all_tasks_created", "workstream:plan")
+        assert plan.operating.planned() == ("a",)
+        answer = await plan.operating.approve("a", by=ME, reason="go")
+        assert (answer.entity_id, answer.state) == ("task:a", "OPEN")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+    assert plan.path("a") == ["PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    (approved,) = plan.run.transitions("approved", "task:a")
+    assert (approved.actor, approved.cause_id) == ("plan", answer.seq)
+    root = why(plan.run.events(), "task:a").root
+    assert root is not None
+    assert (root.event, root.actor, root.reason) == ("Commanded", ME, "go")
+
+
+async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
+    """With ``approve_plan`` every task waits; one that is rejected is cancelled, and what depends on it not begun."""
+    tasks = (task("a"), task("b"), task("c", "true", "b"))
+    async with going(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
+        await plan.until("all_tasks_created", "workstream:plan")
+        assert plan.operating.planned() == ("a", "b", "c")
+        assert (await plan.operating.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
+        await plan.until("rejected", "task:c")
+        await plan.operating.approve("a", by=ME)
+    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "blocked"}
+    assert "rejected by operator:me: not now" in plan.result.tasks["b"].error
+
+
+async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
+    """What is done is closed when it was approved, and others go on meanwhile."""
+    async with going(tmp_path, plan_of(task("a", approval="after"), task("b"), task("c", "true", "a"))) as plan:
+        await plan.until("approval_requested", "task:a")
+        await plan.until("closed", "task:b")
+        answer = await plan.operating.approve("a", by=ME)
+        assert answer.state == "CLOSED"
+    assert plan.outcomes() == {"a": "completed", "b": "completed", "c": "completed"}
+    (granted,) = plan.run.transitions("approval_granted", "task:a")
+    assert (granted.metadata["by"], granted.cause_id) == (ME, answer.seq)
+
+
+async def test_a_result_that_is_rejected_is_tried_again(tmp_path: Path) -> None:
+    """The task has failed with the reason, and is claimed anew within its retries."""
+    async with going(tmp_path, plan_of(task("a", approval="after", max_retries=1))) as plan:
+        await plan.until("approval_requested", "task:a")
+        assert (await plan.operating.reject("a", by=ME, reason="no tests")).state == "FAILED"
+        await plan.until("approval_requested", "task:a", number=2)
+        await plan.operating.approve("a", by=ME)
+    assert plan.outcomes() == {"a": "completed"}
+    states = plan.path("a")
+    assert states[states.index("PENDING_APPROVAL") :][:3] == ["PENDING_APPROVAL", "FAILED", "OPEN"]
+
+
+async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate) -> None:
+    """Given again it has the same answer; without the id, the table refuses it."""
+    async with going(tmp_path, plan_of(task("a", approval="before"), task("b", HELD)), refused=True) as plan:
+        first = await plan.operating.approve("a", by=ME, command_id="c")
+        await plan.until("closed", "task:a")
+        again = await plan.operating.approve("a", by=ME, command_id="c")
+        assert (again.repeated, again.seq, again.state) == (True, first.seq, first.state)
+        with pytest.raises(Refused, match="task: approved in CLOSED"):
+            await plan.operating.approve("a", by=ME)
+        await gate("one")
+    assert len(plan.run.transitions("approved")) == 1
+
+
+async def test_an_unknown_task_is_named(tmp_path: Path, gate: Gate) -> None:
+    """Neither by its name nor by its id is it there."""
+    async with going(tmp_path, plan_of(task("a", HELD))) as plan:
+        with pytest.raises(NoSuchEntity, match="'z'"):
+            await plan.operating.approve("z", by=ME)
+        await gate("one")
+    with pytest.raises((Refused, NoSuchEntity)):
+        await plan.operating.cancel("a", by=ME)
+
+
+# ------------------------------------------------------------------------------------------------------------ cancel
+async def test_a_task_that_is_worked_on_is_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """Its session is ended, its run and job are cancelled, and what depends on it is not begun."""
+    async with going(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"), task("c"))) as plan:
+        await plan.until("started", "task:a")
+        assert (await plan.operating.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
+    assert plan.outcomes() == {"a": "aborted", "b": "blocked", "c": "completed"}
+    assert path_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
+    assert path_of(plan.run.events(), "job:a")[-1] == "cancelled"
+
+
+async def test_a_task_that_waits_is_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """One that nobody has begun, and one whose result waits for an approval."""
+    tasks = (task("a", HELD), task("b", "true", "a"), task("c", approval="after"), task("d", approval="before"))
+    async with going(tmp_path, plan_of(*tasks), refused=True) as plan:
+        await plan.until("approval_requested", "task:c")
+        await plan.operating.cancel("b", by=ME)
+        await plan.operating.cancel("c", by=ME)
+        with pytest.raises(Refused, match="task: cancelled in PLANNED; allowed here: approved, rejected"):
+            await plan.operating.cancel("d", by=ME)
+        await plan.operating.reject("d", by=ME, reason="x")
+        with pytest.raises(Refused, match="task: cancelled in CANCELLED"):
+            await plan.operating.cancel("b", by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "aborted"}
+
+
+# --------------------------------------------------------------------------------------------------- requeue, unclaim
+async def test_a_task_is_taken_from_its_session(tmp_path: Path, gate: Gate) -> None:
+    """Its session is ended, it is open again, charged with nothing, and another session has it."""
+    async with going(tmp_path, plan_of(task("a", f"echo x >> log; test -e done || {HELD}"))) as plan:
+        await plan.until("started", "task:a")
+        (tmp_path / "done").touch()
+        assert (await plan.operating.requeue("a", by=ME, reason="too slow")).state == "OPEN"
+    assert plan.outcomes() == {"a": "completed"}
+    assert plan.path("a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    (requeued,) = plan.run.transitions("requeued", "task:a")
+    assert requeued.reason == "taken away by operator:me: too slow"
+    (failed,) = plan.run.transitions("execution_failed", "run:a")
+    assert failed.metadata["charged"] is False
+
+
+async def test_what_is_not_worked_on_cannot_be_taken_away(tmp_path: Path, gate: Gate) -> None:
+    """A task that is open, or begun, or not, is refused in the words of its table."""
+    async with going(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="task: requeued in OPEN"):
+            await plan.operating.requeue("b", by=ME)
+        with pytest.raises(Refused, match="task: unclaimed in IN_PROGRESS"):
+            await plan.operating.unclaim("a", by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
+# ------------------------------------------------------------------------------------------------------------- reset
+async def test_a_task_that_was_given_up_is_tried_afresh(tmp_path: Path, gate: Gate) -> None:
+    """Its circuit is closed, its attempts are forgotten, and it is done after all."""
+    async with going(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
+        await plan.until("DeadLettered", "task:a", outcome="fact")
+        (tmp_path / "done").touch()
+        assert (await plan.operating.reset("a", by=ME, reason="mended")).state == "OPEN"
+        await plan.until("closed", "task:a")
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+    assert plan.path("a")[2:5] == ["IN_PROGRESS", "FAILED", "OPEN"]
+    (reset,) = plan.run.transitions("manual_reset", "run:a")
+    assert reset.metadata["by"] == ME
+
+
+async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) -> None:
+    """The task does not wait for the probe: it is tried at once."""
+    lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
+    tasks = (task("a", "test -e done"), task("b", HELD))
+    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
+        await plan.until("execution_failed", "job:a")
+        (tmp_path / "done").touch()
+        assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
+async def test_what_has_no_open_circuit_is_not_reset(tmp_path: Path, gate: Gate) -> None:
+    """A run that is under way is refused in the words of its table."""
+    async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="run: manual_reset in IN_PROGRESS"):
+            await plan.operating.reset("a", by=ME)
+        await gate("one")
+
+
+# ------------------------------------------------------------------------------------------------------------- split
+async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
+    """It is not worked on: its subtasks are, and it is closed when they are."""
+    async with going(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
+        await plan.until("started", "task:a")
+        parts = (TaskConfig(id="b1", prompt="echo b1 >> log"), task("b2", "echo b2 >> log", "b1"))
+        answer = await plan.operating.split("b", parts, by=ME)
+        assert (answer.state, answer.subtasks) == ("WAITING_FOR_SUBTASKS", ("task:b1", "task:b2"))
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed", "b2": "completed"}
+    assert (tmp_path / "log").read_text().split() == ["b1", "b2"]
+    assert plan.path("b") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+
+
+@pytest.mark.parametrize("last", ["its turn", "a subtask"])
+@pytest.mark.parametrize("status", [0, 1])
+async def test_a_task_is_split_while_it_is_worked_on(tmp_path: Path, gate: Gate, last: str, status: int) -> None:
+    """The turn under way may end before its subtasks or after them, well or not: the task is closed after both."""
+    async with going(tmp_path, plan_of(task("a", f"{HELD}; exit {status}"))) as plan:
+        await plan.until("started", "task:a")
+        await plan.operating.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
+        if last == "its turn":
+            await gate("two")
+            await plan.until("closed", "task:a1")
+            await gate("one")
+        else:
+            await gate("one")
+            await plan.until("execution_completed", "run:a")
+            await gate("two")
+    assert plan.outcomes() == {"a": "completed", "a1": "completed"}
+    assert plan.path("a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+
+
+async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) -> None:
+    """What it waits for is over first; then its subtasks are waited for, and nobody tries it again."""
+    waits = {**ONCE, "max_attempts": 2, "base_retry_delay": 1, "max_retry_delay": 1}
+    tries = task("a", "echo a >> log; exit 1")
+    async with going(tmp_path, plan_of(tries, lifecycle=waits, limits=quick().limits)) as plan:
+        await plan.until("retry_decided", "run:a")
+        await plan.until("execution_failed", "job:a")
+        await plan.operating.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
+        await plan.until("retry_delay_elapsed", "job:a")
+        await gate("two")
+    assert plan.outcomes() == {"a": "completed", "a1": "completed"}
+    assert (tmp_path / "log").read_text().split() == ["a"]
+
+
+async def test_the_retries_of_a_plan_are_what_it_says(tmp_path: Path) -> None:
+    """A plan without any tries nothing again, whatever its runs may."""
+    tries = {**ONCE, "max_attempts": 3}
+    none = {"retry_budget": {"share": 0.0, "least": 0}, "limits": quick().limits}
+    async with going(tmp_path, plan_of(task("a", "echo a >> log; exit 1"), lifecycle=tries, **none)) as plan:
+        pass
+    assert plan.outcomes() == {"a": "failed"}
+    assert (tmp_path / "log").read_text().split() == ["a"]
+    (opened,) = [one for one in plan.run.events() if one.event == "circuit_opened"]
+    assert "retry budget is spent (0 of 0 retries)" in opened.reason
+
+
+async def test_subtasks_that_cannot_be_change_nothing(tmp_path: Path, gate: Gate) -> None:
+    """What the plan could not say is refused, and so is a split of what is over; the task goes on."""
+    async with going(tmp_path, plan_of(task("a", HELD), task("z")), refused=True) as plan:
+        await plan.until("started", "task:a")
+        await plan.until("closed", "task:z")
+        with pytest.raises(BadPlan, match="'a' is the id of"):
+            await plan.operating.split("a", (TaskConfig(id="a"),), by=ME, command_id="c")
+        with pytest.raises(Refused, match="task: split in CLOSED"):
+            await plan.operating.split("z", (TaskConfig(id="z1"),), by=ME)
+        await plan.operating.split("a", (TaskConfig(id="a1"),), by=ME, command_id="c")
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "z": "completed", "a1": "completed"}
+
+
+async def test_the_parts_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """Nobody goes on with a part of what nobody wants."""
+    whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")))
+    async with going(tmp_path, plan_of(whole, task("b"))) as plan:
+        await plan.until("started", "task:a1")
+        await plan.operating.cancel("a", by=ME)
+    assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "aborted", "b": "completed"}
+
+
+# ----------------------------------------------------------------------------------------------------------- blocked
+async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) -> None:
+    """Its slot is free meanwhile, nothing is charged, and it goes on by itself when the other one is closed."""
+    tasks = (task("a", f"test -e done || {HELD}"), task("b", "read _ < two; touch done"))
+    async with going(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
+        await plan.until("started", "task:a")
+        assert (await plan.operating.block("a", ["b"], by=ME, reason="needs b")).state == "BLOCKED"
+        await plan.until("started", "task:b")
+        await gate("two")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+    path = ["OPEN", "CLAIMED", "IN_PROGRESS", "BLOCKED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert plan.path("a") == path
+    (blocked,) = plan.run.transitions("blocked", "task:a")
+    assert (blocked.metadata["on"], blocked.reason) == (["task:b"], "blocked by operator:me: needs b")
+    (failed,) = plan.run.transitions("execution_failed", "run:a")
+    assert failed.metadata["charged"] is False
+
+
+async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate: Gate) -> None:
+    """When nothing else can go on that is said, once; it goes on when somebody says so."""
+    tasks = (task("a", f"test -e done || {HELD}"), task("b", "true", "a"))
+    async with going(tmp_path, plan_of(*tasks), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="'b', which waits for it"):
+            await plan.operating.block("a", ["b"], by=ME)
+        with pytest.raises(Refused, match="blocked on nothing"):
+            await plan.operating.block("a", [], by=ME)
+        with pytest.raises(Refused, match="task: unblocked in IN_PROGRESS"):
+            await plan.operating.unblock("a", by=ME)
+        await plan.operating.block("a", ["the key"], by=ME, command_id="c")
+        await plan.until("WaitsForPerson", "task:a", outcome="fact")
+        assert (await plan.operating.block("a", ["the key"], by=ME, command_id="c")).repeated
+        (tmp_path / "done").touch()
+        assert (await plan.operating.unblock("a", by=ME, reason="it is there")).state == "OPEN"
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+    assert len([one for one in plan.run.events() if one.event == "WaitsForPerson"]) == 1
+
+
+async def test_what_is_blocked_for_ever_is_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """Once nothing else can go on, for the task that did not complete; not before: that could be reset."""
+    tasks = (task("a", HELD), task("b", "read _ < two; exit 1"), task("c", "true", "a"))
+    async with going(tmp_path, plan_of(*tasks)) as plan:
+        await plan.until("started", "task:a")
+        await plan.operating.block("a", ["b"], by=ME)
+        await plan.until("started", "task:b")
+        await gate("two")
+    assert plan.outcomes() == {"a": "aborted", "b": "failed", "c": "blocked"}
+    assert plan.result.tasks["a"].error == "it was blocked on b, which did not complete"
+
+
+async def test_tasks_that_are_blocked_on_each_other_are_cancelled(tmp_path: Path, gate: Gate) -> None:
+    """Nobody else could end that."""
+    async with going(tmp_path, plan_of(task("a", HELD), task("b", HELD))) as plan:
+        await plan.until("started", "task:a")
+        await plan.until("started", "task:b")
+        await plan.operating.block("a", ["b"], by=ME)
+        await plan.operating.block("b", ["task:a"], by=ME)
+    assert plan.outcomes() == {"a": "aborted", "b": "aborted"}
+
+
+async def test_a_supervisor_that_ends_does_not_wait_for_what_is_blocked(tmp_path: Path, gate: Gate) -> None:
+    """The blocked task is cancelled."""
+    async with going(tmp_path, plan_of(task("a", HELD))) as plan:
+        await plan.until("started", "task:a")
+        await plan.operating.block("a", ["the key"], by=ME)
+        await plan.until("WaitsForPerson", "task:a", outcome="fact")
+        await plan.run.sup.stop()
+    assert plan.outcomes() == {"a": "aborted"}
+
+
+async def test_an_agent_in_the_process_blocks_its_own_task(tmp_path: Path) -> None:
+    """Its turn is over with that; the next session goes on with it when the other task is closed."""
+    said: list[str] = []
+
+    async def agent(turn: AgentTurn) -> None:
+        said.append(turn.prompt)
+        if turn.prompt == "a" and said.count("a") == 1:
+            await turn.block(["b"], reason="b first")
+
+    plan = plan_of(task("a", "a", priority=1), task("b", "b"), max_sessions=1)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        run.sup.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        result = await PlanRunner(run.sup).run(plan)
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "b": "completed"}
+    assert [one for one in said if one] == ["a", "b", "a"]
+    (blocked,) = run.transitions("blocked", "task:a")
+    assert blocked.reason == "blocked by agent of a: b first"
+
+
+async def test_a_subtask_that_does_not_answer_blocks_its_parent(tmp_path: Path, gate: Gate) -> None:
+    """After the parent's time-out; when the subtask is closed after all the parent is, too."""
+    whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")), timeout_s=0.05)
+    async with going(tmp_path, plan_of(whole)) as plan:
+        await plan.until("subtask_timed_out", "task:a")
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "a1": "completed", "a2": "completed"}
+    assert plan.path("a")[:4] == ["OPEN", "WAITING_FOR_SUBTASKS", "BLOCKED", "OPEN"]
+    assert plan.path("a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+
+
+# -------------------------------------------------------------------------------------------- an agent and its task
+ASKS = f"{sys.executable} -m supervisor task split --json > told 2>&1 <<'END'\n- {{id: a1, prompt: touch made}}\nEND\n"
+
+
+async def _with_socket(workdir: Path, plan: Plan) -> PlanResult:
+    """Run *plan* with its socket, as ``supervisor run`` does."""
+    state, closing = StateDir(workdir / "state"), anyio.Event()
+    with anyio.fail_after(60):
+        async with (
+            anyio.create_task_group() as group,
+            open_supervisor(workdir / "state", agents=plan.agents, settings=plan.settings, workdir=workdir) as sup,
+        ):
+            runner = PlanRunner(sup)
+
+            async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+                path, work = state.control_socket, runner.operating
+                await serve_control(path, sup, closing=closing, work=work, task_status=task_status)
+
+            await group.start(serve)
+            result = await runner.run(plan)
+            closing.set()
+    return result
+
+
+async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
+    """Where the plan lets it, its process knows where to ask and for which task; the record names it."""
+    result = await _with_socket(tmp_path, plan_of(task("a", ASKS, may_split=True)))
+    told = (tmp_path / "told").read_text()
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "a1": "completed"}, told
+    assert (tmp_path / "made").exists()
+    with JournalReader(StateDir(tmp_path / "state").journal) as reader:
+        (fact,) = [one for one in reader.events("task:a") if one.event == "Commanded"]
+    assert (fact.actor, fact.metadata["command"]) == ("agent of a", "split")
+
+
+async def test_other_agents_are_told_nothing_of_us(tmp_path: Path) -> None:
+    """Without ``may_split`` no variable says where the supervisor is, and there is nothing to split."""
+    result = await _with_socket(tmp_path, plan_of(task("a", f"env > variables; {ASKS} true")))
+    assert result.ok
+    assert "SUPERVISOR_TASK" not in (tmp_path / "variables").read_text()
+    assert "SUPERVISOR_STATE_DIR" not in (tmp_path / "variables").read_text()
+    assert "TASK: none is named" in (tmp_path / "told").read_text()
+
+
+async def test_an_agent_in_the_process_splits_its_own_task(tmp_path: Path) -> None:
+    """By its turn; one whose plan does not let it is refused."""
+    said: list[str] = []
+
+    async def agent(turn: AgentTurn) -> None:
+        if turn.prompt:
+            try:
+                said.append((await turn.split([TaskConfig(id=f"{turn.prompt}1")])).state)
+            except Refused as refusal:
+                said.append(str(refusal))
+
+    plan = plan_of(task("a", "a", may_split=True), task("b", "b"), max_sessions=1)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        run.sup.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        result = await PlanRunner(run.sup).run(plan)
+    assert {name: one.outcome for name, one in result.tasks.items()} == dict.fromkeys(("a", "b", "a1"), "completed")
+    assert said[0] == "WAITING_FOR_SUBTASKS"
+    assert "'b' has no task that it may split; set may_split in the plan" in said[1]

@@ -1,0 +1,117 @@
+"""A breaker for each provider: one that fails stops its own launches and nobody else's."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.breaker import BreakerLimits, Circuit
+from actors.machine import IllegalTransition
+from supervisor.scheduling.failures import classify
+from supervisor.scheduling.providers import Providers, Turned, provider_key
+
+A, B = provider_key("acp", "anthropic"), provider_key("acp", "openai")
+OVERLOADED = classify("overloaded")
+BAD_TASK = classify("syntax error")
+
+
+def failing(times: int = 2) -> Providers:
+    providers = Providers(BreakerLimits(failures_max=2, window_s=10.0, cooldown_s=30.0))
+    for number in range(times):
+        providers.launched(A, f"run{number}", 0.0)
+        providers.ended(A, f"run{number}", 1.0, OVERLOADED)
+    return providers
+
+
+def test_keys() -> None:
+    """Adapter and name together are a provider: the same name behind another adapter is another one."""
+    assert len({A, B, provider_key("command", "anthropic")}) == 3
+
+
+def test_unknown_providers_are_allowed() -> None:
+    """What nothing was launched against yet is closed, and so is none at all."""
+    providers = failing()
+    gate = providers.gate(2.0)
+    assert [gate(key) for key in (A, B, "")] == [False, True, True]
+
+
+def test_its_own_errors_open_it() -> None:
+    """The failure that is one too many is returned with its reason, for the record; nothing before it is."""
+    providers = failing(1)
+    assert providers.allows(A, 1.0)
+    assert providers.ended(A, "run9", 3.0, OVERLOADED) == Turned(A, Circuit.OPEN, "the provider is overloaded", 33.0)
+    assert not providers.allows(A, 32.9)
+    assert providers.allows(A, 33.0)
+
+
+def test_a_bad_task_opens_nothing() -> None:
+    """Errors that are the task's are no provider's, however many there are."""
+    providers = failing(0)
+    providers.launched(A, "bad", 0.0)
+    assert [providers.ended(A, "bad", 0.0, BAD_TASK) for _ in range(9)] == [None] * 9
+    assert providers.allows(A, 0.0)
+
+
+def test_an_answer_clears_what_was_counted() -> None:
+    """A provider that answers in between does not fail everybody."""
+    providers = failing(1)
+    assert providers.ended(A, "run1", 1.5, None) is None
+    assert providers.ended(A, "run2", 2.0, OVERLOADED) is None
+
+
+def test_one_probe_at_a_time_decides() -> None:
+    """After the cool-down one attempt goes through and is the record's; its success lets everybody on."""
+    providers = failing()
+    with pytest.raises(IllegalTransition):
+        providers.launched(A, "early", 30.0)
+    assert providers.launched(A, "probe", 31.0) == Turned(A, Circuit.HALF_OPEN, "probe probes it", 31.0)
+    assert not providers.allows(A, 99.0)
+    assert providers.ended(A, "probe", 32.0, None) == Turned(A, Circuit.CLOSED, "probe had an answer", 31.0)
+    assert providers.launched(A, "next", 33.0) is None
+
+
+def test_a_probe_that_fails_opens_it_again() -> None:
+    """The next cool-down begins with the probe's failure."""
+    providers = failing()
+    providers.launched(A, "probe", 31.0)
+    assert providers.ended(A, "probe", 40.0, OVERLOADED) == Turned(A, Circuit.OPEN, "the provider is overloaded", 70.0)
+
+
+@pytest.mark.parametrize("how", ["withdrawn", "bad task"])
+def test_a_probe_that_found_out_nothing_makes_room(how: str) -> None:
+    """A probe that was stopped, or that failed by its own fault, leaves its place to the next."""
+    providers = failing()
+    providers.launched(A, "probe", 31.0)
+    if how == "withdrawn":
+        providers.withdrawn(A, "probe", 32.0)
+    else:
+        assert providers.ended(A, "probe", 32.0, BAD_TASK) is None
+    assert providers.allows(A, 32.0)
+    assert providers.launched(A, "second", 33.0) is None
+    assert not providers.allows(A, 33.0)
+
+
+def test_when_to_ask_again() -> None:
+    """The first cool-down that ends is told; nothing is where none is waited for by time."""
+    providers = failing()
+    assert providers.free_at_s(5.0) == 31.0
+    for at in (6.0, 7.0):
+        providers.launched(B, "x", at) if at == 6.0 else None
+        providers.ended(B, "x", at, OVERLOADED)
+    assert not providers.allows(B, 8.0)
+    assert providers.free_at_s(8.0) == 31.0
+    assert providers.free_at_s(31.0) == 37.0
+    assert providers.free_at_s(37.0) is None
+    providers.launched(A, "probe", 38.0)
+    providers.launched(B, "probe", 38.0)
+    assert providers.free_at_s(0.0) is None
+
+
+def test_no_provider_has_no_breaker() -> None:
+    """What names none is never counted, and an end of what was never launched changes nothing."""
+    providers = Providers()
+    assert providers.launched("", "x", 0.0) is None
+    assert [providers.ended("", "x", 0.0, OVERLOADED) for _ in range(9)] == [None] * 9
+    assert [providers.ended(A, "x", 0.0, OVERLOADED) for _ in range(9)] == [None] * 9
+    providers.withdrawn(A, "x", 0.0)
+    assert providers.allows("", 0.0)
+    assert providers.allows(A, 0.0)

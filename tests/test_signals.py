@@ -1,0 +1,109 @@
+"""Completion signals: what is there counts, what is missing is told, and the attempt is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from supervisor.plans import AgentConfig, CompletionConfig, Plan, TaskConfig
+from supervisor.scheduling.runner import run_plan
+from supervisor.signals import Signal, ask_again, missing
+from tests.support import nothing_left, path_of, quick, supervising
+
+pytestmark = pytest.mark.anyio
+
+BOUNDS = quick()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+def glob(path: str) -> Signal:
+    return Signal(kind="glob_exists", path=path)
+
+
+def holds(path: str, text: str) -> Signal:
+    return Signal(kind="file_contains", path=path, text=text)
+
+
+async def test_what_is_there(tmp_path: Path) -> None:
+    """A pattern that finds something, a file that holds the text, an answer that says it: nothing is missing."""
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "a.whl").write_text("version 2\n")
+    said = Signal(kind="answer_contains", text="done")
+    wanted = [glob("dist/*.whl"), glob("**/a.*"), holds("dist/a.whl", "version 2"), said]
+    assert await missing(wanted, str(tmp_path), "it is done.") == ""
+    assert await missing([], str(tmp_path), "") == ""
+
+
+async def test_everything_that_is_missing_is_told(tmp_path: Path) -> None:
+    """Not only the first."""
+    (tmp_path / "a").write_text("one")
+    said = Signal(kind="answer_contains", text="done")
+    words = await missing([glob("*.whl"), holds("a", "two"), holds("b", "x"), said], str(tmp_path), "not yet")
+    told = words.split("; ")
+    assert told[:3] == ["its answer does not say 'done'", "nothing is at *.whl", "a does not contain 'two'"]
+    assert told[3].startswith("b cannot be read: ")
+
+
+async def test_what_is_outside_does_not_count(tmp_path: Path) -> None:
+    """By a link that leads out, to a file or to a directory."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "outside.txt").write_text("secret")
+    (work / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (work / "loop").symlink_to("loop")
+    assert await missing([glob("*.txt")], str(work), "") == "nothing is at *.txt"
+    assert await missing([holds("link.txt", "secret")], str(work), "") == f"link.txt is not inside {work}"
+    assert await missing([holds("loop", "x")], str(work), "") != ""
+
+
+def test_the_next_prompt_says_what_was_missing() -> None:
+    """And is the same where nothing was."""
+    assert ask_again("Build it.", "") == "Build it."
+    assert ask_again("Build it.", "nothing is at *.whl").startswith(
+        "Build it.\n\nYou said that this was done, but noth"
+    )
+
+
+async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None:
+    """It is no validation that failed: the run tries again, in the same session, and is completed then."""
+    shell = AgentConfig(adapter="command", command=("sh", "-c", "cat >> asked; [ -e half ] && touch whole; touch half"))
+    task = TaskConfig.model_validate(
+        {"id": "t", "agent": "sh", "prompt": "go", "completion": [{"glob_exists": "whole"}, {"glob_exists": "half"}]}
+    )
+    lifecycle = {"base_retry_delay": 0.01, "max_retry_delay": 0.01}
+    plan = Plan.model_validate(
+        {"agents": {"sh": shell}, "tasks": [task], "task_lifecycle": lifecycle, "limits": BOUNDS.limits}
+    )
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        result = await run_plan(run.sup, plan)
+    assert result.tasks["t"].outcome == "completed"
+    assert path_of(run.events(), "run:t")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
+    failed = run.transitions("execution_failed", "run:t")
+    assert [one.metadata["error"] for one in failed] == ["not complete: nothing is at whole"]
+    assert "You said that this was done, but nothing is at whole. Finish it." in (tmp_path / "asked").read_text()
+    assert path_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, "says nothing; give exactly one of glob_exists, file_contains, answer_contains"),
+        ({"glob_exists": "a", "answer_contains": "b"}, "says glob_exists and answer_contains; give exactly one"),
+        ({"file_contains": "a"}, "missing; give what the file must contain"),
+        ({"glob_exists": "a", "text": "b"}, "is for file_contains; remove it"),
+        ({"answer_contains": ""}, "is empty; give what the agent must say"),
+        ({"glob_exists": "../a"}, "give a path relative to where the task works"),
+    ],
+)
+def test_what_is_no_signal(said: dict[str, str], words: str) -> None:
+    """Each is refused with what would be right."""
+    with pytest.raises(ValidationError, match=words):
+        CompletionConfig.model_validate(said)

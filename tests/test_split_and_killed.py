@@ -1,0 +1,91 @@
+"""A task that was split while it ran is in no plan file: the run goes on with its subtasks all the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from tests.support import check_records, path_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")
+
+DEADLINE_S = 120
+ASKS = f"{sys.executable} -m supervisor task split --json > told <<'END' || exit 1"
+PLAN = f"""
+agents: {{sh: {{adapter: command, command: [sh, -c, "{{prompt}}"]}}}}
+max_sessions: 2
+tasks:
+  - id: a
+    agent: sh
+    may_split: true
+    prompt: |
+      {ASKS}
+      - {{id: a1, prompt: "[ -e gate ] || sleep 60; echo a1 >> log", subtasks: []}}
+      - {{id: a2, prompt: "", subtasks: [{{id: a2a, prompt: echo a2a >> log}}], depends_on: [a1]}}
+      END
+      [ -e ended ] || sleep 60
+  - {{id: b, agent: sh, prompt: echo b >> log, depends_on: [a]}}
+"""
+WHOLE = {"a", "a1", "a2", "a2a", "b"}
+
+
+@contextmanager
+def started(workdir: Path) -> Iterator[subprocess.Popen[str]]:
+    """The run, and whatever happens, its end."""
+    run = [sys.executable, "-m", "supervisor", "run", "plan.yaml", "--json"]
+    with subprocess.Popen(run, cwd=workdir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def killed_at(workdir: Path, event: str, who: str) -> None:
+    with started(workdir) as process:
+        assert process.stdout is not None
+        told: dict[str, object] = {}
+        for line in process.stdout:
+            told = json.loads(line)
+            if (told.get("event"), told.get("entity_id")) == (event, who):
+                break
+        assert told.get("event") == event, told
+        process.send_signal(signal.SIGKILL)
+
+
+def completed(workdir: Path) -> set[str]:
+    """Run it to its end: the tasks that are completed."""
+    with started(workdir) as process:
+        assert process.stdout is not None
+        last = [json.loads(line) for line in process.stdout][-1]
+        assert process.wait(DEADLINE_S) == 0, process.stderr.read() if process.stderr else ""
+    return {task["id"] for task in last["tasks"] if task["outcome"] == "completed"}
+
+
+@pytest.mark.parametrize(
+    ("event", "who"), [("split", "task:a"), ("started", "task:a1"), ("execution_completed", "run:a")]
+)
+def test_it_is_split_killed_and_run_again(tmp_path: Path, event: str, who: str) -> None:
+    """The same run goes on, and every subtask of it, at any depth, is done before what depends on the whole."""
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    if who == "run:a":
+        (tmp_path / "ended").touch()
+    killed_at(tmp_path, event, who)
+    (tmp_path / "gate").touch()
+    (tmp_path / "ended").touch()
+    assert completed(tmp_path) == WHOLE
+    assert list(dict.fromkeys((tmp_path / "log").read_text().split())) == ["a1", "a2a", "b"]
+    with JournalReader(StateDir(tmp_path / ".sdd").journal) as journal:
+        events = list(journal.events())
+        check_records(events, journal.entities(), [], refused=True)
+    born = [one.entity_id for one in events if one.event == "Born" and one.entity_type in ("task", "workstream")]
+    assert sorted(born) == ["task:a", "task:a1", "task:a2", "task:a2a", "task:b", "workstream:plan"]
+    assert path_of(events, "task:a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]

@@ -1,0 +1,228 @@
+"""How work stands, in words: of workstreams, tasks, runs, jobs and workers, and which tasks were given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from supervisor.overview import ps, tree
+from supervisor.ports import EntityRow
+from supervisor.standing import DeadLetter, Standing, dead_letters, plan_name
+
+STREAM = "workstream:plan"
+
+
+def row(number: int, kind: str, entity: str, parent: str | None = None, **more: Any) -> EntityRow:
+    fields: dict[str, Any] = {"state": "OPEN", "ended": False, "born_at": float(number), "changed_at": number + 0.5}
+    fields |= more
+    data = msgspec.json.encode(fields.pop("data", {}))
+    return EntityRow(kind=kind, id=entity, parent_id=parent, data=data, entity_seq=1, born_seq=number, **fields)
+
+
+def task(number: int, name: str, state: str, *, ended: bool = False, **data: Any) -> EntityRow:
+    told = {"workstream": STREAM, "name": name, "max_retries": 3, **data}
+    return row(number, "task", f"task:{name}", STREAM, state=state, ended=ended, data=told)
+
+
+def run(number: int, name: str, state: str, *, ended: bool = False, **data: Any) -> EntityRow:
+    told = {"max_attempts": 5, "probes_max": 3, **data}
+    return row(number, "run", f"run:{name}", f"task:{name.partition('-')[0]}", state=state, ended=ended, data=told)
+
+
+def said(*rows: EntityRow) -> dict[str, str]:
+    standing = Standing(rows)
+    return {one.id: standing.note(one) for one in rows}
+
+
+# ------------------------------------------------------------------------------------------------------------ tasks
+def test_a_held_task_says_by_whom_and_at_which_attempt() -> None:
+    """Its session, and the attempt of its newest run."""
+    rows = (
+        task(1, "build", "IN_PROGRESS", claimed_by="build-2", retries=1),
+        run(2, "build", "CIRCUIT_OPEN", attempts=5),
+        run(3, "build-2", "IN_PROGRESS", attempts=2),
+    )
+    assert said(*rows)["task:build"] == "held by build-2, attempt 2 of 5, retry 1 of 3"
+    claimed = task(1, "build", "CLAIMED", claimed_by="build")
+    assert said(claimed)["task:build"] == "held by build"
+    assert said(claimed, run(2, "build", "PENDING", attempts=0))["task:build"] == "held by build"
+
+
+def test_a_task_says_whom_it_waits_for() -> None:
+    """Those of its dependencies that are not closed, by name; of another workstream's tasks none is meant."""
+    rows = (
+        task(1, "a", "CLOSED", ended=True),
+        task(2, "b", "IN_PROGRESS"),
+        row(
+            3,
+            "task",
+            "task:c-2",
+            "workstream:other",
+            state="CLOSED",
+            data={"workstream": "workstream:other", "name": "c"},
+        ),
+        task(4, "c", "OPEN"),
+        task(5, "d", "OPEN", waiting_for=["a", "b", "c"]),
+    )
+    assert said(*rows)["task:d"] == "waits for b, c"
+
+
+@pytest.mark.parametrize("state", ["WAITING_FOR_SUBTASKS", "BLOCKED"])
+def test_a_task_that_waits_says_for_what(state: str) -> None:
+    """Subtasks are known by their ids, what is no task of ours is said as it is, and what is closed is left out."""
+    rows = (
+        task(1, "a", "CLOSED", ended=True),
+        task(2, "b", "OPEN"),
+        task(3, "whole", state, waiting_for=["task:a", "task:b", "a key"]),
+    )
+    assert said(*rows)["task:whole"] == "waits for b, a key"
+
+
+def test_a_task_that_waits_for_a_person_says_so() -> None:
+    """A planned one waits itself, one that is done waits with its result."""
+    rows = (
+        task(1, "a", "PLANNED", waiting_for=["b"]),
+        task(2, "b", "PENDING_APPROVAL"),
+        task(3, "c", "PENDING_APPROVAL", ended=True),
+    )
+    assert said(*rows) == {
+        "task:a": "waits to be approved, waits for b",
+        "task:b": "its result waits to be approved",
+        "task:c": "its result waits to be approved",
+    }
+
+
+def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
+    """The delay, or the circuit, of its run; a run that has not begun says nothing."""
+    words = {
+        "RETRYING": "attempt 2 of 5; tries again after 4 s; it broke",
+        "CIRCUIT_OPEN": "2 attempts; circuit open, probes left: 2; it broke",
+        "HALF_OPEN": "2 attempts; circuit half open, probe 1 of 3; it broke",
+        "PENDING": "",
+    }
+    for state, expected in words.items():
+        rows = (task(1, "a", "OPEN"), run(2, "a", state, attempts=2, delay_s=4.0, probes=1, last_error="it broke"))
+        assert said(*rows)["task:a"] == expected
+
+
+def test_a_task_that_has_ended_says_only_why() -> None:
+    """A failure has its reason and its retries; what was closed or cancelled says nothing more."""
+    rows = (
+        task(1, "a", "FAILED", last_failure="no compiler", retries=3, waiting_for=["b"]),
+        task(2, "b", "CLOSED", ended=True, retries=1, waiting_for=["x"]),
+        task(3, "c", "CANCELLED", ended=True, waiting_for=["x"], last_failure="an old one"),
+    )
+    assert said(*rows) == {"task:a": "no compiler, retry 3 of 3", "task:b": "", "task:c": ""}
+
+
+def test_a_task_from_before_workstreams_is_told_too() -> None:
+    """Where nothing but its holder is known, that is said."""
+    assert said(row(1, "task", "task:a", state="CLAIMED", data={"claimed_by": "a"})) == {"task:a": "held by a"}
+    assert said(row(1, "task", "task:a", data={})) == {"task:a": ""}
+
+
+# ----------------------------------------------------------------------------------------- workstreams, runs, the rest
+def test_a_workstream_counts_its_tasks() -> None:
+    """Those that are closed of all, and those that failed, were cancelled or wait for a person, if there are any."""
+    stream = row(1, "workstream", STREAM, state="executing", data={"tasks": 6})
+    closed = task(2, "a", "CLOSED", ended=True)
+    assert said(stream, closed)[STREAM] == "1 of 6 tasks closed"
+    others = (
+        task(3, "b", "FAILED"),
+        task(4, "c", "CANCELLED", ended=True),
+        task(5, "d", "PLANNED"),
+        task(6, "e", "PENDING_APPROVAL"),
+        row(7, "task", "task:x", data={"workstream": "workstream:other", "name": "x"}, state="FAILED"),
+    )
+    assert said(stream, closed, *others)[STREAM] == "1 of 6 tasks closed, 1 failed, 1 cancelled, 2 to be approved"
+    failed = row(1, "workstream", STREAM, state="failed", data={"tasks": 1, "last_error": "1 of 1 tasks failed"})
+    assert said(failed)[STREAM] == "0 of 1 tasks closed, 1 of 1 tasks failed"
+
+
+@pytest.mark.parametrize(
+    ("state", "data", "words"),
+    [
+        ("PENDING", {}, ""),
+        ("IN_PROGRESS", {"attempts": 1}, "attempt 1 of 5"),
+        ("IN_PROGRESS", {"attempts": 6, "probe": True, "probes": 1}, "probe 1 of 3"),
+        ("RETRYING", {"attempts": 1, "delay_s": 2.5, "last_error": "x"}, "attempt 1 of 5, tries again after 2.5 s, x"),
+        ("CIRCUIT_OPEN", {"attempts": 5, "probes": 2}, "5 attempts, circuit open, probes left: 1"),
+        ("CIRCUIT_OPEN", {"attempts": 5, "probes": 3}, "5 attempts, circuit open for good"),
+        ("CIRCUIT_OPEN", {"attempts": 1, "permanent": True}, "1 attempt, circuit open for good"),
+        ("HALF_OPEN", {"attempts": 5, "probes": 2}, "5 attempts, circuit half open, probe 2 of 3"),
+        ("COMPLETED", {"attempts": 2, "last_error": "x"}, "attempt 2 of 5"),
+    ],
+)
+def test_a_run_says_its_attempts_and_its_circuit(state: str, data: dict[str, Any], words: str) -> None:
+    """How often it was tried, whether its circuit is open and may close again, and the last error unless it is over."""
+    assert said(run(1, "a", state, **data))["run:a"] == words
+
+
+def test_a_job_says_where_it_is_worked_on() -> None:
+    """Its worker, by name, and its retries; before either there is nothing to say."""
+    held = row(1, "job", "job:a", data={"worker_id": "worker:local", "retry_count": 2, "max_retries": 4})
+    assert said(held) == {"job:a": "on worker local, retry 2 of 4"}
+    assert said(row(1, "job", "job:a", data={"retry_count": 0})) == {"job:a": ""}
+
+
+def test_a_worker_says_how_full_it_is() -> None:
+    """Its slots, whether it drains, and what it can do; one that has ended has no slots."""
+    data = {"active_tasks": 1, "max_concurrent_tasks": 2, "capabilities": ["go", "role:backend"], "draining": True}
+    busy = row(1, "worker", "worker:one", state="busy", data=data)
+    gone = row(2, "worker", "worker:two", state="shutdown", ended=True, data={"capabilities": ["go"]})
+    assert said(busy, gone) == {"worker:one": "1 of 2 slots taken, draining, go role:backend", "worker:two": "go"}
+    able = row(1, "worker", "worker:three", data={"max_concurrent_tasks": 6, "capabilities": ["*"]})
+    assert said(able) == {"worker:three": "0 of 6 slots taken"}
+
+
+def test_of_what_is_no_work_nothing_is_said() -> None:
+    """Sessions, agents and turns have words of their own elsewhere."""
+    assert said(row(1, "session", "lead", data={"last_error": "x"})) == {"lead": ""}
+
+
+def test_the_tree_and_the_list_have_these_words() -> None:
+    """A workstream stands at the root, its tasks below it, their runs and jobs below them, workers alone."""
+    rows = [
+        row(1, "workstream", STREAM, state="executing", data={"tasks": 1}),
+        task(2, "a", "IN_PROGRESS", claimed_by="a"),
+        run(3, "a", "IN_PROGRESS", attempts=1),
+        row(4, "job", "job:a", "task:a", state="running", data={"worker_id": "worker:local"}),
+        row(5, "worker", "worker:local", state="busy", data={"active_tasks": 1, "max_concurrent_tasks": 1}),
+        row(6, "session", "a"),
+    ]
+    nodes = tree(rows)
+    assert [(one.id, one.note) for one in nodes] == [
+        (STREAM, "0 of 1 tasks closed"),
+        ("worker:local", "1 of 1 slots taken"),
+        ("a", ""),
+    ]
+    (shown,) = nodes[0].children
+    assert (shown.id, shown.note) == ("task:a", "held by a, attempt 1 of 5")
+    assert [(one.id, one.note) for one in shown.children] == [
+        ("run:a", "attempt 1 of 5"),
+        ("job:a", "on worker local"),
+    ]
+    assert {one.id: one.note for one in ps(rows, now=9.0)}["task:a"] == "held by a, attempt 1 of 5"
+
+
+# ------------------------------------------------------------------------------------------------------ dead letters
+def test_the_exhausted_are_counted_over_all_their_runs() -> None:
+    """A failed task has its attempts in all runs and its last error; one that goes on is none."""
+    rows = (
+        task(1, "a", "FAILED", last_failure="no compiler"),
+        run(2, "a", "CIRCUIT_OPEN", attempts=5),
+        run(3, "a-2", "CIRCUIT_OPEN", attempts=2),
+        task(4, "b", "OPEN", last_failure="earlier"),
+        task(5, "c", "FAILED"),
+    )
+    assert dead_letters(rows) == (
+        DeadLetter(task="a", entity_id="task:a", workstream=STREAM, attempts=7, runs=2, last_error="no compiler"),
+        DeadLetter(task="c", entity_id="task:c", workstream=STREAM, attempts=0, runs=0, last_error=""),
+    )
+
+
+def test_a_plan_knows_a_task_by_its_name() -> None:
+    """What stands behind the kind, and the whole where there is none."""
+    assert (plan_name("task:build"), plan_name("build")) == ("build", "build")

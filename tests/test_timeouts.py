@@ -1,0 +1,111 @@
+"""How long an attempt may take: by scope and complexity, by what others of its kind took, and longer with progress."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.scheduling.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Durations, Scope, TaskKind, Timeouts
+
+
+@pytest.mark.parametrize(
+    ("scope", "complexity", "limit_s"),
+    [
+        ("small", "low", 630.0),
+        ("small", "medium", 900.0),
+        ("small", "high", 1350.0),
+        ("medium", "low", 1260.0),
+        ("medium", "medium", 1800.0),
+        ("medium", "high", 2700.0),
+        ("large", "low", 2520.0),
+        ("large", "medium", 3600.0),
+        ("large", "high", 5400.0),
+        ("xl", "low", 5040.0),
+        ("xl", "medium", 7200.0),
+        ("xl", "high", 7200.0),
+    ],
+)
+def test_scope_times_complexity(scope: str, complexity: str, limit_s: float) -> None:
+    """Without experience the scope's seconds times the complexity's factor count, two hours at most."""
+    kind = TaskKind(Scope(scope), Complexity(complexity))
+    assert Timeouts().of(kind) == pytest.approx(limit_s)
+
+
+def test_without_a_scope_it_is_flat() -> None:
+    """A task of which nobody said how large it is has five minutes, whatever others took."""
+    assert Timeouts().of(None) == 300.0
+    assert Timeouts(default_s=7.0).of(None, [1000.0] * 50) == 7.0
+
+
+def test_medium_is_meant_where_nothing_is_said() -> None:
+    """A scope alone is of medium complexity and of no role."""
+    assert TaskKind(Scope.LARGE) == TaskKind(Scope.LARGE, Complexity.MEDIUM, "")
+
+
+def test_experience_needs_five() -> None:
+    """Four finished tasks change nothing; with the fifth, what they took decides."""
+    small = TaskKind(Scope.SMALL)
+    assert Timeouts().of(small, [400.0] * 4) == 900.0
+    assert Timeouts().of(small, [400.0] * 5) == 600.0
+
+
+@pytest.mark.parametrize(
+    ("finished", "limit_s"),
+    [
+        ([10.0, 1000.0, 20.0, 30.0, 40.0], 1500.0),  # of five, the 95th percentile is the longest
+        ([*range(1000, 1020)], 1018 * 1.5),  # of twenty, the nineteenth
+        ([*range(1000, 1019)], 1018 * 1.5),  # of nineteen, the nineteenth
+        ([*range(1000, 1021)], 1019 * 1.5),  # of twenty-one, the twentieth
+    ],
+)
+def test_the_95th_percentile_by_nearest_rank(finished: list[float], limit_s: float) -> None:
+    """A duration that was observed, whatever the order, times one and a half."""
+    assert Timeouts().of(TaskKind(Scope.SMALL), finished) == limit_s
+
+
+def test_the_limits_are_clamped() -> None:
+    """Experience makes a limit neither shorter than five minutes nor longer than two hours."""
+    small = TaskKind(Scope.SMALL)
+    assert Timeouts().of(small, [1.0] * 5) == 300.0
+    assert Timeouts().of(small, [6000.0] * 5) == 7200.0
+    assert Timeouts(min_s=1.0, max_s=2.0).of(small) == 2.0
+
+
+def test_the_policy_is_the_callers() -> None:
+    """How many are needed, which percentile and what margin are fields of the policy."""
+    policy = Timeouts(samples_min=2, percentile=50.0, margin=2.0, min_s=1.0)
+    assert policy.of(TaskKind(Scope.SMALL), [5.0, 3.0, 100.0]) == 10.0
+    assert Timeouts(percentile=0.0, margin=1.0, min_s=1.0).of(TaskKind(Scope.SMALL), [3.0, 2.0, 9.0, 9.0, 9.0]) == 2.0
+
+
+def test_durations_of_a_kind() -> None:
+    """What one kind took says nothing about another; what has no kind is not kept."""
+    durations, small, docs = Durations(), TaskKind(Scope.SMALL), TaskKind(Scope.SMALL, role="docs")
+    for took_s in (3.0, 1.0):
+        durations.note(small, took_s)
+    durations.note(docs, 9.0)
+    durations.note(None, 7.0)
+    assert durations.of(small) == (3.0, 1.0)
+    assert durations.of(docs) == (9.0,)
+    assert durations.of(TaskKind(Scope.XL)) == ()
+    assert durations.of(None) == ()
+
+
+def test_the_memory_of_one_kind_is_bounded() -> None:
+    """The latest hundred count; what was usual long ago is forgotten."""
+    durations, small = Durations(), TaskKind(Scope.SMALL)
+    for number in range(SAMPLES_MAX + 3):
+        durations.note(small, float(number))
+    assert durations.of(small) == tuple(float(number) for number in range(3, SAMPLES_MAX + 3))
+
+
+def test_the_memory_of_kinds_is_bounded() -> None:
+    """With one kind too many, the one heard of longest ago goes."""
+    durations = Durations()
+    kinds = [TaskKind(Scope.SMALL, role=str(number)) for number in range(KINDS_MAX)]
+    assert (KINDS_MAX, SAMPLES_MAX) == (256, 100)
+    for kind in [*kinds, kinds[0], TaskKind(Scope.XL)]:
+        durations.note(kind, 1.0)
+    assert durations.of(kinds[0]) == (1.0, 1.0)
+    assert durations.of(kinds[1]) == ()
+    assert durations.of(kinds[2]) == (1.0,)
+    assert durations.of(TaskKind(Scope.XL)) == (1.0,)

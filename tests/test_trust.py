@@ -1,0 +1,186 @@
+"""Graduated access at work: who is given what, what is merged, what is refused, and that the journal knows it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.plans import AccessConfig, AgentConfig, Plan, Settings
+from supervisor.runtime import open_supervisor
+from supervisor.scheduling.results import PlanResult
+from supervisor.scheduling.runner import run_plan
+from supervisor.vocabulary import LifecycleEvent
+from tests.support import nothing_left, path_of, quick
+
+pytestmark = pytest.mark.anyio
+
+BOUNDS = quick(max_total_errors=1, max_consecutive_errors=1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------- a plan's way
+def git(where: Path, *words: str) -> str:
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost", "-c", "commit.gpgSign=false")
+    done = subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    where = tmp_path / "repository"
+    where.mkdir()
+    (where / "a.txt").write_text("first\n")
+    git(where, "init", "--quiet", "--initial-branch=main")
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message", "first")
+    return where
+
+
+def plan_of(*tasks: dict[str, Any], access: dict[str, Any] | None = None, **agents: AgentConfig) -> Plan:
+    shell = AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
+    return Plan.model_validate(
+        {
+            "agents": {"sh": shell, **agents},
+            "tasks": [{"agent": "sh", "max_retries": 0, **one} for one in tasks],
+            "workspace": "worktree",
+            "max_sessions": 1,
+            "access": access or {},
+            "limits": BOUNDS.limits,
+            "policy": BOUNDS.policy,
+        }
+    )
+
+
+async def carried_out(plan: Plan, where: Path) -> tuple[PlanResult, dict[str, str]]:
+    """How it went, and the level of everybody who has a standing afterwards."""
+    async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+        result = await run_plan(sup, plan)
+        return result, {name: one.level.value for name, one in sup.trust.standings.items()}
+
+
+def facts(where: Path, name: str) -> list[LifecycleEvent]:
+    with JournalReader(StateDir(where / ".sdd").journal) as reader:
+        return [one for one in reader.events() if one.event == name]
+
+
+def states(where: Path, task_id: str) -> list[str]:
+    with JournalReader(StateDir(where / ".sdd").journal) as reader:
+        return path_of(list(reader.events()), f"task:{task_id}")
+
+
+async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) -> None:
+    """What it writes before that is not merged, and counts against it; after it, a little is."""
+    chain = [{"id": "look", "prompt": "cat a.txt"}, {"id": "write", "prompt": "echo b > b.txt", "depends_on": ["look"]}]
+    result, levels = await carried_out(plan_of(*chain), repository)
+    assert result.ok
+    assert (repository / "b.txt").exists()
+    assert levels == {"sh": "probationary"}
+    told = [one.reason for one in facts(repository, "Standing")]
+    assert told[0] == "success of sh, untrusted before and probationary now"
+
+
+async def test_work_beyond_the_rights_is_not_merged(repository: Path) -> None:
+    """It is a violation, on record with what was changed; the work is kept on its branch."""
+    result, levels = await carried_out(plan_of({"id": "bold", "prompt": "echo b > b.txt"}), repository)
+    why = "it changed b.txt, and an agent that is untrusted may not write"
+    assert result.tasks["bold"].error == f"not merged: {why}; its work is on the branch supervisor/bold"
+    assert states(repository, "bold")[-2:] == ["DONE", "FAILED"]
+    assert levels == {"sh": "untrusted"}
+    (refused,) = facts(repository, "AccessRefused")
+    assert (refused.entity_id, refused.reason) == ("task:bold", why)
+    assert facts(repository, "Standing")[0].metadata["what"] == "violation"
+    assert not (repository / "b.txt").exists()
+
+
+async def test_the_next_supervisor_knows(repository: Path) -> None:
+    """Levels and open violations are taken up from the journal; another agent's record is its own."""
+    first = plan_of({"id": "one", "prompt": "true"}, {"id": "two", "prompt": "true"}, {"id": "three", "prompt": "true"})
+    assert (await carried_out(first, repository))[1] == {"sh": "trusted"}
+    many = {"id": "many", "prompt": "for n in $(seq 21); do echo $n > $n.txt; done"}
+    result, levels = await carried_out(plan_of(many), repository)
+    assert "it changed 21 files, and an agent that is trusted may change 20" in result.tasks["many"].error
+    assert levels == {"sh": "probationary"}
+    again = plan_of({"id": "four", "prompt": "true"}, other=AgentConfig(adapter="command", command=("true",)))
+    result, levels = await carried_out(again, repository)
+    assert result.ok
+    assert levels == {"sh": "probationary"}  # the violation is open
+
+
+async def test_who_declares_the_network_must_be_trusted_with_it(repository: Path) -> None:
+    """By the task or by the agent; nothing is begun, and the refusal is on record. Who is known begins higher."""
+    net = {"id": "net", "prompt": "true", "network": True}
+    result, _ = await carried_out(plan_of(net), repository)
+    assert result.tasks["net"].error.endswith("the network is declared, and an agent that is untrusted may not use it")
+    assert states(repository, "net") == ["OPEN", "CANCELLED"]
+    (refused,) = facts(repository, "AccessRefused")
+    assert refused.metadata == {"agent": "sh", "transition": "claimed", "level": "untrusted"}
+    web = AgentConfig(adapter="command", command=("true",), network=True)
+    result, _ = await carried_out(plan_of({"id": "web", "agent": "web"}, web=web), repository)
+    assert not result.ok
+    result, _ = await carried_out(plan_of({**net, "id": "known"}, access={"initial": {"sh": "trusted"}}), repository)
+    assert result.ok
+
+
+async def test_a_fallback_that_is_trusted_takes_over(repository: Path) -> None:
+    """Who may not have a task is passed over."""
+    senior = AgentConfig(adapter="command", command=("sh", "-c", "echo done > b.txt"))
+    task = {"id": "t", "prompt": "true", "files": ["b.txt"], "fallback_agents": ["senior"]}
+    result, levels = await carried_out(
+        plan_of(task, access={"initial": {"senior": "elevated"}}, senior=senior), repository
+    )
+    assert result.ok
+    assert (repository / "b.txt").read_text() == "done\n"
+    assert levels == {"senior": "elevated"}
+
+
+async def test_what_an_agent_asks_for_is_refused_by_its_level(repository: Path) -> None:
+    """A permission to write, and a command that we would run: refused and on record, which is no violation."""
+    scripted = AgentConfig(adapter="scripted")
+    task = {"id": "t", "agent": "scripted", "prompt": "@run touch b.txt\n@ask edit: b.txt\n@write b.txt x"}
+    result, levels = await carried_out(plan_of(task, scripted=scripted), repository)
+    answered = facts(repository, "PermissionAnswered")
+    assert [one.metadata["kind"] for one in answered] == ["reject_once"]
+    assert not (repository / "b.txt").exists()
+    assert [one.metadata["why"] for one in facts(repository, "TerminalRefused")] == ["execute: it may not write"]
+    assert result.ok  # it took the answers for what they are
+    assert levels == {"scripted": "probationary"}
+
+
+async def test_without_access_nobody_is_judged(repository: Path) -> None:
+    """Nothing is recorded, and nothing is refused."""
+    plan = plan_of({"id": "bold", "prompt": "echo b > b.txt", "network": True}).model_copy(update={"access": None})
+    result, levels = await carried_out(plan, repository)
+    assert result.ok
+    assert levels == {}
+    assert facts(repository, "Standing") == facts(repository, "AccessRefused") == []
+
+
+# -------------------------------------------------------------------------------------------------- what is wrong
+async def test_access_needs_worktrees(tmp_path: Path) -> None:
+    """Elsewhere nobody could say what a task has changed."""
+    plan = plan_of({"id": "t"})
+    with pytest.raises(ValidationError, match="what a task changes is judged in worktrees only"):
+        Plan.model_validate({**dict(plan), "workspace": "directory"})
+    with pytest.raises(ValueError, match="changes are judged in worktrees only"):
+        async with open_supervisor(settings=Settings(access=AccessConfig())):
+            pass
+
+
+def test_levels_are_for_agents_of_the_plan() -> None:
+    """A name that is none is told of, with the nearest."""
+    with pytest.raises(ValidationError, match="'shh' is not an agent of this plan; did you mean 'sh'"):
+        plan_of({"id": "t"}, access={"initial": {"shh": "trusted"}})
+    with pytest.raises(ValidationError, match="untrusted"):
+        plan_of({"id": "t"}, access={"initial": {"sh": "best"}})

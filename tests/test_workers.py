@@ -1,0 +1,426 @@
+"""The pool of workers in virtual time: slots, heartbeats, loss and return, draining; its records are checked, too."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+import pytest
+import trio
+from trio.testing import MockClock
+
+from supervisor.fold import KINDS
+from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.ledger import Cause
+from supervisor.plans import WorkerConfig
+from supervisor.scheduling.workers import Pool, Slot
+from supervisor.vocabulary import LifecycleEvent
+from supervisor.work import NoSuchEntity
+from tests.simulated import VirtualLoop
+from tests.support import Run, path_of, supervising
+
+STREAM = "workstream:w"
+SAYS = Cause(actor="test")
+A_DAY_S = 86_400.0
+ONE = {"w": WorkerConfig()}
+
+Play: TypeAlias = "Callable[[Run], Coroutine[Any, Any, None]]"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def virtually(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Run]:
+    """Runs a test on a supervisor whose time costs nothing, and checks its records afterwards."""
+
+    def run(play: Play) -> Run:
+        options: dict[str, Any] = {"loop_factory": VirtualLoop}
+        if request.param == "trio":
+            options = {"clock": MockClock(autojump_threshold=0)}
+
+        async def main() -> Run:
+            async with supervising(tmp_path, within_s=10 * A_DAY_S) as run:
+                await play(run)
+            return run
+
+        return anyio.run(main, backend=request.param, backend_options=options)
+
+    return run
+
+
+async def pool_of(run: Run, workers: dict[str, WorkerConfig], slots: int = 6, **given: Any) -> Pool:
+    pool = Pool(run.sup, workers, slots, **given)
+    await pool.start(STREAM, SAYS)
+    return pool
+
+
+async def give(pool: Pool, worker_id: str, name: str) -> None:
+    pool.reserve(worker_id, name)
+    await pool.assign(worker_id, name, SAYS)
+
+
+async def nobody(pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+    """It is silent, unless a test lets it speak."""
+
+
+def free(pool: Pool) -> list[str]:
+    return [slot.id for slot in pool.free()]
+
+
+def taken(events: list[LifecycleEvent]) -> Counter[tuple[str, str, str]]:
+    """The edges of the worker's table that were taken."""
+    moves = [one for one in events if one.entity_type == "worker" and one.outcome == "transition"]
+    return Counter((one.from_status, one.event, one.to_status) for one in moves)
+
+
+# ------------------------------------------------------------------------------------------------------------ slots
+def test_a_plan_that_names_no_worker_has_one_that_can_everything(virtually: Callable[[Play], Run]) -> None:
+    """It has as many slots as the plan has sessions, and is offered until they are taken."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, {}, slots=2)
+        assert pool.free() == [Slot("worker:local", None)]
+        await give(pool, "worker:local", "a")
+        await give(pool, "worker:local", "b")
+        assert pool.free() == []
+        await pool.done("worker:local", "a", SAYS)
+        assert free(pool) == ["worker:local"]
+        await pool.stop()
+
+    run = virtually(play)
+    assert path_of(run.events(), "worker:local") == ["initializing", "idle", "busy", "idle", "shutdown"]
+    [registered] = run.transitions("registration_complete")
+    assert registered.metadata == {"capabilities": ["*"], "max_concurrent_tasks": 2}
+    assert [one.metadata["active_tasks"] for one in run.transitions("task_assigned")] == [1, 2]
+    assert [one.metadata["active_tasks"] for one in run.transitions("task_completed")] == [1, 0]
+
+
+def test_named_workers_have_what_the_plan_says(virtually: Callable[[Play], Run]) -> None:
+    """Each has its slots and its capabilities, a role is one of them; who was given something last comes last."""
+
+    async def play(run: Run) -> None:
+        workers = {"a": WorkerConfig(slots=2, roles=("qa",)), "b": WorkerConfig(capabilities=("gpu",))}
+        pool = await pool_of(run, workers)
+        assert pool.free() == [
+            Slot("worker:a", frozenset({"role:qa"})),
+            Slot("worker:b", frozenset({"gpu"})),
+        ]
+        await give(pool, "worker:a", "1")
+        assert free(pool) == ["worker:b", "worker:a"]
+        await give(pool, "worker:b", "2")
+        assert free(pool) == ["worker:a"]
+        with pytest.raises(LookupError, match="worker 'worker:b' has no slot for '3'"):
+            pool.reserve("worker:b", "3")
+        await pool.stop()
+
+    virtually(play)
+
+
+def test_a_reserved_slot_that_was_never_used(virtually: Callable[[Play], Run]) -> None:
+    """A task that was given up before its worker heard of it leaves no record, and its slot is free."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE)
+        pool.reserve("worker:w", "a")
+        await pool.done("worker:w", "a", SAYS)
+        assert free(pool) == ["worker:w"]
+        await pool.stop()
+
+    assert path_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
+
+
+def test_more_or_fewer_slots_while_it_runs(virtually: Callable[[Play], Run]) -> None:
+    """More are a second worker; with fewer, who has too much goes on with it, and nobody gets more."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, {}, slots=1)
+        await give(pool, "worker:local", "a")
+        pool.resize({}, 3)
+        await anyio.sleep(1.0)
+        assert free(pool) == ["worker:local-2"]
+        await give(pool, "worker:local-2", "b")
+        pool.resize({}, 2)
+        assert free(pool) == []
+        await pool.done("worker:local", "a", SAYS)
+        assert set(free(pool)) == {"worker:local", "worker:local-2"}
+        await pool.stop()
+
+    run = virtually(play)
+    assert [one.metadata["max_concurrent_tasks"] for one in run.transitions("registration_complete")] == [1, 2]
+
+
+def test_other_workers_while_it_runs(virtually: Callable[[Play], Run]) -> None:
+    """Who is new is hired, who is not as it was is hired anew, and who is not wanted goes when it holds nothing."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, {"a": WorkerConfig(), "b": WorkerConfig(), "c": WorkerConfig()})
+        await give(pool, "worker:b", "1")
+        pool.resize({"a": WorkerConfig(), "c": WorkerConfig(slots=2), "d": WorkerConfig()}, 6)
+        await anyio.sleep(1.0)
+        assert set(free(pool)) == {"worker:a", "worker:c-2", "worker:d"}
+        await pool.done("worker:b", "1", SAYS)
+        assert "worker:b" not in free(pool)
+        pool.resize({}, 4)
+        await anyio.sleep(1.0)
+        assert free(pool) == ["worker:local"]
+        await pool.stop()
+
+    run = virtually(play)
+    assert path_of(run.events(), "worker:b")[-2:] == ["busy", "shutdown"]
+    assert path_of(run.events(), "worker:c") == ["initializing", "idle", "shutdown"]
+
+
+# ------------------------------------------------------------------------------------------------------------ health
+def test_workers_of_this_process_beat(virtually: Callable[[Play], Run]) -> None:
+    """Nobody who is there is lost, however long it works."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, {"idle": WorkerConfig(), "busy": WorkerConfig()})
+        await give(pool, "worker:busy", "a")
+        await anyio.sleep(A_DAY_S)
+        await pool.done("worker:busy", "a", SAYS)
+        await pool.stop()
+
+    assert virtually(play).transitions("health_check_timeout") == []
+
+
+def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
+    """A worker of this process that does not beat any more is lost after three looks, each in half a minute."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE)
+        lost: list[tuple[str, list[str]]] = []
+        pool.on_lost = lambda worker_id, tasks: lost.append((worker_id, tasks))
+        await give(pool, "worker:w", "a")
+        pool.beat = lambda worker_id: True  # type: ignore[method-assign]
+        await anyio.sleep(89.0)
+        assert lost == []
+        await anyio.sleep(2.0)
+        assert lost == [("worker:w", ["a"])]
+        assert free(pool) == []
+        await pool.stop()
+
+    run = virtually(play)
+    [missed] = run.transitions("health_check_timeout")
+    assert missed.metadata == {"missed": 3}
+
+
+def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run]) -> None:
+    """It answers again: it is taken back when all that it held was let go of, not before, and has all its slots."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, {"w": WorkerConfig(slots=2)}, heart=nobody)
+        freed: list[int] = []
+        pool.on_free = lambda: freed.append(1)
+        await give(pool, "worker:w", "a")
+        pool.reserve("worker:w", "b")
+        await anyio.sleep(91.0)
+        await pool.assign("worker:w", "b", SAYS)  # too late: nobody hears of it
+        assert pool.beat("worker:w")
+        await pool.done("worker:w", "b", SAYS)
+        assert free(pool) == []
+        await pool.done("worker:w", "a", SAYS)
+        freed.clear()
+        await anyio.sleep(1.0)
+        assert free(pool) == ["worker:w"]
+        assert freed == [1]
+        await give(pool, "worker:w", "c")
+        await pool.stop()
+
+    run = virtually(play)
+    path = ["initializing", "idle", "busy", "unresponsive", "idle", "busy", "idle", "shutdown"]
+    assert path_of(run.events(), "worker:w") == path
+    assert [one.metadata["task_id"] for one in run.transitions("task_assigned")] == ["a", "c"]
+
+
+def test_what_it_said_before_its_loss_does_not_bring_it_back(virtually: Callable[[Play], Run]) -> None:
+    """A worker that is silent when its last task is let go of stays lost."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE, heart=nobody)
+        await give(pool, "worker:w", "a")
+        await anyio.sleep(91.0)
+        await pool.done("worker:w", "a", SAYS)
+        assert free(pool) == []
+        await pool.stop()
+
+    assert virtually(play).transitions("health_check_recovered") == []
+
+
+def test_who_stays_silent_is_shut_down_and_replaced(virtually: Callable[[Play], Run]) -> None:
+    """After three minutes of silence another worker takes its place; the old one is told that nobody expects it."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE, heart=nobody)
+        await anyio.sleep(179.0)
+        assert pool.beat("nobody") is False
+        assert free(pool) == []
+        await anyio.sleep(2.0)
+        assert free(pool) == ["worker:w-2"]
+        await anyio.sleep(1.0)
+        assert pool.beat("worker:w") is False
+        await pool.stop()
+
+    run = virtually(play)
+    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "unresponsive", "shutdown"]
+    [given_up] = run.transitions("max_timeout_exceeded")
+    assert given_up.metadata == {"silent_s": 180.0}
+
+
+def test_what_is_not_let_go_of_keeps_a_lost_worker_on_record(virtually: Callable[[Play], Run]) -> None:
+    """A worker is not shut down while somebody still works on what it held."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE, heart=nobody)
+        await give(pool, "worker:w", "a")
+        await anyio.sleep(1_000.0)
+        assert run.transitions("max_timeout_exceeded") == []
+        await pool.done("worker:w", "a", SAYS)
+        await anyio.sleep(31.0)
+        assert free(pool) == ["worker:w-2"]
+        await pool.stop()
+
+    virtually(play)
+
+
+def test_a_pause_is_nobodys_silence(virtually: Callable[[Play], Run]) -> None:
+    """A process that was stopped for hours has lost nobody."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE)
+        await anyio.sleep(15.0)
+        leap(7_200.0)
+        await anyio.sleep(600.0)
+        assert free(pool) == ["worker:w"]
+        await pool.stop()
+
+    assert virtually(play).transitions("health_check_timeout") == []
+
+
+def leap(seconds: float) -> None:
+    """Nobody runs for so long."""
+    if trio.lowlevel.in_trio_run():
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, MockClock)
+        clock.jump(seconds)
+    else:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop._jumping.now += seconds
+
+
+# ------------------------------------------------------------------------------------------------------------ draining
+def test_an_idle_worker_is_drained_at_once(virtually: Callable[[Play], Run]) -> None:
+    """It holds nothing, and is gone; nobody knows it any more."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE)
+        pool.drain("worker:w")
+        assert free(pool) == []
+        await anyio.sleep(1.0)
+        with pytest.raises(NoSuchEntity):
+            pool.drain("worker:w")
+        await pool.stop()
+
+    assert path_of(virtually(play).events(), "worker:w") == ["initializing", "idle", "shutdown"]
+
+
+def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
+    """It takes nothing new, ends its tasks, what was reserved for it included, and is shut down with the last."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, {"w": WorkerConfig(slots=3)})
+        await give(pool, "worker:w", "a")
+        pool.reserve("worker:w", "b")
+        pool.drain("worker:w")
+        assert free(pool) == []
+        await pool.assign("worker:w", "b", SAYS)
+        await pool.done("worker:w", "a", SAYS)
+        assert run.row("worker:w").state == "busy"
+        await pool.done("worker:w", "b", SAYS)
+        await pool.stop()
+
+    run = virtually(play)
+    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "shutdown"]
+    assert [one.reason for one in run.transitions("shutdown_requested")] == ["told to drain", "drained"]
+
+
+def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Callable[[Play], Run]) -> None:
+    """Who was told to drain is not given anything after its return."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE, heart=nobody)
+        await give(pool, "worker:w", "a")
+        pool.drain("worker:w")
+        await anyio.sleep(91.0)
+        await pool.done("worker:w", "a", SAYS)
+        pool.beat("worker:w")
+        await anyio.sleep(1.0)
+        assert free(pool) == []
+        await pool.stop()
+
+    path = ["initializing", "idle", "busy", "unresponsive", "idle", "shutdown"]
+    assert path_of(virtually(play).events(), "worker:w") == path
+
+
+# ------------------------------------------------------------------------------------------------------------ the whole
+def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
+    """The pool takes every edge of the worker's table."""
+
+    async def play(run: Run) -> None:
+        workers = {name: WorkerConfig(slots=2) for name in ("lost", "back", "drained", "idle", "unused")}
+        pool = await pool_of(run, workers, heart=nobody)
+        pool.drain("worker:unused")
+        for name in ("a", "b"):
+            await give(pool, "worker:drained", name)
+        pool.drain("worker:drained")
+        for name in ("a", "b"):
+            await pool.done("worker:drained", name, SAYS)
+        await give(pool, "worker:back", "c")
+        await give(pool, "worker:idle", "d")
+        await give(pool, "worker:idle", "e")
+        for name in ("d", "e"):
+            await pool.done("worker:idle", name, SAYS)
+        await anyio.sleep(91.0)
+        await pool.done("worker:back", "c", SAYS)
+        for name in ("worker:back", "worker:idle"):
+            pool.beat(name)
+        await anyio.sleep(90.5)
+        await give(pool, "worker:lost-2", "f")
+        await anyio.sleep(91.0)
+        await pool.stop()
+
+    edges = KINDS["worker"].edges
+    assert set(taken(virtually(play).events())) == edges
+
+
+def test_workers_of_a_dead_supervisor(virtually: Callable[[Play], Run], tmp_path: Path) -> None:
+    """Its workers died with it: they hold nothing, take nothing, and are shut down with the pool that follows."""
+    left = MemoryStore()
+
+    async def play(run: Run) -> None:
+        nonlocal left
+        pool = await pool_of(run, {"busy": WorkerConfig(), "idle": WorkerConfig()})
+        await give(pool, "worker:busy", "a")
+        left = copy.deepcopy(run.store)
+        await pool.stop()
+
+    virtually(play)
+
+    async def after() -> None:
+        async with supervising(tmp_path, journal=lambda store: MemoryJournal(left)) as run:
+            pool = await pool_of(run, {"busy": WorkerConfig()})
+            assert left.entities["worker:busy"].state == "unresponsive"
+            assert free(pool) == ["worker:busy-2"]
+            await pool.stop()
+
+    anyio.run(after)
+    assert {row.id: row.state for row in left.entities.values()} == {
+        "worker:busy": "shutdown",
+        "worker:idle": "shutdown",
+        "worker:busy-2": "shutdown",
+    }
