@@ -11,29 +11,15 @@ from typing import Any, Protocol
 import msgspec
 
 from supervisor.projection import VisualState, visual_state
-from supervisor.standing import Standing
+from supervisor.standing import Standing, WorkRow
 from supervisor.vocabulary import Kind
 
 __all__ = ["Node", "Row", "Seen", "ps", "tool_calls", "tree"]
 
 
-class Row(Protocol):
-    """An entity as the journal, or a live supervisor, knows it; ``data`` is JSON, times are Unix times."""
+class Row(WorkRow, Protocol):
+    """The same with its times (Unix)."""
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def parent_id(self) -> str | None: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def born_seq(self) -> int: ...
     @property
     def born_at(self) -> float: ...
     @property

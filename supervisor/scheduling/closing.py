@@ -85,10 +85,14 @@ class Closing:
         await case.post_job(job.ValidationPassed())
 
     async def _reject(self, case: Case, error: str, *findings: str) -> None:
+        await self._fail_tests(case, error, *findings)
+        await self.failed(case, error)
+
+    async def _fail_tests(self, case: Case, error: str, *findings: str) -> None:
+        """Something is wrong with it: its run and its job are over."""
         await case.post_run(run.TestsFailed(error=error))
         await self._load.decide(case)
         await case.post_job(job.ValidationFailed(failed_rules=findings or (error,)))
-        await self.failed(case, error)
 
     # ------------------------------------------------------------------ split
     async def integrate(self, case: Case) -> None:
@@ -103,9 +107,7 @@ class Closing:
             await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
             await self.deliver(case)
             return
-        await case.post_run(run.TestsFailed(error=problem))
-        await self._load.decide(case)
-        await case.post_job(job.ValidationFailed(failed_rules=(problem,)))
+        await self._fail_tests(case, problem)
         await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
         await self._not_merged(case, f"not accepted: {problem}")
 

@@ -26,8 +26,6 @@ PLAN = ROOT / "examples" / "workstream.yaml"
 LONGEST_S = 180.0
 """A run that takes longer has hung."""
 UNTIL_KILLED_S = (0.3, 9.0)
-APPROVE_EVERY_S = 0.3
-"""How often the person looks whether there is something to approve."""
 
 
 def cycle(folder: Path, chance: random.Random) -> list[str]:
@@ -60,7 +58,6 @@ def run(repository: Path, kill_after_s: float) -> int | None:
                 capture_output=True,
                 check=False,
             )
-            time.sleep(APPROVE_EVERY_S)
         if process.poll() is not None:
             return process.returncode
         process.kill()
