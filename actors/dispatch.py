@@ -121,6 +121,7 @@ class Dispatcher:
                 await give_way()
             else:
                 await self._park()
+            self._credit = CREDIT
             self._run_batch(now() + BATCH_S)
 
     def _busy(self) -> bool:

@@ -256,9 +256,8 @@ class Ref:
         """
         target, call = self._target, CALL.get()
         timeout_s = self._timeout(timeout_s, call)
-        if not target.charge():
-            await target.breathe()
-        if target.can_answer() and not fault.point("ask.queued", target.id):
+        rested = target.charge()  # else it is queued, which gives the loop up: in the order in which it was asked
+        if rested and target.can_answer() and not fault.point("ask.queued", target.id):
             answer = target.answer_now(message, cause, timeout_s, detach)
             if type(answer) is not Reply:
                 return answer

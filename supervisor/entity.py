@@ -82,6 +82,7 @@ class Entity:
         "on_buried",
         "on_ended",
         "parent_id",
+        "since_s",
         "state",
         "state_name",
     )
@@ -106,6 +107,8 @@ class Entity:
         """Called once, when its last record is durable, or will never be written."""
         self.born_seq = 0
         self.born_at = self.changed_at = 0.0
+        self.since_s = 0.0
+        """When it came into its state (seconds of the ledger's clock)."""
         self._ledger = ledger
         self._timers: list[str] | None = None
         self._deadline: _Deadline | None = None
@@ -149,7 +152,7 @@ class Entity:
         came_from, from_state = self.state, self.state_name
         self.state, self.data = step.state, step.data
         if came_from is not step.state:
-            self.state_name = step.state._value_
+            self.state_name, self.since_s = step.state._value_, event.at
             self._leave_state(ctx)
         self.ended = self.ended or self._ends(step.effects)
         reason, transition_reason, abort_reason, abort_id = words.said(event) if words.fields else _NOTHING_SAID

@@ -200,11 +200,14 @@ class Hands:
                 self._look_before_retry(work, Cause(actor=actor))
 
     def _look_before_retry(self, work: Work, cause: Cause) -> None:
-        """A session that failed may try again, unless it does so too often, or the supervisor drains."""
-        data = self._tree.entity(work.session_id).data
+        """A session that failed may try again, unless it does so too often, or the supervisor drains. It failed when
+        that was recorded, however long the disk took, or nobody ran."""
+        session = self._tree.entity(work.session_id)
+        data = session.data
         intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
+        work.crashes = tuple(at for at in work.crashes if session.since_s - at <= intensity.period_s)
         if data.incarnation == work.prompted and not data.spent:
-            work.crashes = add_restart(work.crashes, self._tree.ledger.clock.now(), intensity.period_s)
+            work.crashes = add_restart(work.crashes, session.since_s, intensity.period_s)
             work.prompted = 0
         if self._no_retries:
             stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")

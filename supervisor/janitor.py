@@ -59,7 +59,7 @@ class Janitor:
         found: list[Checked] = []
         over = Moment()
         work, ctx = self._tree.works.get(session_id), self._tree.system.context(session_id)
-        if work is not None and ctx is not None:
+        if work is not None and ctx is not None and not work.heard.is_set():  # it has begun to end: nothing else begins
             with suppress(ActorStopped):
                 work.start(ctx, self._check, work, tests, found, over)
                 await over.wait()

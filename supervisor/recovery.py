@@ -380,11 +380,19 @@ class Recovery:
         if work is None:
             self._end_alone(turn, state)
         elif state in SETTLED:
+            self._recall_failure(work, turn)
             self._begin(turn.id, CleanUp(), begun)
         elif state is Turn.VERIFYING:
             self._begin(turn.id, Verify(), begun)
         elif not self._waits(work, turn):
             self._tell(turn.id, TaskFailed(verdict=LOSS))
+
+    def _recall_failure(self, work: Work, turn: Entity) -> None:
+        """It had failed by itself, which its session is about to hear: that counts as a failure of its agent."""
+        data, verdict = self._tree.entity(work.session_id).data, turn.data.verdict
+        mine = data.turn_id == turn.id and self._states[work.session_id] is Session.RUNNING
+        if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
+            work.prompted = data.incarnation
 
     def _waits(self, work: Work, turn: Entity) -> bool:
         """It has no agent yet, and its session goes on towards one, or tells it by itself that this has failed."""

@@ -94,10 +94,10 @@ class Log:
         self.tell(turn, "task_claimed", request_id=request_id, cause_id=cause)
         return turn
 
-    def launch(self, session: str, agent: str, *, messages: int = 0) -> int:
+    def launch(self, session: str, agent: str, *, messages: int = 0, adapter: str = "test") -> int:
         """From the prompt to Running, with a new agent."""
         wanted = self.tell(session, "PromptReady", prompt="p", messages=messages)
-        self.born("agent", agent, cause=wanted, id=agent, session_id=session, adapter="test")
+        self.born("agent", agent, cause=wanted, id=agent, session_id=session, adapter=adapter)
         return self.ready(session, agent)
 
     def ready(self, session: str, agent: str) -> int:

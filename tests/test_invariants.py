@@ -82,6 +82,21 @@ def test_a_true_tale_breaks_nothing() -> None:
     assert violations(log.records) == []
 
 
+def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle() -> None:
+    """Its word came after we told it to end, and then its end, which gives our reason."""
+    log = Log()
+    log.session("s")
+    log.request("s")
+    log.launch("s", "s:a1", adapter="acp")
+    stopped = log.stop("s")
+    word = log.tell("s:t1", "verify_requested", verdict=OK, cause_id=stopped)
+    log.tell("s:a1", "agent_exited", ended_by="exit", status=0, reason="enough", cause_id=stopped)
+    failed = log.tell("s:t1", "task_failed", verdict=ERROR, cause_id=word)
+    log.tell("s:t1", "agent_reaped", cause_id=failed)
+    log.end("s", stopped)
+    assert violations(log.records) == []
+
+
 def test_what_is_under_way_breaks_nothing() -> None:
     """A journal may be looked at while its supervisor runs: what has not ended yet is no violation."""
     log = Log()

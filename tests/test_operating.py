@@ -14,16 +14,23 @@ import anyio.abc
 import anyio.to_thread
 import pytest
 
+from actors.machine import Event
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.causality import why
 from supervisor.entity import Refused
+from supervisor.janitor import Janitor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.task import Split
 from supervisor.plans import AgentConfig, BadPlan, Plan, TaskConfig
+from supervisor.ports import Merge
 from supervisor.runtime import open_supervisor
+from supervisor.scheduling import runner
+from supervisor.scheduling.case import Case
 from supervisor.scheduling.operating import Operating
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.runner import PlanRunner
+from supervisor.scheduling.workload import Workload
 from supervisor.surfaces.control import serve_control
 from supervisor.work import AgentProfile, NoSuchEntity
 from tests.support import Run, nothing_left, path_of, quick, supervising, until
@@ -332,6 +339,79 @@ async def test_the_retries_of_a_plan_are_what_it_says(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == ["a"]
     (opened,) = [one for one in plan.run.events() if one.event == "circuit_opened"]
     assert "retry budget is spent (0 of 0 retries)" in opened.reason
+
+
+async def test_a_dead_letter_says_that_no_retry_was_left_to_spend(tmp_path: Path) -> None:
+    """The task might have been claimed anew; its plan had nothing left for that."""
+    none = {"retry_budget": {"share": 0.0, "least": 0}}
+    async with going(tmp_path, plan_of(task("a", "exit 1", max_retries=2), **none)) as plan:
+        pass
+    (letter,) = [one for one in plan.run.events() if one.event == "DeadLettered"]
+    assert "(no further try: the workstream's retry budget is spent (0 of 0 retries))" in letter.reason
+
+
+async def test_a_split_that_comes_too_late_leaves_nothing_to_do(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task came to its end after its subtasks were born: they are skipped, and the run ends."""
+    post = Case.post
+
+    async def late(case: Case, event: Event) -> None:
+        if isinstance(event, Split):
+            raise Refused("it is done")
+        await post(case, event)
+
+    monkeypatch.setattr(Case, "post", late)
+    async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="it is done"):
+            await plan.operating.split("a", (TaskConfig(id="a1"),), by=ME)
+        with pytest.raises(Refused, match="a1 was in this run before; use other ids"):
+            await plan.operating.split("a", (TaskConfig(id="a1"),), by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "a1": "skipped"}
+
+
+async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if whoever approved it does not wait for that."""
+    merging, go_on = anyio.Event(), anyio.Event()
+    merge = Janitor.merge
+
+    async def slow(janitor: Janitor, session_id: str, message: str) -> Merge:
+        merging.set()
+        await go_on.wait()
+        return await merge(janitor, session_id, message)
+
+    monkeypatch.setattr(Janitor, "merge", slow)
+    async with going(tmp_path, plan_of(task("a", approval="after"))) as plan:
+        await plan.until("approval_requested", "task:a")
+        async with anyio.create_task_group() as group:
+
+            async def approve() -> None:
+                await plan.operating.approve("a", by=ME)
+
+            group.start_soon(approve)
+            await merging.wait()
+            group.cancel_scope.cancel()
+            go_on.set()
+    assert plan.path("a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+
+
+async def test_nothing_is_reset_while_the_whole_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task is settled, and what is to be said of the run is being said."""
+    said: list[str] = []
+
+    async def concluding(load: Workload) -> None:
+        try:
+            await plan.operating.reset("a", by=ME)
+        except Refused as refusal:
+            said.append(str(refusal))
+
+    monkeypatch.setattr(runner, "keep_dossier", concluding)
+    async with going(tmp_path, plan_of(task("a", "exit 1")), refused=True) as plan:
+        pass
+    assert plan.outcomes() == {"a": "failed"}
+    assert said == ["the run of task 'a' has ended; run the plan again"]
 
 
 async def test_subtasks_that_cannot_be_change_nothing(tmp_path: Path, gate: Gate) -> None:

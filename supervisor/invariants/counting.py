@@ -18,8 +18,6 @@ _GIVEN_UP = "restart limit exceeded"
 """How the runtime begins to say so."""
 ROUNDING_S = 1e-6
 """Times are sums of floats."""
-DURABLE_S = 60.0
-"""A failure is counted when its record is durable: a slow disk moves two of them together by less than that."""
 
 
 class Counting:
@@ -76,7 +74,7 @@ class Counting:
             record.from_status == "Running" and book.prompted == incarnation and not book.data.spent
         ):  # that is the run's
             period_s = limits.restarts_within_s
-            book.crashes = [at for at in book.crashes if record.monotonic_s - at <= period_s + DURABLE_S]
+            book.crashes = [at for at in book.crashes if record.monotonic_s - at <= period_s + ROUNDING_S]
             book.crashes.append(record.monotonic_s)
 
     def _compare(self, book: SessionBook) -> None:
@@ -90,11 +88,8 @@ class Counting:
 
     # ------------------------------------------------------------------ before a new launch
     def tried_again(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        """The backoff is over: was it long enough, and may it start again at all?
-
-        The runtime counts a crash when its record is durable, which is no later than the backoff began; so the window
-        is taken to end there.
-        """
+        """The backoff is over: was it long enough, and may it start again at all? The window ends where it began, no
+        later than now."""
         assert isinstance(book, SessionBook)
         if book.data is None:
             return

@@ -130,7 +130,7 @@ class Honesty:
         ended_by, why = record.metadata.get("ended_by"), str(record.metadata.get("reason", ""))
         session = book.parent
         if ended_by not in ("terminate", "kill"):
-            if record.from_status == "working" and session is not None:
+            if record.from_status == "working" and session is not None and not why:  # its end is its only word then
                 self._check_silent(book, session)
             return
         if session is not None and not session.stopping and (not why or why.startswith(_CANCELLED)):

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import anyio
+
 from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, run, task
@@ -48,26 +50,25 @@ class Closing:
         tests = [test.value(self._load.plan.task_lifecycle.validation_timeout) for test in case.task.acceptance]
         try:
             problem = await self._sup.janitor.check(case.session_id, tests)
-        except Refused as refusal:
+            findings = await self._review(case) if not problem else (f"not accepted: {problem}",)
+        except (NoSuchEntity, Refused) as refusal:
             await self.cancelled(case, str(refusal))
             return
-        if problem:
-            await self._reject(case, f"not accepted: {problem}")
-        elif findings := await self._review(case):
+        if findings:
             await self._reject(case, *findings)
         elif case.state in (Task.CLAIMED, Task.IN_PROGRESS) and not case.is_over:
             await self._accept(case)
 
     async def _review(self, case: Case) -> tuple[str, ...]:
-        """Why a second agent does not want it, in a line and in its findings; nothing where it does."""
+        """Why a second agent does not want it, in a line and in its findings; nothing where it does.
+
+        Raises:
+            NoSuchEntity, Refused: the session ended before that could be said.
+        """
         review = self._load.plan.review_of(case.task)
         if review is None:
             return ()
-        try:
-            verdict = await reviewed(self._sup, case.session_id, review, case.task, case.cause)
-        except (NoSuchEntity, Refused) as refusal:
-            await self.cancelled(case, str(refusal))
-            return ()
+        verdict = await reviewed(self._sup, case.session_id, review, case.task, case.cause)
         return () if verdict.approved else (verdict.words, *verdict.findings)
 
     async def _accept(self, case: Case) -> None:
@@ -76,7 +77,10 @@ class Closing:
 
     async def accept(self, case: Case) -> None:
         """Its run is completed: so is the task."""
-        await case.post(task.Completed(reason="the turn was verified"))
+        if case.state is Task.WAITING_FOR_SUBTASKS:
+            await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
+        else:
+            await case.post(task.Completed(reason="the turn was verified"))
         await self.deliver(case)
 
     async def pass_tests(self, case: Case) -> None:
@@ -103,9 +107,7 @@ class Closing:
             f"{case.name}.whole", tests, self._load.directory_of(case), self._sup.stop_now
         )
         if not problem:
-            await self.pass_tests(case)
-            await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
-            await self.deliver(case)
+            await self._accept(case)
             return
         await self._fail_tests(case, problem)
         await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
@@ -150,7 +152,11 @@ class Closing:
         await self._end(case, "completed", "")
 
     async def approve(self, case: Case, by: str) -> None:
-        """A person wants the result: it is merged, and closed."""
+        """A person wants the result: it is merged, and closed; both or neither, whoever has stopped to wait for it."""
+        with anyio.CancelScope(shield=True):
+            await self._approve(case, by)
+
+    async def _approve(self, case: Case, by: str) -> None:
         merge = await self._merged(case)
         if merge.startswith("not merged"):
             await case.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
@@ -197,13 +203,18 @@ class Closing:
     async def _failed_for_now(self, case: Case, error: str) -> None:
         left = await self._leave(case)
         await self._load.give_back(case)
-        if retries_left(case.data, task.Retried()) and not self._load.spend_retry():
-            await case.post(task.Retried(reason=f"try {case.data.retries + 2}"))
-            case.bury_run()
-            case.agent = await opinions.next_agent(self._load, case, self._load.agent_of(case))
-            await self._load.open_again(case)
-            return
+        if retries_left(case.data, task.Retried()):
+            if not (why := self._load.spend_retry()):
+                await self._retry(case)
+                return
+            error = f"{error} (no further try: {why})"
         await self._exhausted(case, f"{error}; its work is on the branch {left}" if left else error)
+
+    async def _retry(self, case: Case) -> None:
+        await case.post(task.Retried(reason=f"try {case.data.retries + 2}"))
+        case.bury_run()
+        case.agent = await opinions.next_agent(self._load, case, self._load.agent_of(case))
+        await self._load.open_again(case)
 
     async def rest(self, case: Case, error: str) -> None:
         """It has failed, and nobody tries it again by himself."""
@@ -269,7 +280,8 @@ class Closing:
         case.ending = True
         if dependency is not None:
             case.seq = dependency.seq
-        await case.post_run(run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else ""))
+        if case.has_run:  # else it was said under an earlier supervisor
+            await case.post_run(run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else ""))
         if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
             await case.post_job(job.UserCancelled(reason=reason))
         if (last := _last_word(case, reason)) is not None:

@@ -8,31 +8,35 @@ nothing. A record that was about to be made when the supervisor died is made now
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
-from supervisor.entity import Entity
+from supervisor.entity import Entity, Refused
 from supervisor.interrupted import Interrupted, continued, grown
+from supervisor.ledger import Cause
 from supervisor.lifecycles import job, run, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.run import ErrorCategory, Run, RunData, SkipCause
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
 from supervisor.plans.plan import Plan
-from supervisor.ports import EntityRow
+from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery import WHY
 from supervisor.scheduling import gate
-from supervisor.scheduling.case import Case
+from supervisor.scheduling.case import ACTOR, Case
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.execution import Execution
 from supervisor.scheduling.results import WELL, TaskResult
 from supervisor.scheduling.retry_budget import retries_spent
 from supervisor.scheduling.workload import Workload
 from supervisor.vocabulary import Kind, TransitionReason
+from supervisor.work import NoSuchEntity
 
 __all__ = ["Continuing"]
 
 ORPHANED = "the supervisor of its session ended"
+BEFORE = "settled before the supervisor of this run ended"
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 
 
@@ -46,6 +50,8 @@ class Continuing:
         self._cases: list[Case] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
         """The runs, and the jobs, that go on, by task."""
+        self._remains: list[Entity] = []
+        """The runs, and the jobs, of tasks that are settled: their supervisor did not live to say so."""
         self._last: dict[tuple[str, str], EntityRow] = {}
         """The newest run, and the newest job, of each task, as the journal had them."""
 
@@ -69,7 +75,8 @@ class Continuing:
         ids = {one.entity_id for one in tasks.values() if one.state not in FINAL} | {workstream_id}
         if not ids <= inherited.work:
             return False
-        ids |= {row.id for row in inherited.rows.values() if row.parent_id in ids and row.id in inherited.work}
+        owners = {*(one.entity_id for one in tasks.values()), workstream_id}
+        ids |= {row.id for row in inherited.rows.values() if row.parent_id in owners and row.id in inherited.work}
         inherited.work.difference_update(ids)
         self._left = tasks
         self._read()
@@ -108,6 +115,7 @@ class Continuing:
             return False
         case.session_id = left.data.claimed_by
         if left.state in FINAL:
+            self._remains += [one for kind in (Kind.RUN, Kind.JOB) if (one := self._alive(kind, left)) is not None]
             case.done_job = self._last_job(left.entity_id)
             case.settled_id, case.result = left.entity_id, self._settled_before(left)
             self._load.unsettled -= 1
@@ -137,6 +145,11 @@ class Continuing:
         row = None if case.has_run else self._last.get((Kind.RUN, case.id))
         return row is not None and row.state == Run.COMPLETED.value
 
+    def _skipped(self, case: Case) -> SkipCause | None:
+        """Why its run was skipped, if it was, and it had not heard of that."""
+        row = None if case.has_run else self._last.get((Kind.RUN, case.id))
+        return msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None
+
     async def _accept(self, case: Case) -> None:
         if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationPassed())
@@ -149,30 +162,60 @@ class Continuing:
         name, by = left.data.name, left.data.claimed_by
         if left.state is Task.CLOSED:
             return TaskResult(name, by, "completed", "", 0.0)
-        words = "settled before the supervisor of this run ended"
         row = self._last.get((Kind.RUN, left.entity_id))
         match msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None:
             case None:
-                return TaskResult(name, by, "aborted", words, 0.0)
+                return TaskResult(name, by, "aborted", BEFORE, 0.0)
             case SkipCause.DEPENDENCY_FAILED:
-                return TaskResult(name, by, "blocked", words, 0.0)
+                return TaskResult(name, by, "blocked", BEFORE, 0.0)
             case _:
-                return TaskResult(name, by, "skipped", words, 0.0)
+                return TaskResult(name, by, "skipped", BEFORE, 0.0)
 
     async def go_on(self) -> list[Case]:
         """Bring everything to where it goes on; those that only wait for others."""
+        await self._end_unclaimed()
+        for remains in self._remains:
+            await self._end_remains(remains)
         for case in self._load.cases.values():
             if case.result is not None:
                 self._load.backlog.settle(case.name, completed=case.result.outcome in WELL)
         waiting = []
         for case in self._cases:
-            if case.state is Task.WAITING_FOR_SUBTASKS:
+            waits = case.state is Task.WAITING_FOR_SUBTASKS and not self._is_completed(case)
+            if waits:
                 await self._let_wait(case)
-            if case.state in (Task.PLANNED, Task.WAITING_FOR_SUBTASKS) or self._is_untouched(case):
+            if waits or case.state is Task.PLANNED or self._is_untouched(case):
                 waiting.append(case)
             else:
                 self._load.group.start_soon(self._go_on, case)
         return waiting
+
+    async def _end_unclaimed(self) -> None:
+        """A session that was begun for a task, and does not hold it, has nothing to do: its claim is not on record, or
+        the task is settled."""
+        ids, rows = set(self.ids.values()), self._sup.inherited.rows
+        ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
+        held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
+        for session_id in [one for one in self._sup.tree.works if one in rows and one not in held]:
+            if rows[session_id].parent_id is None and await self._begun_for(session_id) in ours:
+                self._load.group.start_soon(self._end_session, session_id)
+
+    async def _end_remains(self, entity: Entity) -> None:
+        cancelled = run.Cancelled if entity.kind is Kind.RUN else job.UserCancelled
+        if cancelled in entity.lifecycle.machine.allowed(entity.state):
+            cause = Cause(entity.born_seq, None, ACTOR)
+            await self._sup.tree.post(entity.id, cancelled(reason=ORPHANED), cause=cause)
+        self._sup.tree.bury(entity.id)
+
+    async def _begun_for(self, session_id: str) -> str:
+        """Whose record a session was begun for."""
+        journal = self._sup.journal
+        cause_id = (await journal.events(entity_id=session_id, limit=1))[0].cause_id
+        return (await journal.events(after_seq=cause_id - 1, limit=1))[0].entity_id if cause_id else ""
+
+    async def _end_session(self, session_id: str) -> None:
+        with suppress(NoSuchEntity, Refused, JournalError):
+            await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
 
     def _is_untouched(self, case: Case) -> bool:
         return case.state is Task.OPEN and case.job in (None, Job.PENDING) and case.has_run
@@ -184,9 +227,11 @@ class Continuing:
 
     async def _take_further(self, case: Case) -> None:
         match case.state:
+            case Task.OPEN if (skipped := self._skipped(case)) is not None:
+                await self._closing.skip(case, skipped, BEFORE)
             case Task.OPEN:
                 await self._queue(case)
-            case Task.CLAIMED | Task.IN_PROGRESS if self._is_completed(case):
+            case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_completed(case):
                 await self._accept(case)
             case Task.CLAIMED | Task.IN_PROGRESS:
                 await (self._with_session if self._load.lives(case.session_id) else self._without_session)(case)

@@ -174,7 +174,9 @@ class Execution:
             with suppress(Degraded):  # it went down again in between
                 within, patience = scope_of(self._load, case), patience_of(case)
                 with anyio.CancelScope(shield=True):  # a session that is there is known here
-                    return await self._sup.start_session(case.name, agent=case.agent, within=within, patience=patience)
+                    return await self._sup.start_session(
+                        case.name, agent=case.agent, cause=case.cause, within=within, patience=patience
+                    )
 
     # ------------------------------------------------------------------ an attempt
     async def _ask(self, case: Case) -> Outcome:

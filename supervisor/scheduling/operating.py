@@ -15,7 +15,7 @@ import anyio
 from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.lifecycles import run, task
-from supervisor.lifecycles.run import Run
+from supervisor.lifecycles.run import Run, SkipCause
 from supervisor.lifecycles.task import TASK, Task
 from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.moments import Moment
@@ -44,7 +44,7 @@ class Scheduler(NamedTuple):
     blocking: Blocking
     consider: Callable[[Case], Coroutine[Any, Any, None]]
     cancel: Callable[[Case, str], Awaitable[None]]
-    open_more: Callable[[], Awaitable[list[Case]]]
+    open_more: Callable[[], list[Case]]
 
 
 class _Wish(NamedTuple):
@@ -264,13 +264,16 @@ class Operating:
     async def _reopen(self, wish: _Wish) -> Effect:
         """A task that was given up is to be done after all. What depended on it has been given up for good."""
         case, before = wish.case, wish.case.result
-        if before is None or self.at.load.stream.state in WORKSTREAM.terminal:
+        if before is None or not self.at.load.running or self.at.load.stream.state in WORKSTREAM.terminal:
             raise Refused(f"task {case.name!r} has failed with its workstream, or is about to be tried again")
         self.at.load.unsettle(case)  # the run does not end meanwhile
         try:
             await case.post(task.Reopened(by=wish.by, reason=wish.words("reset")))
         except BaseException:
             self.at.load.resettle(case, before)
+            for other in self.at.load.cases.values():  # whoever it dooms has been told, and may have looked just now
+                if case.name in other.task.depends_on:
+                    self.at.load.group.start_soon(self.at.consider, other)
             raise
         self.at.load.backlog.reopen(case.name)
         await self._anew(case, wish)
@@ -355,12 +358,31 @@ class Operating:
         about_to_claim = case.state is Task.OPEN and case.scope is not None
         if about_to_claim or task.Split not in TASK.allowed(case.state):
             await self._refuse(case, task.Split(subtasks=()))
-        load.plan = with_subtasks(load.plan, {case.name: subtasks})
+        before, grown = load.plan, with_subtasks(load.plan, {case.name: subtasks})
+        if used := [one.id for one in subtasks if one.id in load.cases]:
+            raise Refused(f"task {case.name!r} is not split: {', '.join(used)} was in this run before; use other ids")
+        load.plan = grown
         load.backlog.hold(case.name)
-        parts = await self.at.open_more()
-        ids = tuple(part.id for part in case.parts)
-        await case.post(task.Split(subtasks=ids, parts=plain_subtasks(subtasks), reason=wish.words("split")))
+        parts = self.at.open_more()
+        with anyio.CancelScope(shield=True):  # who was born is waited for: the task is split into them, or they end
+            await load.stream.added(len(parts))
+            try:
+                await self._record_split(wish, subtasks)
+            except Refused:
+                load.plan, case.parts = before if load.plan is grown else load.plan, []
+                await self._withdraw(case, parts)
+                raise
         self.at.blocking.watch(case)
         for part in parts:
             load.group.start_soon(self.at.consider, part)
-        return Effect(Task.WAITING_FOR_SUBTASKS.value, ids)
+        return Effect(Task.WAITING_FOR_SUBTASKS.value, tuple(part.id for part in case.parts))
+
+    @staticmethod
+    async def _record_split(wish: _Wish, subtasks: Sequence[TaskConfig]) -> None:
+        ids = tuple(part.id for part in wish.case.parts)
+        await wish.case.post(task.Split(subtasks=ids, parts=plain_subtasks(subtasks), reason=wish.words("split")))
+
+    async def _withdraw(self, case: Case, parts: Sequence[Case]) -> None:
+        """It came to its end before it was split: nothing is to be done for its subtasks."""
+        for part in parts:
+            await self.at.closing.skip(part, SkipCause.CONDITION_NOT_MET, f"{case.name} was not split")

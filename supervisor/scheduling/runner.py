@@ -22,6 +22,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan
+from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import ConditionConfig, Placed, every_task
 from supervisor.ports import JournalError
 from supervisor.scheduling import opinions
@@ -89,6 +90,7 @@ class PlanRunner:
                 await self._begin(plan)
                 group.start_soon(self._watch_stop)
                 await self._dispatch()
+                self.load.concluded = True
                 group.cancel_scope.cancel()  # who waits for what was settled otherwise
             error = await self._conclude()
         except BaseException:
@@ -156,11 +158,9 @@ class PlanRunner:
         )
         await self.operating.begin(at, self._continuing.ids)
 
-    async def _open_more(self) -> list[Case]:
-        """A task was split: the subtasks that the plan has by now."""
-        new = self._open(self.load.plan)
-        await self.load.stream.added(len(new))
-        return new
+    def _open_more(self) -> list[Case]:
+        """A task is to be split: the subtasks that the plan has by now."""
+        return self._open(self.load.plan)
 
     async def _dispatch(self) -> None:
         """Have claimed what can be, until every task is settled."""
@@ -276,8 +276,13 @@ class PlanRunner:
     async def _begin_or_block(self, case: Case) -> None:
         if (doomed := self._doomed_by(case)) is not None:
             await self._block(case, doomed)
-        elif case.state is not Task.PLANNED:
+        elif case.state is not Task.PLANNED and not self._waits_again(case):
             await self._queue(case)
+
+    def _waits_again(self, case: Case) -> bool:
+        """What it waits for was settled, and is about to be done again."""
+        needed = (*case.task.depends_on, *((case.task.when.task,) if case.task.when and case.task.when.task else ()))
+        return any(self.load.cases[name].result is None for name in needed)
 
     def _is_due(self, case: Case) -> bool:
         """Nothing that it waits for is still open, or something has ended for good; and it is not begun yet."""
@@ -331,6 +336,8 @@ class PlanRunner:
                 await case.post(task.SubtaskFailed(subtask=part.id, reason=part.result.error))
                 await self._closing.cancelled(case, f"its subtask {part.name} did not complete")
                 return
+        if case.job is None:  # it was split before it was known whether it is wanted
+            case.open_job()
         if case.job is job.Job.PENDING:
             await self._assign(case, (part.name for part in case.parts))
         elif case.job is job.Job.QUEUED:
@@ -434,9 +441,17 @@ class PlanRunner:
     def add(self, plan: Plan) -> None:
         """Open the tasks that are new. Those that *plan* does not have any more go on."""
         self.load.pool.resize(plan.workers, plan.max_sessions)
-        self.load.plan = plan
-        new = self._open(plan)
+        self.load.plan = self._split_as_before(plan)
+        new = self._open(self.load.plan)
         self.load.group.start_soon(self._add, new)
+
+    def _split_as_before(self, plan: Plan) -> Plan:
+        """*plan* with the subtasks that somebody split its tasks into meanwhile."""
+        for case in self.load.cases.values():
+            known = {one.task.id for one in every_task(plan.tasks)}
+            if case.parts and case.name in known and not any(part.name in known for part in case.parts):
+                plan = with_subtasks(plan, {case.name: [part.task for part in case.parts]})
+        return plan
 
     async def _add(self, new: list[Case]) -> None:
         if new:

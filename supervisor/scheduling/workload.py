@@ -63,6 +63,8 @@ class Workload:
         self._random: random.Random = sup.tree.system.rng("plan")
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
+        self.concluded = False
+        """Every task is settled, and stays so: what is to be said of the whole is being said."""
         self.on_settled: Callable[[Case], None] = lambda case: None
         """Called when a task is settled."""
         self.split: Callable[..., Awaitable[Answer]] | None = None
@@ -84,7 +86,7 @@ class Workload:
 
     @property
     def running(self) -> bool:
-        return self._group is not None
+        return self._group is not None and not self.concluded
 
     def wake(self) -> None:
         """Something may be claimable now."""

@@ -82,20 +82,23 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("work.conflict", 0.20, "what was done cannot be merged"),
     FaultKind("work.denied", 0.30, "what was done is not what the operator wants who approves it"),
     FaultKind("work.unwanted", 0.20, "the task is not approved before it is begun"),
-    FaultKind("work.silent", 0.05, "the signs of life of a worker do not come through for a while (at each look)"),
+    FaultKind("work.silent", 0.15, "the signs of life of a worker do not come through for a while (at each look)"),
     # Interference with work: an opportunity is a look of whoever attends to a plan.
     FaultKind("host.cancels_task", 0.02, "a task is cancelled"),
     FaultKind("host.requeues", 0.10, "a task that is worked on is taken away, for somebody else"),
     FaultKind("host.unclaims", 0.20, "a task that is not begun yet is taken away from whoever claimed it"),
     FaultKind("host.blocks", 0.10, "a task that is claimed, or worked on, is blocked on something"),
     FaultKind("host.splits", 0.05, "a task is split into subtasks while it waits, or is worked on"),
-    FaultKind("host.resets", 0.20, "a task that has failed for good is to be tried afresh"),
+    FaultKind("host.resets", 0.40, "a task that has failed for good, or cools down, is to be tried afresh"),
+    FaultKind("host.reloads", 0.10, "the plan is read again: it has other workers, and one more task"),
+    FaultKind("host.lurks", 0.60, "an operator waits for a task's circuit to open, or half, and strikes right then"),
     # Clocks: an opportunity is a quarter of a minute.
     FaultKind("clock.jump", 0.10, "the wall clock jumps by up to an hour, forwards or backwards"),
     FaultKind("clock.suspend", 0.03, "the machine sleeps: time leaps for everybody at once"),
     FaultKind("clock.pause", 0.03, "the supervisor is stopped for longer than any deadline: all that was due is late"),
     # The machine: an opportunity is a commit.
     FaultKind("machine.crash", 0.004, "the supervisor is killed; another one starts on what is durable"),
+    FaultKind("machine.crash_then", 0.02, "the same right when somebody has come into a state that is over soon"),
     # Hosts and operators: an opportunity is a wish.
     FaultKind("host.abort_tool", 0.30, "a tool call is aborted"),
     FaultKind("host.abort_sibling", 0.20, "siblings are aborted"),

@@ -23,6 +23,7 @@ from supervisor.simulation.operators import Operators
 from supervisor.simulation.scenario import HOUR_S, drawn
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.works.foreman import Foreman
+from supervisor.simulation.works.lurking import Lurker
 from supervisor.simulation.works.plans import draw_plan
 from supervisor.simulation.world import AGENTS, World
 from supervisor.vocabulary import AbortPolicy, AbortScope
@@ -296,6 +297,13 @@ class Host:
             customer.plan = None
             for one in results:
                 self._count(customer, one.outcome)
+            if customer.sessions_left <= 0 and all(one.outcome == "completed" for one in results):
+                self._want_no_more(customer)
+
+    def _want_no_more(self, customer: Customer) -> None:
+        """All its plans are done, whether they had as many tasks as it had prompts in mind, or fewer."""
+        self.tally.unanswered -= max(0, customer.turns_left)
+        customer.turns_left = 0
 
     async def _carried_out(self, customer: Customer, plan: Plan) -> PlanResult:
         """Have it run; somebody attends to a plan of work meanwhile."""
@@ -303,11 +311,18 @@ class Host:
             return await run_plan(self._sup, plan)
         runner = PlanRunner(self._sup)
         world, chance = self._world, customer.chance
+
+        def reloaded(plan: Plan) -> None:
+            customer.plan = plan
+            self._oracle.works.planned(plan)
+
         foreman = Foreman(
-            runner, plan, self._oracle.works, world.errands, chance, self._faults, self._desk, world.lives
+            runner, plan, self._oracle.works, world.errands, chance, self._faults, self._desk, world.lives, reloaded
         )
+        lurker = Lurker(self._sup, runner.operating, plan.workstream, world, chance, self._desk)
         async with anyio.create_task_group() as group:
             group.start_soon(foreman.attend)
+            group.start_soon(lurker.lurk)
             result = await runner.run(plan)
             group.cancel_scope.cancel()
         return result

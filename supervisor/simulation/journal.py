@@ -28,8 +28,19 @@ UNKNOWN = frozenset({"disk.error", "disk.full"})
 """After which the commit may be there."""
 LASTS_S = ((0.0, 0.5), (1.0, 30.0), (30.0, 900.0))
 """How long an outage lasts (seconds): a hiccup, a moment, or until somebody has made room."""
-STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash"})
+STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash", "machine.crash_then"})
 """What may strike a commit."""
+NARROW = frozenset(
+    {
+        ("session", "Interrupting"),
+        ("session", "Spawning"),
+        ("task", "CLAIMED"),
+        ("run", "FAILED"),
+        ("run", "HALF_OPEN"),
+        ("run", "TIMEOUT"),
+    }
+)
+"""States that are over before a kill that comes at any time meets them."""
 RECORDS_KEPT = 50_000
 """Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
 
@@ -98,7 +109,7 @@ class SimulatedJournal(MemoryJournal):
         self,
         disk: SimulatedDisk,
         faults: FaultPlan,
-        crash: Callable[[str], bool],
+        crash: Callable[[str, str], bool],
         commit_s: float,
         was_down: Callable[[float], None],
     ) -> None:
@@ -143,7 +154,7 @@ class SimulatedJournal(MemoryJournal):
     async def _commit(self, batch: Sequence[Append], place: str) -> None:
         """One that something may strike, or has struck."""
         await self._pass(self._takes_s(place))
-        if self._crash(f"{place}.before"):
+        if self._crash(f"{place}.before", "machine.crash"):
             await self._die()
         self._check_up()
         kind = self._fails(place)
@@ -152,8 +163,13 @@ class SimulatedJournal(MemoryJournal):
             raise DiskFailed(f"simulated {kind}: whether the commit is there is not known")
         self._disk.write(batch)
         self.refuses = False
-        if self._crash(f"{place}.after"):
+        if self._crash(f"{place}.after", "machine.crash") or self._crashes_then(batch):
             await self._die()
+
+    def _crashes_then(self, batch: Sequence[Append]) -> bool:
+        """Whether somebody's coming into a state that is over soon is what the supervisor is killed at."""
+        come = (one.record for one in batch if (one.record.entity_type, one.record.to_status) in NARROW)
+        return any(self._crash(f"{one.to_status}.{one.seq}", "machine.crash_then") for one in come)
 
     async def recover(self) -> int:
         """What is there: a disk that is full, locked or read-only can be read meanwhile, one that fails cannot."""

@@ -368,7 +368,7 @@ class Oracle:
             if left := self._left(session_id):
                 self.violated("no_survivor", session_id, f"processes are left: {left}")
         for session_id, abort_id in self._ends_promised.items():
-            if session_id not in self._ended:
+            if session_id not in self._ended and session_id in self._durable:  # else it never was, but in memory
                 self.violated("recorded", session_id, f"the receipt of {abort_id} says it ended; it has no last record")
         for record in self._crossed:
             self._check_crossing(record)

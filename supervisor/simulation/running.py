@@ -239,7 +239,7 @@ class _Run:
                         await self._drill()
                 self._look_behind(sup)
         except* JournalError as failure:
-            self.gave_up = failure.exceptions[0]
+            self.gave_up = _first_of(failure)
             self.trace.note(f"the supervisor gave up: {self.gave_up}")
             self._check_gave_up(self.gave_up)
         except* Exception as failure:
@@ -397,3 +397,8 @@ def _report(one: _Run, ran: Ran[None]) -> Report:
         cost=world.meter.cost(),
         lives=world.lives,
     )
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """The first error of a group, however deep."""
+    return _first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

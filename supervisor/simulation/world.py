@@ -165,9 +165,9 @@ class World:
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
         )
 
-    def _crashes(self, place: str) -> bool:
+    def _crashes(self, place: str, kind: str = "machine.crash") -> bool:
         """Whether the supervisor is killed at this point of a commit."""
-        if self.crashes >= self.drawn.crashes_max or not self.faults.strikes("machine.crash", place):
+        if self.crashes >= self.drawn.crashes_max or not self.faults.strikes(kind, place):
             return False
         self.kill()
         return True

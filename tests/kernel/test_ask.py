@@ -67,6 +67,21 @@ async def test_an_ask_without_a_deadline_names_it() -> None:
 
 
 @both
+async def test_asks_arrive_in_the_order_in_which_they_were_made() -> None:
+    """However many there are at once: who has asked often enough to give way first does not come after the next one."""
+    heard: list[Any] = []
+    async with running() as system, anyio.create_task_group() as group:
+        ref, made = system.spawn(note(heard), "a"), itertools.count()
+
+        async def ask() -> None:
+            await ref.ask(next(made), timeout_s=5)
+
+        for _ in range(200):
+            group.start_soon(ask)
+    assert heard == list(range(200))
+
+
+@both
 @pytest.mark.parametrize("timeout_s", [None, float("nan"), float("inf"), "2"])
 @pytest.mark.parametrize("way", ["ask", "send"])
 async def test_a_deadline_that_is_none_is_named(way: str, timeout_s: Any) -> None:

@@ -51,6 +51,8 @@ class TaskBook(msgspec.Struct):
     whole: str
     """The task that it is a part of, of no other itself; or its own name."""
     holder: str = ""
+    run: str = ""
+    """The state of its newest run."""
     excused: bool = False
     """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
 
@@ -85,6 +87,19 @@ class WorkBooks:
         """The tasks that are in that state on record, by name: those of *wholes*, and all that they were split into."""
         return [name for name, book in self._tasks.items() if book.state == state and book.whole in wholes]
 
+    def cooling(self, wholes: Collection[str]) -> list[str]:
+        """The same for those whose circuit is open, or that have failed."""
+        return [
+            name
+            for name, book in self._tasks.items()
+            if book.whole in wholes and (book.run == "CIRCUIT_OPEN" or book.state == "FAILED")
+        ]
+
+    def whose(self, entity_id: str) -> tuple[str, str] | None:
+        """The name of the task that an entity is, or is the run of, and the session that holds it."""
+        name = self._names.get(entity_id)
+        return (name, self._tasks[name].holder) if name is not None else None
+
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append) -> None:
         """This is durable."""
@@ -94,6 +109,13 @@ class WorkBooks:
         self._states[record.entity_id] = (record.entity_type, one.state)
         if record.entity_type == "task":
             self._task(record, one.state)
+        elif record.entity_type == "run":
+            self._run(record, one.state)
+
+    def _run(self, record: LifecycleEvent, state: str) -> None:
+        if record.outcome == "born":
+            self._names[record.entity_id] = self._names[str(record.metadata["task"])]
+        self._tasks[self._names[record.entity_id]].run = state
 
     def _task(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":

@@ -7,12 +7,14 @@ task. Interference is a fault like any other: it has a name, and a run without f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import anyio
 
 from supervisor.plans import Plan
+from supervisor.plans.source import BadPlan
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation.asking import Desk
@@ -20,7 +22,7 @@ from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.works.books import WorkBooks
 from supervisor.simulation.works.errands import Errand, Errands
-from supervisor.simulation.works.plans import WORKER
+from supervisor.simulation.works.plans import WORKER, draw_workers
 
 __all__ = ["Foreman"]
 
@@ -29,6 +31,8 @@ ROUND_S: Final = (0.5, 20.0)
 SILENCE_S: Final = (60.0, 500.0)
 """How long a worker is not heard of: longer than it takes to be missed, now and then as long as to be given up."""
 ONE: Final = "operator"
+MORE: Final = 100
+"""From this number on tasks are called that a plan did not have at first."""
 CANCELLABLE: Final = ("OPEN", "CLAIMED", "IN_PROGRESS", "PENDING_APPROVAL", "WAITING_FOR_SUBTASKS", "BLOCKED")
 
 
@@ -38,6 +42,7 @@ class Foreman:
     Args:
         runner: whose plan it is; it takes the commands.
         lives: which supervisor it is, in the names of what is drawn.
+        reloaded: hears of the plan as it is from then on.
     """
 
     def __init__(
@@ -50,9 +55,11 @@ class Foreman:
         faults: FaultPlan,
         desk: Desk,
         lives: int,
+        reloaded: Callable[[Plan], None],
     ) -> None:
         self._runner, self._control = runner, runner.operating
         self._silent_until_s: dict[str, float] | None = None
+        self._reloaded = reloaded
         self._names = [one.task.id for one in every_task(plan.tasks)]
         self._plan, self._books, self._errands = plan, books, errands
         self._chance, self._faults, self._desk, self._lives = chance.below("foreman", lives), faults, desk, lives
@@ -76,6 +83,8 @@ class Foreman:
                 await self._interfere(self._chance.below(rounds), place)
                 if self._faults.strikes("work.silent", place):
                     self._silence(self._chance.below(rounds, "silence"))
+                if self._faults.strikes("host.reloads", place):
+                    self._reload(self._chance.below(rounds, "reload"), rounds)
 
     def _of(self, state: str) -> list[str]:
         """The tasks of this plan that are in that state on record, also those that somebody split from them since."""
@@ -108,11 +117,26 @@ class Foreman:
             ("host.unclaims", ("CLAIMED",), "unclaim"),
             ("host.blocks", ("CLAIMED", "IN_PROGRESS"), "block"),
             ("host.splits", ("OPEN", "CLAIMED", "IN_PROGRESS"), "split"),
-            ("host.resets", ("FAILED",), "reset"),
+            ("host.resets", (), "reset"),
         ):
             candidates = [name for state in states for name in self._of(state)]
+            if act == "reset":
+                candidates = self._books.cooling(self._names)
             if candidates and self._faults.strikes(kind, place):
                 await self._command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
+
+    def _reload(self, chance: Chance, number: int) -> None:
+        """The plan as somebody has changed its file: other workers, and one more task."""
+        if not self._runner.begun.is_set():
+            return
+        more = self._part(f"{self._plan.workstream}t{MORE + number}", chance)
+        told = {"tasks": (*self._plan.tasks, more), "workers": draw_workers(chance)}
+        plan = Plan.model_validate({**dict(self._plan), **told})
+        with suppress(BadPlan):  # it is over
+            self._runner.check(plan)
+            self._plan, self._names = plan, [one.task.id for one in every_task(plan.tasks)]
+            self._reloaded(plan)
+            self._runner.add(plan)
 
     def _silence(self, chance: Chance) -> None:
         """For a while the signs of life of one worker do not come through."""

@@ -14,7 +14,7 @@ from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.works.errands import Errands, draw_errand
 
-__all__ = ["DEPUTY", "MISSING", "WORKER", "draw_plan"]
+__all__ = ["DEPUTY", "MISSING", "WORKER", "draw_plan", "draw_workers"]
 
 WORKER: Final = "worker"
 DEPUTY: Final = "deputy"
@@ -35,7 +35,7 @@ def draw_plan(number: int, count: int, chance: Chance, faults: FaultPlan, errand
         "tasks": tasks,
         "workstream": name,
         "max_sessions": chance.integer(1, 4, "at once"),
-        "workers": _workers(chance),
+        "workers": draw_workers(chance),
         "task_lifecycle": _lifecycle(chance),
         "retry_budget": {"share": 0.2, "least": chance.choice((10, 10, 10, 3, 0), "budget")},
         "approve_plan": chance.happens(0.15, "approve plan"),
@@ -50,7 +50,7 @@ def _agents() -> Mapping[str, AgentConfig]:
     return {name: AgentConfig(adapter="command", command=(f"sim-{name}",)) for name in names}
 
 
-def _workers(chance: Chance) -> dict[str, Any]:
+def draw_workers(chance: Chance) -> dict[str, Any]:
     """None, which is one that can do everything; or two with a role each, or one with both."""
     if chance.happens(0.4, "workers"):
         return {}
