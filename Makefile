@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: simulate soak demo test lint types docs bench bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash mutants mutants-simulation clean
+.PHONY: simulate soak demo test scale lint types docs bench bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants mutants-simulation clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,8 +14,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready  ## A short, real run: sessions, aborts, an urgent message, a crash, a hang
 	$(BIN)/supervisor demo
 
-test: $(VENV)/ready  ## The whole suite, on both backends
-	$(BIN)/python -m pytest
+test: $(VENV)/ready  ## The whole suite, on both backends; JOBS (3) tests at once, since many wait for processes
+	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal
+
+scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end of 1,000 runs has one root
+	$(BIN)/python -m pytest tests/test_scale.py tests/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 1000
 
 lint: $(VENV)/ready  ## Style, and the typed surface
 	$(BIN)/ruff check $(SOURCES)
@@ -46,6 +49,9 @@ crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare wh
 	$(BIN)/python -m tests.crash.writer --cycles $(or $(CYCLES),100)0
 	$(BIN)/python -m tests.crash.writer --plant early-acknowledgement
 	$(BIN)/python -m tests.crash.workstream --cycles $$(( $(or $(CYCLES),100) / 50 ))
+
+test-agents: $(VENV)/ready  ## Real agents (AGENTS, by default six), pinned and offline, through every cell of a table
+	$(BIN)/python -m tests.agents $(AGENTS)
 
 mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten must be killed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'

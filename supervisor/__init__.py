@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supervisor.abort import AbortPlan, AbortRecord, Receipt, UnknownTarget
     from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+    from supervisor.adapters.mcp_stdio import McpError, McpResource
     from supervisor.budgets import Amounts, Budget
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.liveness import Patience
     from supervisor.outage import Outage
+    from supervisor.permissions import OpenPermission
     from supervisor.plans import (
         AcceptanceConfig,
         AgentConfig,
@@ -76,7 +78,10 @@ __all__ = [
     "Ladder",
     "LifecycleEvent",
     "LimitsConfig",
+    "McpError",
+    "McpResource",
     "NoSuchEntity",
+    "OpenPermission",
     "Outage",
     "Patience",
     "Plan",
@@ -110,6 +115,7 @@ __all__ = [
 _HOMES = {
     "supervisor.abort": ("AbortPlan", "AbortRecord", "Receipt", "UnknownTarget"),
     "supervisor.adapters.inprocess": ("AgentTurn", "ToolAborted"),
+    "supervisor.adapters.mcp_stdio": ("McpError", "McpResource"),
     "supervisor.plans": (
         "AcceptanceConfig",
         "AgentConfig",
@@ -129,6 +135,7 @@ _HOMES = {
     "supervisor.scheduling.results": ("PlanResult", "TaskResult"),
     "supervisor.scheduling.runner": ("run_plan",),
     "supervisor.outage": ("Outage",),
+    "supervisor.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalUnavailable"),
     "supervisor.runtime": (
         "Degraded",

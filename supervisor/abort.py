@@ -47,9 +47,9 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One node of the tree that aborts reason about.
 
-    ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``started_by`` the
-    tool that asked for a child session; ``mode`` what the end of its parent means to it. ``ended``: it has ended, or
-    is ending.
+    ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``children`` a
+    session's sessions and calls, or the calls that are made within a call; ``started_by`` the tool that asked for a
+    child session; ``mode`` what the end of its parent means to it. ``ended``: it has ended, or is ending.
     """
 
     id: str
@@ -238,7 +238,8 @@ def plan_abort(
 ) -> AbortPlan:
     """Say what an abort of *target* at *scope* ends.
 
-    A TOOL abort of a session means all its open calls. A SESSION or SIBLING abort of a call is one of its session.
+    A TOOL abort of a call means those that are made within it too, one of a session all its open calls. A SESSION or
+    SIBLING abort of a call is one of its session.
     *policy* stands in for the policy in force where it is given; *now* plans an abort that starts at the kill rung.
 
     Raises:
@@ -407,8 +408,12 @@ class _Walk:
 
     # ----------------------------------------------------------------------------------------------------- looking
     def _calls(self, node: TreeNode) -> list[TreeNode]:
+        """Of a session all its open calls; of a call those that are made within it, however deep, and then itself."""
         if node.kind == "tool":
-            return [node]
+            found = [node]
+            for one in found:
+                found += [self.tree[inner] for inner in one.children]
+            return found[::-1]
         return [self.tree[one] for one in node.children if self.tree[one].kind == "tool"]
 
     def _sessions_of(self, node: TreeNode) -> Iterator[TreeNode]:

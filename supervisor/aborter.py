@@ -7,6 +7,7 @@ disk has not answered by then is left open in it and said so, and so is at once 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +26,7 @@ from supervisor.abort import (
 from supervisor.ladder import SLACK_S, highest
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
-from supervisor.lifecycles.turn import Turn
+from supervisor.lifecycles.turn import Call, Turn, TurnData
 from supervisor.moments import Moment
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, AbortScope, CancelMode, Rung, ToolOutcome, TransitionReason
@@ -50,7 +51,8 @@ class _Wish(NamedTuple):
         return self.blamed if node.reason is AbortReason.USER_INTERRUPT else node.reason
 
 
-class _Sent(NamedTuple):
+@dataclass
+class _Sent:
     """One node that was told to end, and what it takes to see that it did."""
 
     node: PlannedNode
@@ -59,6 +61,8 @@ class _Sent(NamedTuple):
     how: str = ""
     link: Link | None = None
     """Of a call: whose it is."""
+    interrupted: bool = False
+    """The call could not be ended alone."""
 
     def fates(self, owner: str | None = None) -> list[ProcessFate]:
         """What became of its processes since; of those of *owner*, where it is given."""
@@ -217,10 +221,33 @@ class Aborter:
             self._tree.tell(turn_id, result, cause=cause, lane=Lane.CONTROL)
             return sent
         work.link.abort_own_call(call.call_id, wish.reason, wish.abort_id)
+        if self._ends_with_another(call, turn.data, work.link, wish):
+            sent.how = ENDED_WITHIN
+            return sent
+        sent.how = work.link.end_call(call.call_id, lambda why: self._interrupt(sent, call, wish, cause, f": {why}"))
+        if not sent.how:
+            self._interrupt(sent, call, wish, cause)
+        return sent
+
+    def _ends_with_another(self, call: Call, turn: TurnData, link: Link, wish: _Wish) -> bool:
+        """True if it is made within a call that the agent runs by itself too, and that this abort ends."""
+        above = next((one for one in turn.open if one.number == call.within), None)
+        if above is None or link.runs(above.call_id):
+            return False
+        return any(one.id == f"{turn.id}:c{above.number}" for one in wish.plan.nodes)
+
+    def _interrupt(self, sent: _Sent, call: Call, wish: _Wish, cause: Cause, why: str = "") -> None:
+        """The agent runs that call, and does not end it alone: its turn ends with it, and the next one goes on."""
+        if sent.interrupted or not self._tree.is_open(sent.node.id):
+            return
+        sent.interrupted, sent.how = True, f"{NOT_ASKED if not why else NOT_ENDED}{why}"
+        turn_id = sent.node.id.rpartition(":c")[0]
+        told = {"call": sent.node.id, "why": sent.how}
+        self._tree.note(turn_id, "TurnInterrupted", cause, told, abort_id=wish.abort_id, reason=sent.how)
+        because = cause._replace(seq=self._tree.ledger.last_seq)
         text = f"The tool call {call.call_id} was aborted ({wish.reason}). Go on without its result."
-        message = UrgentMessage(message_id=f"abort of {node.id}", sender="supervisor", text=text)
-        self._tree.tell(work.session_id, message, cause=cause)
-        return sent._replace(how=INTERRUPTED)
+        message = UrgentMessage(message_id=f"abort of {sent.node.id}", sender="supervisor", text=text)
+        self._tree.tell(sent.work.session_id, message, cause=because)
 
     # ------------------------------------------------------------------ joining
     async def _joined(self, sent: _Sent, began: float) -> NodeReceipt:
@@ -258,7 +285,7 @@ class Aborter:
     async def _tool_joined(self, sent: _Sent, began: float) -> NodeReceipt:
         tool_id = sent.node.id
         await self._tree.system.join(tool_id)
-        rung = await self._interrupted(sent) if sent.how == INTERRUPTED else highest(sent.fates(tool_id))
+        rung = await self._interrupted(sent) if sent.interrupted else _rung_of(sent)
         took_s = round(self._tree.system.timers.now() - began, 6)
         return NodeReceipt(
             id=tool_id,
@@ -281,7 +308,15 @@ class Aborter:
         return Rung.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Rung.REQUEST
 
 
-INTERRUPTED = "the turn was interrupted, since the agent runs this call by itself"
+ENDED_WITHIN = "it ended with the call that it was made within"
+NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"
+NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"
+
+
+def _rung_of(sent: _Sent) -> Rung:
+    """On which rung a call ended that was ended alone: the agent was asked, or its scope was cancelled."""
+    fates = sent.fates(sent.node.id)
+    return highest(fates) if fates or not sent.how else Rung.REQUEST
 
 
 def _crossed(root: AbortRecord, crossing: Crossing, before: AbortRecord) -> AbortRecord:
@@ -313,7 +348,7 @@ def _heads(tree: Tree, ending: tuple[EndingNode, ...]) -> Iterator[EndingNode]:
 def _fates(sent: list[_Sent]) -> tuple[ProcessFate, ...]:
     found: dict[tuple[str, int], ProcessFate] = {}
     for one in sent:
-        scoped = one.node.kind == "tool" and one.how != INTERRUPTED
+        scoped = one.node.kind == "tool" and not one.interrupted
         for fate in one.fates(one.node.id if scoped else None):
             found[(fate.owner, fate.pid)] = fate
     return tuple(found.values())

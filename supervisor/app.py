@@ -44,7 +44,7 @@ def run(request: RunRequest) -> int:
         WorkFailed: the run could not be finished.
     """
     try:
-        plan = load_plan(request.plan, installed=request.plugins)
+        plan = load_plan(request.plan, installed=request.plugins, instead=request.instead)
     except BadPlan as error:
         raise BadInput(str(error)) from None
     configure_logging(verbose=request.verbose)
@@ -97,9 +97,8 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
             runner = PlanRunner(sup)
             await around.start(_serve, state, sup, runner.operating, closing, closed)
             apply = partial(_apply, sup, request)
-            attendant = Attendant(
-                sup, runner, load=partial(load_plan, request.plan, installed=request.plugins), apply=apply
-            )
+            load = partial(load_plan, request.plan, installed=request.plugins, instead=request.instead)
+            attendant = Attendant(sup, runner, load=load, apply=apply)
             attending = await around.start(attendant.attend)
             around.start_soon(_report, reporter, sup)
             around.start_soon(_tell_taken_over, runner)

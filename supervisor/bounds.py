@@ -13,7 +13,10 @@ import msgspec
 
 from supervisor.ports import (
     ChildAsked,
+    FileAsked,
     Malformed,
+    ModelTrouble,
+    Named,
     Out,
     PermissionAsked,
     Ready,
@@ -29,10 +32,12 @@ __all__ = [
     "CALLS_MAX",
     "CHILDREN_MAX",
     "COMMAND_BYTES_MAX",
+    "FILE_BYTES_MAX",
     "ID_CHARS_MAX",
     "OPEN_CALLS_MAX",
     "OPTIONS_MAX",
     "PATH_CHARS_MAX",
+    "PERMISSIONS_MAX",
     "PROMPT_CHARS_MAX",
     "TERMINALS_MAX",
     "USAGE_BYTES_MAX",
@@ -48,6 +53,9 @@ WORDS_CHARS_MAX: Final = 2_000
 """Of a title, an error, or anything else that people read; a longer one is cut."""
 OPTIONS_MAX: Final = 64
 """Ways to answer one permission request."""
+PERMISSIONS_MAX: Final = 64
+"""Permissions that an agent may wait for at once, and files that one of them may name: all of it stands in its turn's
+data."""
 PROMPT_CHARS_MAX: Final = 1024 * 1024
 """Of what a child session is asked."""
 USAGE_BYTES_MAX: Final = 16 * 1024
@@ -59,7 +67,9 @@ VARIABLES_MAX: Final = 256
 VARIABLES_BYTES_MAX: Final = 64 * 1024
 """Of their names and values."""
 PATH_CHARS_MAX: Final = 4_096
-"""Of a working directory: PATH_MAX of Linux."""
+"""Of a working directory, or a file: PATH_MAX of Linux."""
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of a file that we read or write for an agent: half of a line, which its text has to fit into with escapes."""
 OPEN_CALLS_MAX: Final = 256
 """Tool calls that an agent may have open at once: each is a scope, and stands in its turn's data."""
 CALLS_MAX: Final = 10_000
@@ -70,8 +80,19 @@ while it runs, and its output (1 MiB, if the agent does not ask for more) until 
 CHILDREN_MAX: Final = 64
 """Child sessions that one session may have at once by the wish of its agent."""
 
-_IDS: Final = ("call_id", "request_id", "terminal_id", "resume_id", "name", "agent", "tool_kind", "stop")
-_WORDS: Final = ("title", "error", "info", "why")
+_IDS: Final = (
+    "call_id",
+    "request_id",
+    "terminal_id",
+    "resume_id",
+    "name",
+    "agent",
+    "tool_kind",
+    "tool",
+    "parent",
+    "stop",
+)
+_WORDS: Final = ("title", "detail", "error", "info", "why", "words")
 
 
 def bounded(out: Out) -> Out:
@@ -98,11 +119,21 @@ def _cut(text: str) -> str:
     return f"{text[:WORDS_CHARS_MAX]}... ({len(text)} characters)"
 
 
+def _of_file(asked: Any) -> Out | None:
+    chars = len(asked.path)
+    return _too_long("path of a file", chars, PATH_CHARS_MAX) if chars > PATH_CHARS_MAX else None
+
+
 def _of_permission(asked: Any) -> Out | None:
     if len(asked.options) > OPTIONS_MAX:
         return Malformed(f"the agent gave {len(asked.options)} options for one permission; the most is {OPTIONS_MAX}")
     longest = max((len(word) for option in asked.options for word in option), default=0)
-    return _too_long("option", longest, ID_CHARS_MAX) if longest > ID_CHARS_MAX else None
+    if longest > ID_CHARS_MAX:
+        return _too_long("option", longest, ID_CHARS_MAX)
+    if len(asked.paths) > PERMISSIONS_MAX:
+        return Malformed(f"the agent named {len(asked.paths)} files for one permission; the most is {PERMISSIONS_MAX}")
+    chars = max(map(len, asked.paths), default=0)
+    return _too_long("path", chars, PATH_CHARS_MAX) if chars > PATH_CHARS_MAX else None
 
 
 def _of_child(asked: Any) -> Out | None:
@@ -132,12 +163,13 @@ def _of_usage(usage: Any) -> Out | None:
 _MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {
     PermissionAsked: _of_permission,
     ChildAsked: _of_child,
+    FileAsked: _of_file,
     TerminalOpened: _of_terminal,
     Usage: _of_usage,
 }
 _BOUNDED: Final = (
-    *(ChildAsked, Malformed, PermissionAsked, Ready, TerminalKilled, TerminalOpened),
-    *(ToolClosed, ToolOpened, TurnEnded, Usage),
+    *(ChildAsked, FileAsked, Malformed, PermissionAsked, Ready, TerminalKilled, TerminalOpened),
+    *(ModelTrouble, Named, ToolClosed, ToolOpened, TurnEnded, Usage),
 )
 
 

@@ -55,7 +55,7 @@ _LEAST: Final = 1e-9
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was used."""
+    """What was used. ``cached_tokens`` are a part of ``input_tokens``; ``requests`` are those to a model."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -63,6 +63,8 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     turns: int = 0
     tool_calls: int = 0
     wall_s: float = 0.0
+    cached_tokens: int = 0
+    requests: int = 0
 
     @property
     def tokens(self) -> int:
@@ -76,7 +78,14 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             turns=self.turns + more.turns,
             tool_calls=self.tool_calls + more.tool_calls,
             wall_s=self.wall_s + more.wall_s,
+            cached_tokens=min(self.cached_tokens + more.cached_tokens, COUNT_MAX),
+            requests=min(self.requests + more.requests, COUNT_MAX),
         )
+
+    def __sub__(self, less: Amounts) -> Amounts:
+        """What is more; of what is less, nothing."""
+        names = self.__struct_fields__
+        return Amounts(**{name: max(getattr(self, name) - getattr(less, name), 0) for name in names})
 
     def at_least(self, other: Amounts) -> Amounts:
         """The larger of each."""
@@ -87,10 +96,11 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def words(self) -> str:
         """As people read it: only what is not nothing."""
         named = (
-            ("tokens", f"{self.tokens} tokens"),
+            ("tokens", f"{self.tokens} tokens{f' ({self.cached_tokens} cached)' if self.cached_tokens else ''}"),
             ("cost_usd", f"{self.cost_usd:.4g} USD"),
             ("turns", f"{self.turns} turn{'' if self.turns == 1 else 's'}"),
             ("tool_calls", f"{self.tool_calls} tool call{'' if self.tool_calls == 1 else 's'}"),
+            ("requests", f"{self.requests} model request{'' if self.requests == 1 else 's'}"),
             ("wall_s", f"{self.wall_s:.4g} s of turns"),
         )
         return ", ".join(words for measure, words in named if getattr(self, measure))

@@ -17,6 +17,8 @@ from supervisor.vocabulary import Verdict
 __all__ = [
     "EFFECTS",
     "Answer",
+    "AnswerPermission",
+    "AskPermission",
     "BuildPrompt",
     "Bury",
     "CancelSession",
@@ -31,6 +33,7 @@ __all__ = [
     "PrepareWorktree",
     "SendPrompt",
     "StartTimer",
+    "SteerAgent",
     "StorePrompt",
     "SupervisorEffect",
     "Tell",
@@ -105,6 +108,15 @@ class SendPrompt(SupervisorEffect, frozen=True, kw_only=True):
     prompt: str
 
 
+class SteerAgent(SupervisorEffect, frozen=True, kw_only=True):
+    """Tell the agent something within the turn that runs; answered by ``MessageHeard``, or ``SteerElapsed``."""
+
+    incarnation: int
+    message_id: str
+    sender: str
+    text: str
+
+
 class CancelSession(SupervisorEffect, frozen=True, kw_only=True):
     """Ask the agent, within its protocol, to stop what it is doing."""
 
@@ -150,6 +162,21 @@ class Answer(SupervisorEffect, frozen=True, kw_only=True):
     how: Verdict | None = None
 
 
+class AskPermission(SupervisorEffect, frozen=True, kw_only=True):
+    """Have a human asked whether the agent may; answered by ``PermissionAnswered``, within *within_s* seconds."""
+
+    number: int
+    within_s: float
+
+
+class AnswerPermission(SupervisorEffect, frozen=True, kw_only=True):
+    """Tell the agent what it may: *option* is the one of its options that was chosen."""
+
+    number: int
+    request_id: str
+    option: str | None = None
+
+
 class Verify(SupervisorEffect, frozen=True, kw_only=True):
     """Check the agent's claim; answered by ``task_completed`` or ``task_failed``."""
 
@@ -176,6 +203,8 @@ EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
     one.__name__: one
     for one in (
         Answer,
+        AnswerPermission,
+        AskPermission,
         BuildPrompt,
         Bury,
         CancelSession,
@@ -190,6 +219,7 @@ EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
         PrepareWorktree,
         SendPrompt,
         StartTimer,
+        SteerAgent,
         StorePrompt,
         Tell,
         TellNow,

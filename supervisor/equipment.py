@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 from supervisor.adapters.catalogue import MakeCodec, scripted_command
 from supervisor.adapters.command import CommandCodec
@@ -22,33 +23,46 @@ from supervisor.logs import get_logger
 from supervisor.parts import Parts
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins.guard import AdapterFailed, NoHost
-from supervisor.ports import Journal, Launch, ProcessHost, TranscriptSink, Workspace
+from supervisor.ports import Files, Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
+from supervisor.workspace.files import DiskFiles
 from supervisor.workspace.git import GitWorkspaces
 
-__all__ = ["LinkMaker", "NoTranscript", "contained", "profile_of", "real_parts", "workspace_of"]
+__all__ = ["LinkMaker", "NoTranscript", "clean_env", "contained", "profile_of", "real_parts", "workspace_of"]
 
 _log = get_logger()
 
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def clean_env() -> dict[str, str]:
+    """What every program of ours gets, and nothing else but what its configuration names."""
+    return {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+
+
 def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
-    """A configured agent as the runtime has it: its command, its directory, and a clean environment."""
-    env = {"PATH": os.environ.get("PATH", CLEAN_PATH), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+    """A configured agent as the runtime has it: its command, its directory, and a clean environment.
+
+    Raises:
+        BadData: the file that says what its lines mean cannot be read, or says what it may not.
+    """
+    env = clean_env()
     env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
     env.update(config.env)
     return AgentProfile(
         name=name,
         adapter=config.adapter,
-        command=scripted_command() if config.adapter == "scripted" else tuple(config.command),
+        command=scripted_command() if config.adapter == "scripted" else (*config.command, *config.arguments),
         env=env,
         directory=str(workdir / config.cwd) if config.cwd else str(workdir),
-        permissions=config.permissions,
+        permissions=config.permissions.value(),
+        wishes=config.wishes,
+        mapping=config.line_mapping,
+        quirks=config.quirks,
     )
 
 
@@ -56,15 +70,21 @@ class LinkMaker:
     """Makes the link to a session's next agent: a program under a warden, or a function.
 
     Args:
-        codec_of: what makes a codec, by the name of its adapter.
+        codec_of: what makes a codec for an agent of that profile.
     """
 
     def __init__(
-        self, tree: Tree, delegate: Delegate, processes: ProcessHost, codec_of: Callable[[str], MakeCodec]
+        self,
+        tree: Tree,
+        delegate: Delegate,
+        processes: ProcessHost,
+        files: Files,
+        codec_of: Callable[[AgentProfile], MakeCodec],
     ) -> None:
         self._tree = tree
         self._delegate = delegate
         self._host = processes
+        self._files = files
         self._codec_of = codec_of
 
     def __call__(self, work: Work, agent_id: str, incarnation: int, prompt: str) -> Link:
@@ -76,8 +96,8 @@ class LinkMaker:
         resume_id, work.resume_id, work.interrupted = work.resume_id, None, False  # it is tried once
         host = self._host
         try:
-            codec = self._codec_of(profile.adapter)()
-            argv = codec.argv(profile.command, prompt)
+            codec = self._codec_of(profile)()
+            argv = codec.argv(profile.command, prompt, self._new_id(agent_id), resume_id)
         except AdapterFailed as error:  # a plug-in's: its agent cannot start, and nobody else is concerned
             codec, argv, host = CommandCodec(), (), NoHost(str(error))
         return ProcessLink(
@@ -89,8 +109,13 @@ class LinkMaker:
             host=host,
             launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}),
             delegate=self._delegate,
+            files=self._files,
             resume_id=resume_id,
         )
+
+    def _new_id(self, agent_id: str) -> str:
+        """What a new conversation is called, where we may choose; drawn from the seed: a run can be repeated."""
+        return str(UUID(int=self._tree.system.rng("conversation", agent_id).getrandbits(128), version=4))
 
 
 class NoTranscript:
@@ -164,6 +189,7 @@ def real_parts(journal: Journal, state_dir: StateDir | None, processes: ProcessH
         journal=journal,
         processes=processes,
         workspace=workspace,
+        files=DiskFiles(),
         wall=_Wall(),
         transcript_of=partial(_transcript_of, state_dir),
     )

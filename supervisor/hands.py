@@ -13,6 +13,8 @@ from actors import ActorStopped, Intensity, fault
 from actors.restart import add_restart
 from supervisor.effects import (
     Answer,
+    AnswerPermission,
+    AskPermission,
     BuildPrompt,
     Bury,
     CancelSession,
@@ -27,6 +29,7 @@ from supervisor.effects import (
     PrepareWorktree,
     SendPrompt,
     StartTimer,
+    SteerAgent,
     StorePrompt,
     Tell,
     Verify,
@@ -49,9 +52,10 @@ from supervisor.lifecycles.events import (
     TaskFailed,
     WorktreeReady,
 )
-from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.session import Message, Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.logs import get_logger
+from supervisor.permission_desk import PermissionDesk
 from supervisor.policy import build_prompt
 from supervisor.ports import Workspace
 from supervisor.tree import Tree
@@ -82,6 +86,7 @@ class Hands:
         make_link: how an agent is had.
         workspace: where sessions work.
         answered: called with (request id, outcome) when a request has its answer.
+        desk: where permissions wait for a human.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Hands:
         make_link: MakeLink,
         workspace: Workspace,
         answered: Callable[[str, Outcome], None],
+        desk: PermissionDesk,
     ) -> None:
         self._tree = tree
         self._janitor = janitor
@@ -99,9 +105,12 @@ class Hands:
         self._make_link = make_link
         self._workspace = workspace
         self._answered = answered
+        self._desk = desk
         self._no_retries = False
         self._always: Mapping[type, Callable[[Work, str, Any, Cause], None]] = {
             Answer: self._answer,
+            AnswerPermission: self._answer_permission,
+            AskPermission: lambda work, turn_id, effect, cause: desk.open(work, turn_id, effect, cause),
             CancelSession: lambda work, entity_id, effect, cause: self._cancel_session(work, effect),
             CancelStep: lambda work, entity_id, effect, cause: self._cancel_launch(work),
             CancelTool: self._cancel_tool,
@@ -119,6 +128,7 @@ class Hands:
             OpenTurn: self._open_turn,
             PrepareWorktree: lambda work, effect, cause: self._prepare(work, cause),
             SendPrompt: self._send_prompt,
+            SteerAgent: lambda work, effect, cause: self._steer(work, effect),
         }
         """And what an ending session does not begin any more."""
 
@@ -171,6 +181,11 @@ class Hands:
     def _answer(self, work: Work, entity_id: str, effect: Answer, cause: Cause) -> None:
         text = work.text if work.text_of == effect.request_id else ""
         self._answered(effect.request_id, Outcome(effect.outcome, effect.error, text, cause.seq, effect.how))
+
+    def _answer_permission(self, work: Work, turn_id: str, effect: AnswerPermission, cause: Cause) -> None:
+        self._desk.close(turn_id, effect.number)
+        if work.link is not None:
+            work.link.answer(turn_id, effect.request_id, effect.option)
 
     def _log_fatal(self, work: Work, entity_id: str, effect: LogFatal, cause: Cause) -> None:
         _log.error("session gave up", session=work.session_id, reason=effect.message)
@@ -316,6 +331,12 @@ class Hands:
             work.text_of = asked
             work.running.set()
             work.link.give(effect.turn_id, effect.incarnation, effect.prompt)
+
+    def _steer(self, work: Work, effect: SteerAgent) -> None:
+        """What is said within a turn is said as in a prompt."""
+        if work.link is not None:
+            said = Message(id=effect.message_id, sender=effect.sender, text=effect.text, urgent=True)
+            work.link.steer(effect.message_id, effect.incarnation, build_prompt("", [said]))
 
     # ------------------------------------------------------------------ the end of a turn
     def _verify(self, work: Work, turn_id: str, effect: Verify, cause: Cause) -> None:

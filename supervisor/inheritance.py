@@ -164,7 +164,7 @@ class Past:
                 self.abort = record
             case "ActorLost":
                 self.lost = True
-            case "Usage" | "Budgeted":
+            case "Usage" | "Budgeted" | "ModelTrouble":
                 self.budget = self.budget.take(told)
 
     def _moved(self, record: LifecycleEvent) -> None:
@@ -178,6 +178,8 @@ class Past:
             case "TurnReaped" if record.from_status == "SessionComplete" or self.spent:
                 self.spent = False
                 how = "completed" if record.metadata["completed"] else "failed"
+                if record.metadata["completed"]:
+                    self.budget = self.budget._replace(troubles=0)
                 self.answer = Answered(how, str(record.metadata["error"]), record.seq)
             case "WorktreeReady":
                 self.directory = str(record.metadata["path"])
@@ -185,10 +187,16 @@ class Past:
                 self.resume_id, self.interrupted = None, False
             case "SessionExited" if record.from_status == "Running" and record.to_status == "CoolingDown":
                 if record.transition_reason != TransitionReason.ORPHAN_RECOVERED:
-                    self.spent = self.once
-                    self.crashes = self.crashes if self.once else (*self.crashes, record.monotonic_s)
+                    self.spent = self.once or _is_final(record)
+                    self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
             case "OperatorStop" | "FatalError":
                 self.abort = None
+
+
+def _is_final(record: LifecycleEvent) -> bool:
+    """Whether it tells of a turn whose model failed for good."""
+    verdict = record.metadata.get("verdict") or {}
+    return bool((verdict.get("model") or {}).get("final"))
 
 
 async def past_of(journal: Journal, session_id: str) -> Past:

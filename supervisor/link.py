@@ -19,6 +19,7 @@ from supervisor.lifecycles.events import (
     AgentReady,
     SessionExited,
     SessionStarted,
+    SteerElapsed,
     TaskFailed,
     TaskFinished,
     ToolCompleted,
@@ -32,7 +33,7 @@ from supervisor.ports import (
     ProcessReport,
 )
 from supervisor.tree import END_S, Tree
-from supervisor.vocabulary import CancelMode, Exit, ToolOutcome, Verdict
+from supervisor.vocabulary import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
 from supervisor.work import NoSuchEntity, Outcome, Work
 
 __all__ = ["Delegate", "LinkBase", "ToolCell"]
@@ -82,6 +83,7 @@ class LinkBase:
         self.agent_id = agent_id
         self.ended = Moment()
         self.is_ready = False
+        self.steers = False
         self.turn_id: str | None = None
         self._incarnation = incarnation
         self._intent: Verdict | None = None
@@ -197,7 +199,15 @@ class LinkBase:
             self._assigned = False
             self._tell(self.agent_id, TaskFinished())
 
-    def _conclude(self, stop: str, error: str, status: int | None = None) -> None:
+    def _conclude(
+        self,
+        stop: str,
+        error: str,
+        status: int | None = None,
+        *,
+        problem: ModelProblem | None = None,
+        http_status: int | None = None,
+    ) -> None:
         """Report the end of the turn, once."""
         turn_id, self.turn_id = self.turn_id, None
         if turn_id is None:
@@ -209,7 +219,18 @@ class LinkBase:
             self._tell(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
             self._drop_call(call_id)
         stopped = tuple(one for one in self._calls if self.runs(one) or self._delegates(one))
-        verdict = judge(stop, error, open_calls=open_calls, status=status, intent=self._intent)
+        verdict = judge(
+            stop,
+            error,
+            open_calls=open_calls,
+            status=status,
+            intent=self._intent,
+            problem=problem,
+            http_status=http_status,
+            text=self.work.text,
+        )
+        if verdict is not self._intent and self.work.watch is not None:
+            verdict = self.work.watch.model.judged(verdict)
         if verdict.exit is Exit.SUCCESS:
             self.work.said = self.work.text
             self._tell(turn_id, VerifyRequested(verdict=verdict))
@@ -220,23 +241,25 @@ class LinkBase:
         self._release()
 
     # ------------------------------------------------------------------ tool calls
-    async def _open_call(self, call_id: str, title: str, tool_kind: str) -> str | None:
-        """Begin a call: its cell, and its durable record. ``None`` if the turn takes none now."""
+    async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
+        """Begin a call: its cell, below that of the open call *parent*, if there is one, and its durable record.
+        ``None`` if the turn takes none now."""
         turn_id = self.turn_id
         if turn_id is None or call_id in self._calls:
             return None
         if self.work.watch is not None and not self.work.watch.may_call():
             return None
         self._numbers += 1
-        number = self._numbers
+        number, above = self._numbers, self._calls.get(parent)
         tool_id = f"{turn_id}:c{number}"
         try:
-            self.tree.system.spawn(ToolCell(), tool_id, parent=turn_id, shutdown_s=END_S)
+            self.tree.system.spawn(ToolCell(), tool_id, parent=above or turn_id, shutdown_s=END_S)
         except ActorStopped:
             return None
         self._calls[call_id] = self._named[call_id] = tool_id
         self._opened[call_id] = (title, tool_kind)
-        started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind)
+        within = int(above.rpartition(":c")[2]) if above is not None else 0
+        started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind, within=within)
         recorded: int | None = None
         try:
             recorded = self._causes[tool_id] = await self._post(turn_id, started)
@@ -268,6 +291,19 @@ class LinkBase:
             because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
         await self._post(turn_id, completed, because)
 
+    # ------------------------------------------------------------------ what it is told within a turn
+    def steer(self, message_id: str, incarnation: int, text: str) -> None:
+        """Who cannot be told is interrupted."""
+        self._not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
+
+    def _not_steered(self, message_id: str, incarnation: int, why: str) -> None:
+        self._tell(self.work.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
+
+    # ------------------------------------------------------------------ permissions
+    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+        """Who asks for nothing is answered nothing."""
+        return
+
     # ------------------------------------------------------------------ aborts of calls
     def runs(self, call_id: str) -> bool:
         """True if we run that call's work, and can end it by its scope."""
@@ -282,8 +318,12 @@ class LinkBase:
         self._calls.pop(call_id, None)
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """The agent runs that call by itself and is about to be interrupted: its result will be that of this abort."""
+        """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
         self._aborting.setdefault(call_id, _OwnCall(reason, abort_id))
+
+    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+        """End this one call, which the agent runs by itself; ``""``: it cannot be."""
+        return ""
 
     def _delegates(self, call_id: str) -> bool:
         tool_id = self._calls.get(call_id)

@@ -2,7 +2,8 @@
 
 Every ``snapshot_s`` it is looked at whether anything came from the agent since: its start, a heartbeat, a message of
 its protocol, output, a tool call's begin or end. After ``wake`` snapshots without any it is sent an urgent message,
-after ``stop`` it is interrupted, after ``kill`` its session is aborted. Pure.
+after ``stop`` it is interrupted, after ``kill`` its session is aborted. Once a step was taken, what may be no more than
+the answer to that step (a turn that ends and begins anew, a message without words or calls) is no sign any more. Pure.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Stall:
         self.silent = 0
         self._lively = 0
         self._taken = 0
+
+    @property
+    def stepped(self) -> bool:
+        """Whether something was done about it that has not been made good."""
+        return self._taken > 0
 
     def snapshot(self, moved: bool, profile: StallProfile) -> Step | None:
         """What the next snapshot asks for."""

@@ -61,13 +61,14 @@ class Nodes(Mapping[str, TreeNode]):
         turn = self._entities.get(turn_id)
         work = self._works.get(turn.parent_id or "") if turn is not None else None
         call = next((one for one in turn.data.open if str(one.number) == number), None) if turn is not None else None
-        if work is None or call is None or turn_id not in work.turns:
+        if turn is None or work is None or call is None or turn_id not in work.turns:
             raise KeyError(node_id)
         link = work.link
         return TreeNode(
             id=node_id,
             kind="tool",
             parent=work.session_id,
+            children=tuple(f"{turn_id}:c{one.number}" for one in turn.data.open if one.within == call.number),
             ended=self._ending(work) or link is None or link.has_returned(turn_id, call.call_id),
             processes=tuple(one for one in link.processes() if one.owner == node_id) if link is not None else (),
         )

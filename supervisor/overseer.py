@@ -15,7 +15,7 @@ from supervisor.budgets import WHOLE, Amounts, Budget, Scope
 from supervisor.ledger import Cause
 from supervisor.liveness import Patience
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortReason
+from supervisor.vocabulary import AbortReason, ModelFailure
 from supervisor.watch import BUDGETED, Oversight, Watch
 from supervisor.work import Work
 
@@ -26,17 +26,19 @@ Order = Callable[[str, str, str, int, AbortReason], None]
 
 
 class Recalled(NamedTuple):
-    """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile."""
+    """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile; and
+    how often in a row its model had failed, when that was told last and no turn has succeeded since."""
 
     used: Amounts = Amounts()
     scopes: Sequence[Mapping[str, Any]] = ()
     patience: Patience = Patience.DEFAULT
+    troubles: int = 0
 
     def take(self, told: Mapping[str, Any]) -> Recalled:
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
         patience = Patience(told["patience"]) if "patience" in told else self.patience
-        return Recalled(used, told.get("scopes", self.scopes), patience)
+        return Recalled(used, told.get("scopes", self.scopes), patience, told.get("in_a_row", self.troubles))
 
 
 class Allowance(NamedTuple):
@@ -63,6 +65,8 @@ class Overseer:
         self._scopes: dict[str, Scope] = {}
         self._running: dict[str, Watch] = {}
         self._timer: Timer | None = None
+        self.model_failed: Callable[[str, ModelFailure], None] = lambda session_id, failure: None
+        """Called when the model of a session's agent failed once."""
 
     # ------------------------------------------------------------------ scopes
     def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
@@ -109,7 +113,9 @@ class Overseer:
 
     def revive(self, work: Work, rules: Oversight, recalled: Recalled) -> None:
         """Watch a session that an earlier supervisor left: what was used stays used."""
-        self._watch(work, rules, self.recall(recalled.scopes), recalled.patience).recall(recalled.used)
+        watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
+        watch.recall(recalled.used)
+        watch.model.record.in_a_row = recalled.troubles
 
     def left_of(self, work: Work) -> Budget:
         """What a session may still use."""

@@ -5,16 +5,20 @@ Pure: rows come in, values for a renderer go out; *now* is an argument, and noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from supervisor.budgets import Amounts
 from supervisor.projection import VisualState, visual_state
 from supervisor.standing import Standing, WorkRow
 from supervisor.vocabulary import Kind
 
 __all__ = ["Node", "Row", "Seen", "ps", "tool_calls", "tree"]
+
+
+NOTHING: Final[Mapping[str, Amounts]] = {}
 
 
 class Row(WorkRow, Protocol):
@@ -28,18 +32,20 @@ class Row(WorkRow, Protocol):
 
 # --------------------------------------------------------------------------------------------------------- tree
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """An entity, or an open tool call, with what is below it."""
+    """An entity, or an open tool call, with what is below it; ``used`` is what agents say that it, and all below it,
+    has used."""
 
     id: str
     kind: str
     state: str
     note: str = ""
     ended: bool = False
+    used: dict[str, Any] | None = None
     children: tuple[Node, ...] = ()
 
 
-def tree(rows: Iterable[Row]) -> tuple[Node, ...]:
-    """The roots in the order of birth. An entity whose parent is not among *rows* is a root."""
+def tree(rows: Iterable[Row], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
+    """The roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
     ordered = sorted(rows, key=lambda row: row.born_seq)
     standing = Standing(ordered)
     known = {row.id for row in ordered}
@@ -49,7 +55,7 @@ def tree(rows: Iterable[Row]) -> tuple[Node, ...]:
         below.setdefault(parent or "", []).append(row)
     made: dict[str, Node] = {}
     for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
-        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), standing)
+        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), standing, used.get(row.id))
     return tuple(made[row.id] for row in below.get("", ()))
 
 
@@ -60,21 +66,42 @@ def _parents_first(below: Mapping[str, list[Row]]) -> list[Row]:
     return order
 
 
-def _node(row: Row, children: tuple[Node, ...], standing: Standing) -> Node:
+def _node(row: Row, children: tuple[Node, ...], standing: Standing, used: Amounts | None) -> Node:
     data = _data(row)
-    calls = () if row.ended else tuple(_call_node(row, call) for call in data.get("open") or ())
+    calls = () if row.ended else _call_nodes(row, data.get("open") or ())
+    asked = () if row.ended else tuple(_permission_node(row, wish) for wish in _asked(data))
     return Node(
         id=row.id,
         kind=row.kind,
         state=row.state,
         note=_note(row, data, standing),
         ended=row.ended,
-        children=(*calls, *children),
+        used=used.told if used is not None else None,
+        children=(*calls, *asked, *children),
     )
 
 
-def _call_node(row: Row, call: dict[str, Any]) -> Node:
-    return Node(id=f"{row.id}:c{call['number']}", kind="tool", state="open", note=str(call.get("title", "")))
+def _call_nodes(row: Row, calls: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
+    """The open calls of a turn; those that are made within another open one stand below it."""
+    numbers = {call["number"] for call in calls}
+    below: dict[int, list[Node]] = {}
+    for call in reversed(calls):  # a call is younger than the one that it is made within
+        within = call.get("within") or 0
+        inner = tuple(reversed(below.pop(call["number"], ())))
+        node = Node(
+            id=f"{row.id}:c{call['number']}", kind="tool", state="open", note=str(call.get("title", "")), children=inner
+        )
+        below.setdefault(within if within in numbers and within < call["number"] else 0, []).append(node)
+    return tuple(reversed(below.get(0, ())))
+
+
+def _asked(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The permissions of a turn that wait for a human."""
+    return [wish for wish in data.get("asking") or () if wish.get("asked")]
+
+
+def _permission_node(row: Row, wish: dict[str, Any]) -> Node:
+    return Node(id=f"{row.id}:p{wish['number']}", kind="permission", state="waits for a human", note=wish["title"])
 
 
 def tool_calls(row: Row) -> tuple[str, ...]:
@@ -94,7 +121,7 @@ def _note(row: Row, data: Mapping[str, Any], standing: Standing) -> str:
             parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
         case Kind.TURN:
             verdict = data.get("verdict") or {}
-            parts = [verdict.get("error")]
+            parts = ["waits for a human" if _asked(data) else "", verdict.get("error")]
         case _:
             parts = [standing.note(row)]
     return ", ".join(str(part) for part in parts if part)
@@ -127,7 +154,8 @@ def ps(rows: Iterable[Row], *, now: float, active_at: Mapping[str, float] | None
     for row in ordered:  # whatever happens below a session is activity of it
         session = row.id if row.kind == Kind.SESSION else row.parent_id
         if session is not None:
-            said[session] = max(said.get(session, 0.0), row.changed_at)
+            active_at_s = now if row.kind == Kind.TURN and not row.ended and _asked(_data(row)) else row.changed_at
+            said[session] = max(said.get(session, 0.0), active_at_s)
     standing = Standing(ordered)
     return tuple(_seen(row, now, said, standing) for row in ordered)
 

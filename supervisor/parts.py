@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import Journal, ProcessHost, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.ports import Files, Journal, ProcessHost, TranscriptSink, Upkeep, WallClock, Workspace
 
 __all__ = ["Parts"]
 
@@ -20,6 +20,7 @@ class Parts(NamedTuple):
     journal: Journal
     processes: ProcessHost
     workspace: Workspace
+    files: Files
     wall: WallClock
     transcript_of: Callable[[str], TranscriptSink]
     """The transcript of a session, by its id."""

@@ -13,9 +13,26 @@ from actors.machine import Effect, Event
 from supervisor.effects import LogFatal
 from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.session import Message
-from supervisor.vocabulary import AbortReason, Exit, Severity, TransitionReason, Verdict
+from supervisor.scheduling.failures import problem_of, spoken_failure
+from supervisor.vocabulary import (
+    AbortReason,
+    Exit,
+    ModelFailure,
+    ModelProblem,
+    Severity,
+    TransitionReason,
+    Verdict,
+)
 
-__all__ = ["INTERRUPTED", "abort_reason_of", "build_prompt", "describe_status", "judge", "severity_of"]
+__all__ = [
+    "INTERRUPTED",
+    "abort_reason_of",
+    "blamed_on_model",
+    "build_prompt",
+    "describe_status",
+    "judge",
+    "severity_of",
+]
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
@@ -24,6 +41,37 @@ STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
 }
 """What an agent's word on its turn means where it is not the end of the work."""
+
+
+MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
+    ModelProblem.AUTH: TransitionReason.PERMISSION_DENIED,
+    ModelProblem.QUOTA: TransitionReason.PERMISSION_DENIED,
+    ModelProblem.CONTEXT_LENGTH: TransitionReason.PROMPT_TOO_LONG,
+    ModelProblem.OVERLOADED: TransitionReason.PROVIDER_529,
+    ModelProblem.RATE_LIMIT: TransitionReason.RETRY,
+    ModelProblem.SERVER: TransitionReason.RETRY,
+    ModelProblem.CONNECTION: TransitionReason.RETRY,
+    ModelProblem.REFUSED: TransitionReason.STOP_HOOK_BLOCKED,
+    ModelProblem.NOT_FOUND: None,
+    ModelProblem.UNKNOWN: TransitionReason.RETRY,
+}
+"""A problem of the model in the closed vocabulary of the specification, which has no word for every one of them: what
+may pass is ``retry``, and who asks for a model that is not there has no reason but ``provider_error``."""
+
+
+def blamed_on_model(error: str, model: ModelFailure, status: int | None = None) -> Verdict:
+    """The verdict on a turn that its model made fail; *status* is the agent's exit status, where it has exited."""
+    reason = MODEL_REASONS[model.problem]
+    if model.status == 413:
+        reason = TransitionReason.PROVIDER_413
+    return Verdict(
+        exit=Exit.ERROR,
+        error=error or f"the agent's model failed: {model.problem}",
+        transition_reason=reason,
+        abort_reason=AbortReason.PROVIDER_ERROR,
+        status=status,
+        model=model,
+    )
 
 
 def abort_reason_of(status: int | None, *, intended: AbortReason | None = None) -> AbortReason | None:
@@ -70,15 +118,25 @@ def judge(
     open_calls: Sequence[str] = (),
     status: int | None = None,
     intent: Verdict | None = None,
+    problem: ModelProblem | None = None,
+    http_status: int | None = None,
+    text: str = "",
 ) -> Verdict:
-    """The verdict on a turn from the agent's claim (*stop*, *error*) and what we know.
+    """The verdict on a turn from the agent's claim (*stop*, *error*, *problem*, *http_status*) and what we know.
 
-    *intent* is why we asked it to stop; it explains every end but a success that came first.
+    *intent* is why we asked it to stop; it explains every end but a success that came first. *text* is all that the
+    agent said: where that is an error of its model, it is none of its successes.
     """
-    if stop == "end_turn" and not error and not open_calls:
+    if stop == "end_turn" and not error and problem is None and spoken_failure(text):
+        error = text.strip()
+    if stop == "end_turn" and not error and not open_calls and problem is None:
         return Verdict(exit=Exit.SUCCESS, status=status)
     if intent is not None:
         return intent
+    if problem is None and stop in ("error", "end_turn"):
+        problem = problem_of(error, http_status)
+    if problem is not None:
+        return blamed_on_model(error, ModelFailure(problem=problem, status=http_status), status)
     if stop == "end_turn" and not error:
         error = f"the turn ended with open tool calls: {', '.join(open_calls)}"
         return Verdict(exit=Exit.ERROR, error=error, abort_reason=AbortReason.UNKNOWN, status=status)

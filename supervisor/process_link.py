@@ -8,34 +8,45 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 
 import anyio
 
 from actors import ActorStopped
 from actors.parking import Bell
-from supervisor.abort import PlannedProcess
+from supervisor.abort import PlannedProcess, ProcessFate
 from supervisor.access import call_refusal
+from supervisor.asking import Asking
 from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, bounded
 from supervisor.budgets import Amounts
+from supervisor.call_ends import ASKED, ASKED_S, BESIDE, STRUCK, Births, strike
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
+    AgentNamed,
     AgentReady,
     AgentStarted,
     CompactionCompleted,
     CompactNeeded,
+    MessageHeard,
 )
 from supervisor.link import Delegate, LinkBase
 from supervisor.moments import Moment
 from supervisor.policy import abort_reason_of
 from supervisor.ports import (
+    CallKept,
     ChildAsked,
     CloseInput,
     Codec,
     Compaction,
+    FileAsked,
+    Files,
+    Heard,
     Launch,
     Malformed,
+    ModelTrouble,
+    Named,
     Out,
     PermissionAsked,
     Process,
@@ -54,7 +65,7 @@ from supervisor.ports import (
     Usage,
 )
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
+from supervisor.vocabulary import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.within import outside
 from supervisor.work import Outcome, Work
 
@@ -62,12 +73,21 @@ __all__ = ["MUTE_S", "ProcessLink"]
 
 _WRITTEN = (Send, CloseInput, Signal)
 """What a codec has for the program; the rest is what the program said."""
+_SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
+"""What only an agent says that works, or tries to, at what it was asked for."""
 REFUSED = 126
 """The status of a command that we do not run: a shell says it of what may not be executed."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
 LAST_WORDS_CHARS = 4096
 """The end of standard error that is kept to find its last line in."""
+
+
+class _Ending(NamedTuple):
+    """A call that is to end alone: how, and who is told if it does not."""
+
+    how: str
+    told: list[Callable[[str], None]]
 
 
 class ProcessLink(LinkBase):
@@ -84,6 +104,7 @@ class ProcessLink(LinkBase):
         host: ProcessHost,
         launch: Launch,
         delegate: Delegate,
+        files: Files,
         resume_id: str | None = None,
     ) -> None:
         super().__init__(tree, work, agent_id, incarnation)
@@ -91,7 +112,13 @@ class ProcessLink(LinkBase):
         self._host = host
         self._launch = launch
         self._delegate = delegate
+        self._files = files
         self._resume_id = resume_id
+        self._conversation: str | None = None
+        """What the agent calls the conversation, where it can be loaded by that."""
+        self._steered: deque[str] = deque()
+        """The messages that it was told in this turn, and has not taken up."""
+        self._asking = Asking(tree, work, launch.cwd, self._tell_permission)
         self._process: Process | None = None
         self._terminals: dict[str, Process] = {}
         self._serving: dict[str, str] = {}
@@ -100,6 +127,12 @@ class ProcessLink(LinkBase):
         self._to_write = Bell()
         self._to_hear = Bell()
         self._heard = Bell()
+        self._ending: dict[str, _Ending] = {}
+        """The calls that are to end alone."""
+        self._births = Births()
+        self._striking = anyio.Lock(fast_acquire=True)
+        self._cut_short: str | None = None
+        """A call that was open when the turn was interrupted."""
         self._hearing = False
         """Somebody deals with a word now."""
         self._compacting: str | None = None
@@ -114,13 +147,29 @@ class ProcessLink(LinkBase):
         return super().reusable and not self._codec.one_shot
 
     def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+        self._asking.begin()
+        self._steered.clear()
         if self._begin(turn_id, incarnation):
+            self._ending.clear()
+            self._cut_short = None
+            self._births.quiet(self._process)
             self._put(self._codec.prompt(prompt))
             self._given.set()
 
+    def steer(self, message_id: str, incarnation: int, text: str) -> None:
+        working = self.turn_id is not None and incarnation == self._incarnation and self._intent is None
+        outs = self._codec.steer(text) if working else None
+        if outs is None:
+            self._not_steered(message_id, incarnation, "the agent does not take it now")
+        else:
+            self._steered.append(message_id)
+            self._put(outs)
+
     def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
         if self._note_intent(turn_id, intent, abort_id):
+            self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs(call)), None)
             self._put(self._codec.interrupt())
+            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self._cause)
 
     def finish(self) -> None:
         self._finishing = True
@@ -137,6 +186,53 @@ class ProcessLink(LinkBase):
         for process in (self._process, *self._terminals.values()):
             if process is not None:
                 process.kill()
+
+    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+        if call_id in self._ending:
+            self._ending[call_id].told.append(kept)
+            return self._ending[call_id].how
+        ctx = self.tree.system.context(self._calls.get(call_id, ""))
+        outs = self._codec.end_call(call_id) if ctx is not None else None
+        if ctx is None or (outs is None and not self._births.single):
+            return ""
+        how = STRUCK if outs is None else ASKED if self._births.single else f"{ASKED}{BESIDE}"
+        self._ending[call_id] = _Ending(how, [kept])
+        self._put(outs or ())
+        try:
+            self.work.start(ctx, self._see_to_end, call_id, outs is not None)
+        except ActorStopped:
+            return ""
+        return how
+
+    async def _see_to_end(self, call_id: str, asked: bool) -> None:
+        """In the call's own scope: this is over when it has a result. An agent that was asked to end it may have ended
+        its own process, and wait for those that this has started."""
+        within_s, timers = self.work.policy.ladder.request_s, self.tree.system.timers
+        if asked:
+            with timers.limit(min(ASKED_S, within_s)):
+                await anyio.sleep_forever()
+        with timers.limit(within_s):
+            struck = self._births.single and await self._strike(self._calls.get(call_id, ""))
+            if not (struck or asked):
+                self._call_kept(call_id, "no process of it was found")
+            await anyio.sleep_forever()
+        self._call_kept(call_id, f"it had not ended {within_s:g} s later")
+
+    async def _strike(self, tool_id: str) -> bool:
+        """Kill what was started for the calls that are open; whether there was anything."""
+        process = self._process
+        if process is None or self._gone:
+            return False
+        async with self._striking:
+            struck = await strike(process, self._births.since, self.tree.system.timers)
+        if struck.pids:
+            self._note("CallProcessesKilled", {"call": tool_id, "pids": [*struck.pids], "left": [*struck.left]})
+        for pid in struck.pids:
+            fate = ProcessFate(
+                owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(pid in struck.left)
+            )
+            self.work.fates.append(fate)
+        return bool(struck.pids)
 
     def runs(self, call_id: str) -> bool:
         return self._calls.get(call_id) in self._serving.values()
@@ -165,10 +261,9 @@ class ProcessLink(LinkBase):
     async def run(self) -> None:
         exited = AgentExited(reason="it was cancelled before it started", ended_by="kill")
         try:
-            ladder = self.work.policy.ladder
-            async with self._host.spawn(
-                self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s
-            ) as self._process:
+            ladder, quirks = self.work.policy.ladder, self.work.profile.quirks
+            terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
+            async with self._host.spawn(self._launch, terminate_s=terminate_s, kill_s=ladder.kill_s) as self._process:
                 await self._converse(self._process)
         except SpawnError as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
@@ -222,7 +317,7 @@ class ProcessLink(LinkBase):
 
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
-            self.work.pulse += 1
+            self.work.stir()
             self._sort(self._codec.feed(data))
             await self._hear_all()
         self._put(self._codec.feed(b""))
@@ -239,7 +334,7 @@ class ProcessLink(LinkBase):
     async def _read_errors(self, process: Process) -> None:
         said = ""  # a line may come in pieces
         while data := await process.receive_err():
-            self.work.pulse += 1
+            self.work.stir()
             text = data.decode(errors="replace")
             self._write_log("stderr", text)
             said = f"{said}{text}"[-LAST_WORDS_CHARS:]
@@ -285,16 +380,23 @@ class ProcessLink(LinkBase):
             self._heard.ring()
 
     async def _hear(self, out: Out) -> None:
+        if self.turn_id is not None and self.work.watch is not None:
+            self.work.watch.model.hear(out)
+            self.work.pulse += self._intent is None and _is_sign(out)
         match out:
             case Ready():
                 await self._ready(out)
+            case Named(resume_id):
+                await self._named_itself(resume_id)
+            case Heard():
+                self._heard_message()
             case Text(kind, text):
                 self._hear_text(kind, text)
-            case ToolOpened(call_id, title, tool_kind):
+            case ToolOpened(call_id, title, tool_kind, parent):
                 if self.turn_id is not None and (why := self._too_many_calls()):
                     self._malformed(why)
                 else:
-                    await self._open_call(call_id, title, tool_kind)
+                    await self._open_call(call_id, title, tool_kind, parent)
             case ToolClosed(call_id, outcome, asked, answered):
                 await self._close_call(call_id, ToolOutcome(outcome), asked=asked, answered=answered)
             case TerminalOpened():
@@ -302,15 +404,22 @@ class ProcessLink(LinkBase):
             case TerminalKilled(terminal_id):
                 self._end_terminal(terminal_id)
             case PermissionAsked():
-                self._answer_permission(out)
+                if why := self._asking.ask(out, self.turn_id, self._cause):
+                    self._malformed(why)
+            case FileAsked():
+                await self._serve_file(out)
             case ChildAsked():
                 self._start_child(out)
             case Usage():
                 self._hear_usage(out)
             case Compaction():
                 await self._compact(out)
-            case TurnEnded(stop, error):
-                await self._turn_ended(stop, error)
+            case ModelTrouble():
+                self._write_log("log", f"its model failed ({out.problem}): {out.words}\n")
+            case CallKept(call_id, why):
+                self._call_kept(call_id, why)
+            case TurnEnded():
+                await self._turn_ended(out)
             case Malformed(why):
                 self._malformed(why)
             case _:
@@ -325,6 +434,8 @@ class ProcessLink(LinkBase):
 
     async def _ready(self, ready: Ready) -> None:
         """Its name for the conversation is durable before its first prompt can be given: so it can be loaded again."""
+        self._conversation = ready.resume_id
+        self.steers = ready.steers
         if ready.resume_id is not None:
             named = AgentReady(resume_id=ready.resume_id, info=ready.info)
             await self._post(self.agent_id, named)
@@ -332,6 +443,20 @@ class ProcessLink(LinkBase):
             self.report_started(self._incarnation)
         else:
             self._report_ready(ready.info)
+
+    async def _named_itself(self, resume_id: str) -> None:
+        """The conversation is there, under that name; after a program that serves one prompt, the next takes it up."""
+        if resume_id != self._conversation:
+            self._conversation = resume_id
+            await self._post(self.agent_id, AgentNamed(resume_id=resume_id))
+        if self._codec.one_shot:
+            self.work.resume_id = resume_id
+
+    def _heard_message(self) -> None:
+        """It has taken up the oldest of what it was told; after its turn that means nothing any more."""
+        if self._steered and self.turn_id is not None:
+            heard = MessageHeard(incarnation=self._incarnation, message_id=self._steered.popleft())
+            self._tell(self.work.session_id, heard)
 
     def _hear_text(self, kind: str, text: str) -> None:
         if kind == "message":
@@ -342,9 +467,19 @@ class ProcessLink(LinkBase):
         """Also after the end of a turn: an agent says with its last word what that turn has used."""
         if self.work.watch is not None:
             amounts = Amounts(
-                input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost_usd=usage.cost_usd
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cost_usd=usage.cost_usd,
+                cached_tokens=usage.cached_tokens,
+                requests=usage.requests,
             )
             self.work.watch.reported(amounts, usage.used)
+
+    def _call_kept(self, call_id: str, why: str) -> None:
+        """The agent does not end that call alone: whoever asked for it hears why."""
+        ending = self._ending.pop(call_id, None)
+        for kept in ending.told if ending is not None and call_id in self._calls else ():
+            kept(why)
 
     def _note(self, name: str, metadata: dict[str, object]) -> None:
         if self.turn_id is not None:
@@ -369,13 +504,52 @@ class ProcessLink(LinkBase):
             self._compacting = None
             await self._post(turn_id, CompactionCompleted())
 
-    async def _turn_ended(self, stop: str, error: str) -> None:
+    async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
+        self._births.opened(len(self._calls))
+        return await super()._open_call(call_id, title, tool_kind, parent)
+
+    async def _close_call(
+        self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
+    ) -> None:
+        """What a call that was ended alone has left running ends before it has a result."""
+        if call_id in self._ending and call_id in self._calls and self._births.single and self._intent is None:
+            await self._strike(self._calls[call_id])
+        await super()._close_call(call_id, outcome, reason, asked=asked, answered=answered)
+        if not self._calls and self._intent is None:
+            self._births.quiet(self._process)
+
+    def _conclude(
+        self,
+        stop: str,
+        error: str,
+        status: int | None = None,
+        *,
+        problem: ModelProblem | None = None,
+        http_status: int | None = None,
+    ) -> None:
+        if self.turn_id is not None:
+            self._asking.withdraw(self.turn_id, "its turn is over", self._cause)
+        super()._conclude(stop, error, status, problem=problem, http_status=http_status)
+
+    async def _turn_ended(self, ended: TurnEnded) -> None:
+        if self._cut_short is not None:  # an agent may say that it has stopped, and leave running what it ran
+            await self._strike(self._cut_short)
         await self._compact(Compaction(active=False))
-        if stop == "error" and self._gone and self._complaint:
+        error = ended.error
+        if ended.stop == "error" and self._gone and self._complaint:
             error = f"{error}; its last words: {self._complaint}"
-        self._conclude(stop, error)
+        if ended.stop == "cancelled" and self._numbers and self.work.profile.quirks.cancel_leaves_tool:
+            self._end_with_its_tools()
+        self._conclude(ended.stop, error, problem=ended.problem, http_status=ended.status)
         if self._finishing:
             self.finish()
+
+    def _end_with_its_tools(self) -> None:
+        """It answered a cancel, and what its calls had started goes on: that ends with the agent. The next one takes up
+        the conversation, where it can be loaded."""
+        self.work.resume_id = self._conversation
+        words = "a cancel leaves its tools running: it was ended with them"
+        self.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
 
     def _malformed(self, why: str) -> None:
         """It broke its protocol: nothing it says can be believed any more."""
@@ -386,13 +560,32 @@ class ProcessLink(LinkBase):
             self._report_not_started(verdict)
         self.kill(verdict)
 
-    def _answer_permission(self, asked: PermissionAsked) -> None:
-        why = call_refusal(self.work.rights, asked.tool_kind)
-        wanted = "allow_once" if self.work.profile.permissions == "allow" and not why else "reject_once"
-        chosen = next((option for option, kind in asked.options if kind == wanted), None)
-        answered: dict[str, object] = {"title": asked.title, "option": chosen, "kind": wanted if chosen else None}
-        self._note("PermissionAnswered", {**answered, "why": why} if why else answered)
-        self._put(self._codec.permission(asked.request_id, chosen))
+    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+        if turn_id == self.turn_id:
+            self._asking.answer(request_id, option)
+
+    def _tell_permission(self, request_id: str, option: str | None) -> None:
+        self._put(self._codec.permission(request_id, option))
+
+    async def _serve_file(self, asked: FileAsked) -> None:
+        """Read or write a file of its workspace for the agent; it says nothing else meanwhile that is heard."""
+        reads = asked.text is None
+        text, why = "", call_refusal(self.work.rights, "read" if reads else "edit")
+        why = why or outside("path", asked.path, self._launch.cwd)
+        if why:
+            self._note("FileRefused", {"path": asked.path, "why": why})
+        else:
+            try:
+                text = await self._with_file(asked.path, asked.text)
+            except OSError as error:
+                why = str(error)
+        self._put(self._codec.file_answered(asked.request_id, text, why))
+
+    async def _with_file(self, path: str, text: str | None) -> str:
+        if text is None:
+            return await self._files.read(path)
+        await self._files.write(path, text)
+        return ""
 
     def _start_child(self, asked: ChildAsked) -> None:
         call_id = asked.call_id or ""
@@ -468,3 +661,8 @@ class ProcessLink(LinkBase):
         process = self._terminals.get(terminal_id)
         if process is not None:
             process.kill()
+
+
+def _is_sign(out: Out) -> bool:
+    """Whether it shows that the agent is at what it was asked for; a log tells of anything."""
+    return out.kind != "log" if isinstance(out, Text) else isinstance(out, _SIGNS)

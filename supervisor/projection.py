@@ -105,7 +105,8 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     ``state`` is its table's state (``open`` for a call), ``phase`` the kernel's: ``live`` or ``stopping``, for
     ``reason``. ``handling`` is the message that its handler is suspended in, since ``handling_s`` seconds;
     ``waits_for`` are those that the handler waits for, and whom those wait for in turn. ``queued`` counts its mailbox
-    by lane, ``open_calls`` are its turn's, ``agent`` is the id of the agent it has now.
+    by lane, ``open_calls`` are its turn's, and ``permissions`` those that it waits for a human with; ``agent`` is the
+    id of the agent it has now.
     """
 
     id: str
@@ -127,3 +128,4 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     turn: str | None = None
     open_calls: tuple[str, ...] = ()
+    permissions: tuple[str, ...] = ()

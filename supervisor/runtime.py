@@ -24,6 +24,7 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
+from supervisor.permission_desk import OnPermission
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
@@ -58,6 +59,7 @@ async def open_supervisor(
     workdir: Path | str | None = None,
     choose: Choose | None = None,
     plugins: Sequence[object] = (),
+    on_permission: OnPermission | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
 
@@ -69,6 +71,8 @@ async def open_supervisor(
         choose: which sessions and tasks of an earlier supervisor, that died, may go on: given every entity of the
             journal, their ids. By default all, as ``settings.recovery`` says.
         plugins: modules or objects with hook implementations (docs/plugins.md), beside the installed ones.
+        on_permission: asked what an agent may, where its policy says ``ask`` (docs/permissions.md); an operator may
+            answer first.
 
     Raises:
         ValueError: *settings* ask for worktrees, and there is no state directory to have them in, or for graduated
@@ -101,7 +105,7 @@ async def open_supervisor(
             parts = parts._replace(state_dir=str(opened.root.absolute()))
         if opened is not None and isinstance(journal, SqliteJournal):
             parts = parts._replace(upkeep=JournalUpkeep(journal, opened.archive, parts.wall))
-        yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged))
+        yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
 
 
 def reconfigure(
@@ -131,7 +135,7 @@ async def _plugged(names: Sequence[str] | None, given: Sequence[object]) -> Plug
 def _check_adapters(profiles: Mapping[str, AgentProfile], plugins: Plugins) -> None:
     for profile in profiles.values():
         if profile.function is None:
-            codec_for(profile.adapter, plugins.adapters)
+            codec_for(profile.adapter, plugins.adapters, mapping=profile.mapping)
 
 
 @asynccontextmanager
@@ -141,12 +145,14 @@ async def supervise(
     settings: Settings,
     choose: Choose | None = None,
     plugins: Plugins | None = None,
+    on_permission: OnPermission | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor on those doors to the world, which stay open behind it.
 
     Args:
         choose: which sessions and tasks of an earlier supervisor may go on; by default all.
         plugins: none, where a run is to be the same each time.
+        on_permission: asks the embedding program.
 
     Raises:
         JournalError: the journal cannot be read, or was lost meanwhile, or its disk was still down at the end.
@@ -163,6 +169,7 @@ async def supervise(
             taken=taken,
             from_s=from_s,
             plugins=plugins or Plugins(),
+            on_permission=on_permission,
         )
         system.group.start_soon(supervisor.ledger.run)
         if parts.upkeep is not None:

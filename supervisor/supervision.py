@@ -34,10 +34,11 @@ from supervisor.abort import AbortPlan, Receipt
 from supervisor.aborts import Aborts
 from supervisor.access import narrowed
 from supervisor.adapters.catalogue import codec_for
+from supervisor.adapters.mcp_stdio import START_S, McpError, McpResource
 from supervisor.budgets import Amounts, Budget, Scope
 from supervisor.clean_transcript import CleanTranscript
 from supervisor.entity import Degraded, Entity, Refused
-from supervisor.equipment import LinkMaker
+from supervisor.equipment import LinkMaker, clean_env
 from supervisor.handle import Session, TurnResult
 from supervisor.hands import Hands
 from supervisor.inheritance import LOST, PLACED
@@ -56,9 +57,11 @@ from supervisor.names import Names
 from supervisor.outage import Outage
 from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer
 from supervisor.parts import Parts
+from supervisor.permission_desk import OnPermission, PermissionDesk
+from supervisor.permissions import Choice, OpenPermission
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
-from supervisor.ports import Compacted, EntityRow, JournalError, Retention
+from supervisor.ports import Compacted, EntityRow, JournalError, Launch, McpServer, Retention
 from supervisor.projection import Inspected
 from supervisor.recovery import Recovered
 from supervisor.redaction import Redactor
@@ -95,11 +98,13 @@ class Supervisor:
         taken: set[str],
         from_s: float,
         plugins: Plugins,
+        on_permission: OnPermission | None = None,
     ) -> None:
         self.plugins = plugins
         self.journal = journal = parts.journal
         self._system = system
         self._transcript_of = parts.transcript_of
+        self._processes = parts.processes
         self.upkeep = parts.upkeep
         self.workdir = parts.workdir
         self.state_dir = parts.state_dir
@@ -128,10 +133,17 @@ class Supervisor:
         self.overseer = Overseer(self.tree, self._aborts.order)
         self._endings = Endings(self.tree, JANITOR)
         make_link = LinkMaker(
-            self.tree, self._delegate, parts.processes, lambda adapter: codec_for(adapter, plugins.adapters)
+            self.tree,
+            self._delegate,
+            parts.processes,
+            parts.files,
+            lambda profile: codec_for(
+                profile.adapter, plugins.adapters, wishes=profile.wishes, mapping=profile.mapping
+            ),
         )
         self.janitor = Janitor(self.tree, JANITOR, parts.processes, parts.workspace, plugins.verified)
-        self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, self._answered)
+        self._desk = PermissionDesk(self.tree, lambda: self._janitor, on_permission)
+        self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, self._answered, self._desk)
         self._succession = Succession(
             self.tree,
             journal,
@@ -149,6 +161,8 @@ class Supervisor:
         self._agents, self.settings = dict(agents), settings
         self.trust.policy = settings.access.value() if settings.access is not None else None
         self._environments += [profile.env for profile in agents.values()]
+        servers = [one for profile in agents.values() for one in profile.wishes.mcp_servers]
+        self._environments += [secrets for one in servers for secrets in (one.env, one.headers)]
         self.ledger.redactor = Redactor(self._environments)
         conceal(self._environments)
 
@@ -536,7 +550,8 @@ class Supervisor:
         message_id = f"m{self.journal.generation}.{self._messages}"
         event: UrgentMessage | MessageReceived
         if urgent:
-            event = UrgentMessage(message_id=message_id, sender=sender, text=text, point=point)
+            steer = work.link is not None and work.link.steers
+            event = UrgentMessage(message_id=message_id, sender=sender, text=text, point=point, steer=steer)
         else:
             event = MessageReceived(message_id=message_id, sender=sender, text=text)
         lane = Lane.URGENT if urgent else Lane.NORMAL
@@ -546,6 +561,71 @@ class Supervisor:
         finally:
             del work.sending[message_id]
         return message_id
+
+    # ------------------------------------------------------------------ permissions
+    def permissions(self) -> list[OpenPermission]:
+        """The permissions that wait for a human, oldest first."""
+        return self._desk.listed()
+
+    async def answer(
+        self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
+    ) -> Choice:
+        """Answer a permission that waits for a human. The answer is durable, and the agent is about to be told.
+
+        Args:
+            always: as often as the agent asks for the same again in its session.
+            because: why, for the record.
+            by: who says so.
+
+        Returns:
+            Which of the agent's options was chosen.
+
+        Raises:
+            Refused: it does not wait for an answer, or not any more; or the agent offers no such answer. As
+                :class:`Degraded`: the journal cannot be written now.
+        """
+        _check_text("because", because)
+        self._check_disk(f"an answer to {permission_id}")
+        return await self._desk.answer(permission_id, allow=allow, always=always, because=because, by=by)
+
+    # ------------------------------------------------------------------ resources
+    async def start_mcp_server(
+        self,
+        session_id: str,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        start_s: float = START_S,
+    ) -> McpResource:
+        """Have a stdio MCP server for as long as a session lives; it is there when this returns.
+
+        Args:
+            name: what it is called in the records.
+            command: its argv.
+            env: variables that it gets beside a clean environment.
+            start_s: how long it may take, each time, until it has answered ``initialize``.
+
+        Raises:
+            NoSuchEntity: the session has ended.
+            Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
+            McpError: the server could not be started, or did not answer in time, and was given up.
+        """
+        work, ctx = self._work(session_id), self._system.context(session_id)
+        self._check_disk(f"an MCP server for {session_id}")
+        server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
+        self._environments.append(server.env)
+        self.ledger.redactor = Redactor(self._environments)
+        conceal(self._environments)
+        launch = Launch(argv=server.command, cwd=work.directory, env={**clean_env(), **server.env})
+        resource = McpResource(self.tree, self._processes, work, server, launch, start_s)
+        if ctx is None or work.told or work.ending:
+            raise Refused(f"{session_id} is ending: it has no server {name!r} any more")
+        resource.begin(ctx)
+        await resource.settled.wait()
+        if resource.given_up:
+            raise McpError(f"{name}: {resource.given_up}")
+        return resource
 
     def _delegate(
         self,

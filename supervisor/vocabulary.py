@@ -20,6 +20,8 @@ __all__ = [
     "Kind",
     "Ladder",
     "LifecycleEvent",
+    "ModelFailure",
+    "ModelProblem",
     "Rung",
     "Severity",
     "ToolOutcome",
@@ -145,6 +147,26 @@ class Exit(Enum):
     TIMEOUT = "Timeout"
 
 
+class ModelProblem(StrEnum):
+    """What is the matter with an agent's model, or with whoever serves it.
+
+    ``auth``: it does not know, or does not let in, who asks. ``quota``: the account is empty. ``not_found``: there is
+    no such model. ``context_length``: what is asked does not fit. ``refused``: the model does not want to. The rest
+    passes: ``rate_limit``, ``overloaded``, ``server`` (it failed), ``connection`` (not reached, or cut), ``unknown``.
+    """
+
+    AUTH = "auth"
+    RATE_LIMIT = "rate_limit"
+    OVERLOADED = "overloaded"
+    SERVER = "server"
+    CONTEXT_LENGTH = "context_length"
+    QUOTA = "quota"
+    NOT_FOUND = "not_found"
+    CONNECTION = "connection"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
 class Severity(StrEnum):
     """How loud a record is (seed 004)."""
 
@@ -186,10 +208,21 @@ class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ladder: Ladder = Ladder()
 
 
+class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That the model made a turn fail: why, the HTTP status where one is known, and how often the agent had tried again
+    by itself in that turn (as far as it tells). ``final``: another try of the same request is not worth it."""
+
+    problem: ModelProblem
+    status: int | None = None
+    attempts: int = 0
+    final: bool = False
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One outcome of a turn or a process, with the evidence kept.
 
-    ``status`` is the raw exit status in Python's form (negative: the signal that ended it), where a process ended.
+    ``status`` is the raw exit status in Python's form (negative: the signal that ended it), where a process ended;
+    ``model`` is what the model had to do with a failure.
     """
 
     exit: Exit
@@ -197,6 +230,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     transition_reason: TransitionReason | None = None
     abort_reason: AbortReason | None = None
     status: int | None = None
+    model: ModelFailure | None = None
 
 
 class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

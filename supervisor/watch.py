@@ -19,14 +19,15 @@ from supervisor.ledger import Cause
 from supervisor.lifecycles.events import UrgentMessage
 from supervisor.liveness import Liveness, Patience, Stall, Step
 from supervisor.loops import LoopLimits, Loops, Repeated, Seen
+from supervisor.model_trouble import ModelLimits
+from supervisor.model_watch import ModelWatch
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortReason, DeliveryPoint, Severity
+from supervisor.usage import USAGE
+from supervisor.vocabulary import AbortReason, DeliveryPoint, ModelFailure, Severity
 from supervisor.work import Work
 
-__all__ = ["BUDGETED", "USAGE", "Overseeing", "Oversight", "Watch"]
+__all__ = ["BUDGETED", "Overseeing", "Oversight", "Watch"]
 
-USAGE: Final = "Usage"
-"""The fact that says what a session has used so far, and every scope that it counts in."""
 BUDGETED: Final = "Budgeted"
 """The fact that says in which scopes a session counts, and with which limits."""
 
@@ -52,6 +53,7 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True):
 
     loops: LoopLimits = LoopLimits()
     liveness: Liveness = Liveness()
+    model: ModelLimits = ModelLimits()
     session: Budget = Budget()
     turn: Budget = Budget()
     hand_back: Budget = Budget(wall_s=60.0, tool_calls=10)
@@ -64,6 +66,10 @@ class Overseeing(Protocol):
     def turn_began(self, watch: Watch) -> None: ...
 
     def turn_ended(self, watch: Watch) -> None: ...
+
+    def model_failed(self, session_id: str, failure: ModelFailure) -> None:
+        """The model of a session's agent failed once."""
+        ...
 
     def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """Abort the session, now; nobody waits for the receipt."""
@@ -114,6 +120,7 @@ class Watch:
         self._loops = Loops(rules.loops)
         self._stall = Stall()
         self._pulse = 0
+        self.model = ModelWatch(tree, rules.model, self._note, lambda one: overseer.model_failed(work.session_id, one))
 
     @property
     def used(self) -> Amounts:
@@ -136,6 +143,7 @@ class Watch:
         """Another turn, before its agent is launched: what it is to use is leased now."""
         self._give_back()
         self._turn_id, self._records = turn_id, 0
+        self.model.turn_opened(turn_id)
         match self._hand_back:
             case _HandBack.NONE:
                 self._lease_turn(turn_id)
@@ -162,7 +170,7 @@ class Watch:
     def turn_began(self) -> None:
         """Its agent has the prompt."""
         self._under_way = True
-        self.work.pulse += 1
+        self.stir()
         self._overseer.turn_began(self)
         if self._lease is not None:
             self._wall_from_s = self._now()
@@ -171,7 +179,7 @@ class Watch:
     def turn_ended(self) -> None:
         """Its agent works on it no more."""
         self._under_way = False
-        self.work.pulse += 1
+        self.stir()
         self._overseer.turn_ended(self)
         self._count_wall()
         self._give_back()
@@ -304,11 +312,21 @@ class Watch:
             self._tell(f"circle of {self._turn_id}", REPEATS.format(words=repeated.words), because)
 
     # ------------------------------------------------------------------ life
+    def stir(self) -> None:
+        """Something came from its agent that may mean nothing: a sign, but from who was woken or asked to stop."""
+        if not self._stall.stepped:
+            self.work.pulse += 1
+
     def has_moved(self) -> bool:
         """Whether something came from its agent since this was asked last."""
         pulse, before = self.work.pulse, self._pulse
         self._pulse = pulse
-        return pulse != before
+        return pulse != before or self._waits_for_human()
+
+    def _waits_for_human(self) -> bool:
+        """Who waits for an answer of ours says nothing, and is right: that has a deadline of its own."""
+        turn = self._tree.entities.get(self._turn_id)
+        return turn is not None and any(one.asked for one in turn.data.asking)
 
     def snapshot(self, moved: bool) -> None:
         """See whether it moves; *moved*: it has, or a session below it."""
@@ -373,5 +391,5 @@ def _much_more(used: Amounts, before: Amounts) -> bool:
     """True if some amount is larger by a part that counts."""
     return any(
         getattr(used, name) - getattr(before, name) > getattr(before, name) / EACH_MAX
-        for name in ("tokens", "cost_usd", "turns", "tool_calls", "wall_s")
+        for name in ("tokens", "cost_usd", "turns", "tool_calls", "wall_s", "requests")
     )

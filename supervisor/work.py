@@ -15,12 +15,15 @@ from actors import ActorStopped, Context
 from supervisor.abort import PlannedProcess, ProcessFate
 from supervisor.abort_state import AbortState
 from supervisor.access import Rights
+from supervisor.agents import NO_QUIRKS, Quirks
+from supervisor.agents import Mapping as LineMapping
 from supervisor.budgets import Amounts, Scope
 from supervisor.entity import Entity
 from supervisor.liveness import Patience
 from supervisor.loops import Seen
 from supervisor.moments import Moment
-from supervisor.ports import TranscriptSink
+from supervisor.permissions import Decision, PermissionPolicy, Wish
+from supervisor.ports import Out, TranscriptSink, Wishes
 from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Verdict
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "OwnTask",
     "Resting",
     "Watching",
+    "WatchingModel",
     "Work",
 ]
 
@@ -52,15 +56,19 @@ class NoSuchEntity(LookupError):
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """How to have an agent: a program and the adapter that it speaks to, or a function."""
+    """How to have an agent: a program and the adapter that it speaks to, or a function; and what is wished of it."""
 
     name: str
     adapter: str
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     directory: str = "."
-    permissions: str = "allow"
+    permissions: PermissionPolicy = PermissionPolicy()
+    wishes: Wishes = Wishes()
     function: AgentFunction | None = None
+    mapping: LineMapping | None = None
+    """What its lines mean, where its adapter needs to be told."""
+    quirks: Quirks = NO_QUIRKS
 
 
 class Outcome(NamedTuple):
@@ -90,6 +98,8 @@ class Link(Protocol):
     turn_id: str | None
     ended: Moment
     is_ready: bool
+    steers: bool
+    """It can be told something within a turn."""
 
     @property
     def reusable(self) -> bool:
@@ -108,8 +118,16 @@ class Link(Protocol):
         """Begin a turn. Its end is reported exactly once, whatever happens."""
         ...
 
+    def steer(self, message_id: str, incarnation: int, text: str) -> None:
+        """Say that within the turn under way; the session hears what becomes of it."""
+        ...
+
     def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
         """Ask it, within its protocol, to stop that turn; *intent* is why."""
+        ...
+
+    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+        """Answer a permission that it asked for in that turn; ``None``: nothing was chosen. A repeat says nothing."""
         ...
 
     def runs(self, call_id: str) -> bool:
@@ -125,7 +143,14 @@ class Link(Protocol):
         ...
 
     def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
-        """The agent runs that call by itself and is about to be interrupted: its result will be that of this abort."""
+        """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
+        ...
+
+    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+        """End this one call, which the agent runs by itself; its turn goes on. How that is done; ``""``: it cannot be.
+
+        *kept* is told why it was not ended alone, once, where that turns out later.
+        """
         ...
 
     def let_go(self, call_id: str, outcome: Outcome) -> None:
@@ -149,11 +174,26 @@ class Link(Protocol):
         ...
 
 
+class WatchingModel(Protocol):
+    """What is watched of the model of a session's agent."""
+
+    def hear(self, out: Out) -> None:
+        """The agent said something within its turn."""
+        ...
+
+    def judged(self, verdict: Verdict) -> Verdict:
+        """The agent has ended its turn by itself, with that verdict: what it means after what was before."""
+        ...
+
+
 class Watching(Protocol):
     """What is watched of a session: what its agent uses, whether it goes round in a circle, and whether it moves."""
 
     scope: Scope | None
     patience: Patience
+
+    @property
+    def model(self) -> WatchingModel: ...
 
     @property
     def used(self) -> Amounts:
@@ -190,6 +230,10 @@ class Watching(Protocol):
 
     def called(self, call: Seen) -> None:
         """A tool call is over."""
+        ...
+
+    def stir(self) -> None:
+        """Something came from the agent that may mean nothing."""
         ...
 
     def has_moved(self) -> bool:
@@ -244,6 +288,8 @@ class Work:
         self.transcript = transcript
         self.rights: Rights | None = None
         """What its agent is trusted with; ``None``: it is not judged."""
+        self.settled: dict[Wish, Decision] = {}
+        """What a human has answered for as long as it lives."""
         self.directory = profile.directory
         self.children: dict[str, Work] = {}
         """The child sessions that are alive, oldest first."""
@@ -256,7 +302,8 @@ class Work:
         self.launches = 0
         self.requests = 0
         self.resume_id: str | None = None
-        """The conversation that its next agent is to load: that of an agent which ended with its supervisor."""
+        """The conversation that its next agent is to load: that of an agent which ended with its supervisor, or of a
+        program that served one prompt."""
         self.interrupted = False
         """Its last prompt may have been worked on when its supervisor ended."""
         self.asking: dict[str, None] = {}
@@ -368,6 +415,11 @@ class Work:
         if not moment.is_set():
             self.busy += 1
             moment.then(self._done)
+
+    def stir(self) -> None:
+        """Something came from its agent that may mean nothing."""
+        if self.watch is not None:
+            self.watch.stir()
 
     def say(self, text: str) -> None:
         """Keep the end of what the agent says in this turn."""

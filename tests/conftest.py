@@ -9,3 +9,10 @@ import pytest
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Both backends, always."""
     return str(request.param)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How large the tests of scale are."""
+    parser.addoption("--sessions", type=int, default=2_000, help="sessions in tests/test_scale.py, in hundreds")
+    parser.addoption("--runs", type=int, default=200, help="simulated runs in tests/test_why_everywhere.py")
+    parser.addoption("--levels", type=int, default=1_200, help="levels in tests/test_scale.py")

@@ -460,3 +460,17 @@ def test_a_chain_of_5000_is_planned() -> None:
     tree["s1"] = replace(tree["s1"], started_by="k")
     tree["k"] = TreeNode(id="k", kind="tool", parent="s0")
     assert ids(plan_abort(tree, "k", TOOL)) == [*ids(siblings), "k"]
+
+
+# ------------------------------------------------------------------------------------------------ calls within calls
+def test_an_abort_of_a_call_reaches_the_calls_that_are_made_within_it() -> None:
+    """Inner ones first, and the child sessions that they have asked for; a call beside it is spared."""
+    nodes = [
+        TreeNode(id="s", kind="session", children=("outer", "inner", "beside", "child")),
+        TreeNode(id="outer", kind="tool", parent="s", children=("inner",)),
+        TreeNode(id="inner", kind="tool", parent="s"),
+        TreeNode(id="beside", kind="tool", parent="s"),
+        TreeNode(id="child", kind="session", parent="s", started_by="inner"),
+    ]
+    plan = plan_abort({one.id: one for one in nodes}, "outer", TOOL)
+    assert [one.id for one in plan.nodes] == ["child", "inner", "outer"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor import aborter, runtime
+from supervisor import aborter, call_ends, runtime
 from supervisor.abort import Receipt, UnknownTarget
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.plans import AgentConfig
@@ -117,35 +117,72 @@ async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: Roll) -
     assert sorted(results_of(run, "s:t1")) == ["aborted", "completed", "completed"]
 
 
-async def test_a_tool_abort_of_a_call_that_the_agent_runs(tmp_path: Path, roll: Roll) -> None:
-    """A call that we cannot end by a scope: the turn is interrupted and prompted again, and the receipt says so."""
+THINK = "@pause 0.05\n"
+"""A model takes its time; the kernel tells the births of processes by hundredths of a second."""
+
+
+async def test_a_tool_abort_ends_the_processes_of_a_call_that_the_agent_runs(tmp_path: Path, roll: Roll) -> None:
+    """A call that we cannot end by a scope: all that it has started is killed, and its turn goes on."""
     async with supervising(tmp_path) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@local exec 9>roll; echo tool $$ >&9; exec sleep 1000\n@say never")
-        await until(run.sup, "tool_started", "s:t1")
+        asked = ask(group, session, f"{THINK}@local {hold()}\n@say and on")
         await roll.here(1)
         await until(run.sup, "tool_started", "s:t1")  # the agent began it without asking
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         await roll.all_gone()
+        assert (await asked.result()).text.endswith("and on\n")
+    [node] = receipt.nodes
+    assert (node.outcome, node.rung, node.how) == ("ended", "kill", call_ends.STRUCK)
+    assert {fate.owner for fate in receipt.processes} == {"s:t1:c1"}
+    assert receipt.survivors == 0
+    assert results_of(run, "s:t1") == ["aborted"]
+    assert "Interrupting" not in path_of(run.events(), "s")
+
+
+@pytest.mark.parametrize("output", ["", "exec >/dev/null; "])
+async def test_a_tool_abort_that_the_agent_carries_out(tmp_path: Path, roll: Roll, output: str) -> None:
+    """An agent that can end one call is asked to, its turn goes on, and what is left running is killed: before its end
+    if that has to wait for it (a daemon holds its output), else after it."""
+    agents = {"scripted": AgentConfig(adapter="scripted", env={"SCRIPTED_ENDS_CALLS": "1"})}
+    async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, f"{THINK}@local {output}{hold()}\n@say and on")
+        await roll.here(1)
+        await until(run.sup, "tool_started", "s:t1")
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
+        await roll.all_gone()
+        assert (await asked.result()).text.endswith("and on\n")
+    [node] = receipt.nodes
+    assert (node.outcome, node.how) == ("ended", call_ends.ASKED)
+    assert results_of(run, "s:t1") == ["aborted"]
+    assert len([one for one in run.events() if one.event == "CallProcessesKilled"]) == 1
+
+
+async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Path) -> None:
+    """Where nothing can be ended but the turn, it is interrupted and prompted again; receipt and record say why."""
+    async with supervising(tmp_path) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, "@inside call\n@say never")
+        await until(run.sup, "tool_started", "s:t1")
+        receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
         assert (await asked.result()).text.startswith("understood: ")
     [node] = receipt.nodes
     assert (node.outcome, node.rung) == ("ended", "request")
-    assert node.how == "the turn was interrupted, since the agent runs this call by itself"
+    assert node.how == f"{aborter.NOT_ENDED}: no process of it was found"
+    [record] = [one for one in run.events() if one.event == "TurnInterrupted"]
+    assert record.metadata == {"call": "s:t1:c1", "why": node.how}
     assert results_of(run, "s:t1") == ["aborted"]
     assert len(pids_of(run.events(), "s")) == 1
     assert path_of(run.events(), "s").count("Running") == 2
 
 
-async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path, roll: Roll) -> None:
+async def test_a_tool_abort_of_a_call_that_a_deaf_agent_runs(tmp_path: Path) -> None:
     """If the agent does not stop either, it is killed after its grace: nobody can tell what became of the call."""
     async with supervising(tmp_path, settings=quick(grace_s=0.1)) as run, anyio.create_task_group() as group:
         session = await run.sup.start_session("s", agent="scripted")
-        asked = ask(group, session, "@deaf\n@local exec 9>roll; echo tool $$ >&9; sleep 1000")
+        asked = ask(group, session, "@deaf\n@inside call")
         await until(run.sup, "tool_started", "s:t1")
-        await roll.here(1)
-        await until(run.sup, "tool_started", "s:t1")  # the agent began it without asking
         receipt = await run.sup.abort("s:t1:c1", TOOL, reason="enough")
-        await roll.all_gone()
         assert (await asked.result()).text.startswith("understood: ")
     assert results_of(run, "s:t1") == ["unknown"]
     assert rungs(receipt) == {"s:t1:c1": "kill"}

@@ -12,6 +12,7 @@ from supervisor.ports import (
     ChildAsked,
     CloseInput,
     Compaction,
+    Heard,
     Malformed,
     Out,
     PermissionAsked,
@@ -25,6 +26,7 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
+from supervisor.vocabulary import ModelProblem
 
 HELLO = {
     "protocolVersion": 1,
@@ -63,8 +65,8 @@ def told(outs: list[Out]) -> list[Out]:
 class Conversation:
     """A codec, and the agent's half of the conversation."""
 
-    def __init__(self, hello: dict[str, Any] = HELLO) -> None:
-        self.codec = AcpCodec()
+    def __init__(self, hello: dict[str, Any] = HELLO, *, silent: bool = True) -> None:
+        self.codec = AcpCodec(silent=silent)
         self.codec.start("/work")
         self.feed({"id": 1, "result": hello})
         self.ready = self.feed({"id": 2, "result": {"sessionId": "s"}})
@@ -103,12 +105,12 @@ def talk() -> Conversation:
 
 # ------------------------------------------------------------------------------------------------ opening
 def test_start_says_who_we_are_and_what_we_offer() -> None:
-    """``initialize`` names version 1, terminals, child sessions and no file access."""
+    """``initialize`` names version 1, files, terminals and child sessions."""
     (hello,) = sent(AcpCodec().start("/work"))
     assert (hello["id"], hello["method"]) == (1, "initialize")
     assert hello["params"]["protocolVersion"] == 1
     offered = hello["params"]["clientCapabilities"]
-    assert offered["fs"] == {"readTextFile": False, "writeTextFile": False}
+    assert offered["fs"] == {"readTextFile": True, "writeTextFile": True}
     assert offered["terminal"] is True
     assert offered["session"] == {"compaction": {}}
     assert offered["_meta"] == {"supervisor": {"sessions": True}}
@@ -266,7 +268,7 @@ def test_a_prompt_out_of_turn_is_a_mistake_of_ours(talk: Conversation) -> None:
             {"result": {"stopReason": "tired"}},
             TurnEnded("error", "the agent stopped for an unknown reason, 'tired'"),
         ),
-        ({"error": {"code": -32603, "message": "401"}}, TurnEnded("error", "401")),
+        ({"error": {"code": -32603, "message": "odd"}}, TurnEnded("error", "odd")),
         ({"error": {"code": -32800, "message": "Request cancelled"}}, TurnEnded("error", "Request cancelled")),
         ({"error": {"code": 1, "message": "x", "data": "y" * 400}}, TurnEnded("error", 'x ("' + "y" * 299 + "...)")),
     ],
@@ -276,10 +278,185 @@ def test_the_answer_to_a_prompt_ends_the_turn(talk: Conversation, answer: dict[s
     assert talk.answer(**answer) == [ended]
 
 
-def test_a_cancel_error_after_an_interrupt_is_a_cancel(talk: Conversation) -> None:
-    """An agent that answers a cancelled prompt with the cancel error means the same as one that says ``cancelled``."""
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": {"code": -32800, "message": "Request cancelled"}},
+        {"error": {"code": -32603, "message": "aborted"}},
+        {"result": {"stopReason": "end_turn"}},
+        {"result": {"stopReason": "refusal"}},
+    ],
+)
+def test_whatever_answers_a_cancel_is_a_cancel(talk: Conversation, answer: dict[str, Any]) -> None:
+    """Agents answer it with errors and with ``end_turn``: nobody can know what they would have come to."""
     talk.codec.interrupt()
-    assert talk.answer(error={"code": -32800, "message": "Request cancelled"}) == [TurnEnded("cancelled")]
+    assert talk.answer(**answer) == [TurnEnded("cancelled")]
+
+
+def test_what_a_cancel_has_cut_off_did_not_complete(talk: Conversation) -> None:
+    """Gemini calls a command completed that the cancel has killed; what was completed before stays so."""
+    talk.update("tool_call", toolCallId="a", title="a")
+    assert talk.update("tool_call_update", toolCallId="a", status="completed") == [ToolClosed("a", "completed")]
+    talk.update("tool_call", toolCallId="b", title="b")
+    talk.codec.interrupt()
+    assert talk.update("tool_call_update", toolCallId="b", status="completed") == [ToolClosed("b", "failed")]
+
+
+def test_an_end_without_an_answer_of_the_model_is_none() -> None:
+    """Gemini ends a turn well whose model's answers were all cut off; it counts no token then."""
+    talk = Conversation(silent=False)
+    talk.prompt()
+    talk.update("agent_message_chunk", content={"type": "text", "text": "half an ans"})
+    nothing = {"quota": {"token_count": {"input_tokens": 0, "output_tokens": 0}, "model_usage": []}}
+    (ended,) = talk.answer(result={"stopReason": "end_turn", "_meta": nothing})
+    assert isinstance(ended, TurnEnded)
+    assert (ended.stop, ended.problem) == ("error", ModelProblem.CONNECTION)
+
+
+def test_an_end_after_nothing_is_none() -> None:
+    """Vibe ends a turn well whose model was cut off before a word: it has told of nothing then."""
+    talk = Conversation(silent=False)
+    talk.prompt()
+    talk.update("available_commands_update", availableCommands=[])
+    (ended,) = talk.answer(result={"stopReason": "end_turn"})
+    assert isinstance(ended, TurnEnded)
+    assert (ended.stop, ended.problem) == ("error", ModelProblem.UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("update", "usage"),
+    [
+        (("agent_message_chunk", {"content": {"type": "text", "text": "done"}}), {}),
+        (("agent_thought_chunk", {"content": {"type": "text", "text": "hm"}}), {}),
+        (("tool_call", {"toolCallId": "c", "status": "completed"}), {}),
+        (("usage_update", {"used": 1, "size": 2}), {"usage": {"inputTokens": 7, "outputTokens": 0}}),
+    ],
+)
+def test_an_end_after_anything_is_believed(update: tuple[str, dict[str, Any]], usage: dict[str, Any]) -> None:
+    """A word, a thought, a call, or a token that was used."""
+    talk = Conversation(silent=False)
+    talk.prompt()
+    talk.update(update[0], **update[1])
+    assert talk.answer(result={"stopReason": "end_turn", **usage})[0] == TurnEnded("end_turn")
+
+
+def test_a_command_of_the_agent_needs_no_model() -> None:
+    """What begins with a slash is for the agent itself: no token is no failure then."""
+    talk = Conversation(silent=False)
+    talk.prompt("/memory show")
+    nothing = {"quota": {"token_count": {"input_tokens": 0, "output_tokens": 0}, "model_usage": []}}
+    assert talk.answer(result={"stopReason": "end_turn", "_meta": nothing}) == [TurnEnded("end_turn")]
+
+
+@pytest.mark.parametrize(
+    ("error", "problem", "status"),
+    [
+        ({"code": 401, "message": '{"error":{"message":"no","code":401}}'}, ModelProblem.AUTH, 401),
+        ({"code": 500, "message": "internal"}, ModelProblem.SERVER, 500),
+        ({"code": 500, "message": "terminated"}, ModelProblem.CONNECTION, 500),
+        ({"code": -32000, "message": "Authentication required"}, ModelProblem.AUTH, None),
+        ({"code": -32603, "message": "API Error: 429 {}"}, ModelProblem.RATE_LIMIT, 429),
+        ({"code": -32603, "message": "x", "data": {"errorKind": "billing_error"}}, ModelProblem.QUOTA, None),
+        (
+            {
+                "code": -32603,
+                "message": "Internal error",
+                "data": {
+                    "message": "exceeded retry limit",
+                    "codex_error_info": {"response_too_many_failed_attempts": {"http_status_code": 429}},
+                },
+            },
+            ModelProblem.RATE_LIMIT,
+            429,
+        ),
+        (
+            {"code": -32603, "message": "x", "data": {"message": "unexpected status 401 Unauthorized: no"}},
+            ModelProblem.AUTH,
+            401,
+        ),
+        ({"code": -32603, "message": "stream disconnected before completion"}, ModelProblem.CONNECTION, None),
+        ({"code": 400, "message": "prompt is too long: 300000 tokens"}, ModelProblem.CONTEXT_LENGTH, 400),
+        ({"code": -32603, "message": "the plug-in is broken"}, None, None),
+        ({"code": -32603, "message": "x", "data": [[[[1]]]]}, None, None),
+    ],
+)
+def test_an_error_says_what_was_the_matter_with_the_model(
+    talk: Conversation, error: dict[str, Any], problem: ModelProblem | None, status: int | None
+) -> None:
+    """Each agent says it in a way of its own: as the code, in the data, or in a sentence."""
+    (ended,) = talk.answer(error=error)
+    assert isinstance(ended, TurnEnded)
+    assert (ended.stop, ended.problem, ended.status) == ("error", problem, status)
+
+
+@pytest.mark.parametrize(
+    ("stop", "said", "problem"),
+    [
+        ("refusal", "Error: API error from x (model: y): Invalid API key. Please", ModelProblem.AUTH),
+        ("refusal", "Error: API error: status code: 529", ModelProblem.OVERLOADED),
+        ("refusal", "Error: Rate limits exceeded. Please wait a moment before trying again.", ModelProblem.RATE_LIMIT),
+        ("refusal", "I would rather not", None),
+        ("end_turn", "[API Error: 401 no]", ModelProblem.AUTH),
+        ("end_turn", "[API Error: 429] is what I saw", None),
+        ("end_turn", "Error: API error is what I saw", None),
+    ],
+)
+def test_an_agent_may_say_in_words_that_its_model_failed(
+    talk: Conversation, stop: str, said: str, problem: ModelProblem | None
+) -> None:
+    """Vibe refuses with such words, qwen ends well with them; who only speaks of errors has none."""
+    talk.update("agent_message_chunk", content={"type": "text", "text": said})
+    (ended,) = talk.answer(result={"stopReason": stop})
+    assert isinstance(ended, TurnEnded)
+    assert (ended.stop, ended.problem) == (stop if problem is None else "error", problem)
+
+
+QUEUES = {**HELLO, "agentCapabilities": {"_meta": {"claudeCode": {"promptQueueing": True}}}}
+
+
+def test_an_agent_that_queues_prompts_is_told_within_the_turn() -> None:
+    """The text is a prompt of its own, and the turn lasts until both are answered."""
+    talk = Conversation(QUEUES)
+    talk.prompt()
+    steered = talk.codec.steer("and mind the gap")
+    assert steered is not None
+    (message,) = sent(steered)
+    assert message["params"]["prompt"] == [{"type": "text", "text": "and mind the gap"}]
+    assert talk.answer(result={"stopReason": "end_turn"}) == [Heard()]
+    assert talk.feed({"id": message["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("end_turn")]
+
+
+def test_a_prompt_that_is_handed_over_to_the_next_one_need_not_have_said_anything() -> None:
+    """Claude's bridge ends the first prompt well, and with no token, as soon as it turns to the queued one."""
+    talk = Conversation(QUEUES, silent=False)
+    talk.prompt()
+    steered = talk.codec.steer("more")
+    assert steered is not None
+    assert talk.answer(result={"stopReason": "end_turn", "usage": {"inputTokens": 0, "outputTokens": 0}}) == [Heard()]
+    talk.update("agent_message_chunk", content={"type": "text", "text": "done"})
+    answer = {"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}
+    assert talk.feed(answer) == [TurnEnded("end_turn")]
+
+
+def test_the_first_failure_among_queued_prompts_is_the_turns() -> None:
+    """What went wrong is not forgotten because something else went well."""
+    talk = Conversation(QUEUES)
+    talk.prompt()
+    steered = talk.codec.steer("more")
+    assert steered is not None
+    assert talk.answer(result={"stopReason": "max_tokens"}) == [Heard()]
+    assert talk.feed({"id": sent(steered)[0]["id"], "result": {"stopReason": "end_turn"}}) == [TurnEnded("max_tokens")]
+
+
+def test_who_cannot_be_told_within_a_turn_says_so(talk: Conversation) -> None:
+    """``None``: the agent does not queue, or is being cancelled, or has no turn. Nor can a call be ended alone."""
+    assert talk.codec.steer("now") is None
+    assert talk.codec.end_call("c") is None
+    queueing = Conversation(QUEUES)
+    assert queueing.codec.steer("now") is None
+    queueing.prompt()
+    queueing.codec.interrupt()
+    assert queueing.codec.steer("now") is None
 
 
 def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
@@ -301,6 +478,13 @@ def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
         ("agent_message_chunk", {"content": {"type": "image", "data": "AAAA"}}, []),
         ("user_message_chunk", {"content": {"type": "text", "text": "echo"}}, []),
         ("plan", {"entries": []}, []),
+        (
+            "plan",
+            {"entries": [{"content": "look", "status": "completed"}, {"content": "mend", "status": "in_progress"}]},
+            [Text("plan", "[x] look\n[>] mend\n")],
+        ),
+        ("current_mode_update", {"currentModeId": "plan"}, [Text("log", "the agent is in the mode 'plan'\n")]),
+        ("available_commands_update", {"availableCommands": 3}, []),
         ("something_new", {"field": 1}, []),
         ("usage_update", {"used": 5, "size": 9}, [Usage({"used": 5, "size": 9})]),
         (
@@ -422,16 +606,108 @@ def ask(talk: Conversation, rpc_id: Any = 7, title: str | None = "rm -r /") -> l
 def test_a_permission_is_asked_and_answered(talk: Conversation, rpc_id: Any, option: str | None, outcome: Any) -> None:
     """The answer goes to the agent's own request id, whatever its type."""
     offered = (("yes", "allow_once"), ("no", "reject_once"))
-    assert ask(talk, rpc_id) == [PermissionAsked("permission-1", "rm -r /", offered)]
+    opened, asked = ask(talk, rpc_id)
+    assert opened == ToolOpened("c", "rm -r /")
+    assert asked == PermissionAsked("permission-1", "rm -r /", offered)
     answer = talk.codec.permission("permission-1", option)
     assert sent(answer) == [{"id": rpc_id, "result": {"outcome": outcome}}]
 
 
+@pytest.mark.parametrize(("option", "closed"), [("yes", []), ("no", [ToolClosed("c", "failed")])])
+def test_a_request_opens_the_call_that_it_is_the_first_word_about(
+    talk: Conversation, option: str, closed: list[Out]
+) -> None:
+    """Gemini tells of a call by asking for it, and tells nothing more of one that it may not make."""
+    assert told(ask(talk))[0] == ToolOpened("c", "rm -r /")
+    assert told(talk.codec.permission("permission-1", option)) == closed
+
+
+def test_a_refused_request_leaves_a_call_to_the_agent_that_told_of_it_before(talk: Conversation) -> None:
+    """Who has opened a call by itself closes it by itself."""
+    talk.update("tool_call", toolCallId="c", title="rm")
+    (asked,) = ask(talk)
+    assert isinstance(asked, PermissionAsked)
+    assert told(talk.codec.permission("permission-1", "no")) == []
+    assert talk.update("tool_call_update", toolCallId="c", status="failed") == [ToolClosed("c", "failed")]
+
+
+def test_a_call_that_was_only_asked_for_does_not_stay_open(talk: Conversation) -> None:
+    """Some agents say nothing of it but that they wanted it: at the end of the turn nobody knows what came of it."""
+    ask(talk)
+    talk.codec.permission("permission-1", "yes")
+    ended = talk.answer(result={"stopReason": "end_turn"})
+    assert ended == [ToolClosed("c", "unknown"), TurnEnded("end_turn")]
+
+
+def test_a_request_says_what_it_is_for(talk: Conversation) -> None:
+    """The tool's name, its arguments (else the call's content), and the files that it names."""
+    call = {
+        "toolCallId": "c",
+        "title": "Write",
+        "kind": "edit",
+        "rawInput": {"path": "/work/a"},
+        "locations": [{"path": "/work/a"}],
+        "_meta": {"claudeCode": {"toolName": "Write"}},
+    }
+    asked = talk.request(7, "session/request_permission", toolCall=call, options=OPTIONS)[1]
+    assert isinstance(asked, PermissionAsked)
+    assert (asked.tool, asked.tool_kind, asked.paths) == ("Write", "edit", ("/work/a",))
+    assert json.loads(asked.detail) == {"path": "/work/a"}
+
+
+def test_a_request_that_the_agent_withdraws_is_answered_so(talk: Conversation) -> None:
+    """``$/cancel_request``: the agent hears that it is over, its call is closed, and who answers comes too late."""
+    ask(talk)
+    withdrawn = talk.feed({"method": "$/cancel_request", "params": {"requestId": 7}})
+    assert sent(withdrawn) == [{"id": 7, "error": {"code": -32800, "message": "withdrawn"}}]
+    assert told(withdrawn) == [ToolClosed("c", "failed")]
+    assert talk.codec.permission("permission-1", "yes") == []
+
+
 def test_a_permission_without_title_shows_its_call(talk: Conversation) -> None:
     """The title is optional in ACP: the call's id stands in for it."""
-    (asked,) = ask(talk, title=None)
+    _, asked = ask(talk, title=None)
     assert isinstance(asked, PermissionAsked)
     assert asked.title == "c"
+
+
+def test_a_permission_shows_what_it_is_about(talk: Conversation) -> None:
+    """Its arguments are there to be judged by, or else its content, and the files that it names."""
+    for told, detail in (
+        ({"rawInput": {"command": "rm -r /"}}, '{"command":"rm -r /"}'),
+        ({"content": [{"type": "diff", "path": "a", "newText": "x"}]}, '[{"type":"diff","path":"a","newText":"x"}]'),
+        ({}, ""),
+    ):
+        call = {"toolCallId": "c", "locations": [{"path": "/w/a"}, {"path": "b", "line": 3}], **told}
+        asked = talk.request(1, "session/request_permission", toolCall=call, options=OPTIONS)[-1]
+        assert isinstance(asked, PermissionAsked)
+        assert (asked.detail.replace(": ", ":").replace(", ", ","), asked.paths) == (detail, ("/w/a", "b"))
+
+
+# ------------------------------------------------------------------------------------------------ within a turn
+STEERS = {**HELLO, "agentCapabilities": {"_meta": {"supervisor": {"steer": True}}}}
+
+
+def test_an_agent_that_offers_it_is_told_within_its_turn() -> None:
+    """Its answer says that it has taken the message up; an error says nothing."""
+    talk = Conversation(STEERS)
+    assert [one.steers for one in talk.ready if isinstance(one, Ready)] == [True]
+    talk.prompt()
+    first, second = (sent(list(talk.codec.steer(text) or ()))[0] for text in ("come", "go"))
+    assert first["method"] == "_supervisor/session/steer"
+    assert first["params"] == {"sessionId": "s", "prompt": [{"type": "text", "text": "come"}]}
+    assert talk.feed({"id": first["id"], "result": {}}) == [Heard()]
+    assert talk.feed({"id": second["id"], "error": {"code": -32800, "message": "over"}}) == []
+
+
+def test_nobody_is_told_within_a_turn_that_is_not_there(talk: Conversation) -> None:
+    """Who does not offer it, works on no prompt, or is being cancelled cannot be told."""
+    assert talk.codec.steer("come") is None
+    steers = Conversation(STEERS)
+    assert steers.codec.steer("come") is None
+    steers.prompt()
+    steers.codec.interrupt()
+    assert steers.codec.steer("come") is None
 
 
 def test_a_permission_is_answered_once(talk: Conversation) -> None:
@@ -680,7 +956,7 @@ def test_a_child_session_need_not_serve_a_call(talk: Conversation) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ what is not for us
-@pytest.mark.parametrize("method", ["fs/read_text_file", "session/elicitation", "_vendor/thing"])
+@pytest.mark.parametrize("method", ["session/elicitation", "_vendor/thing"])
 def test_an_unknown_request_is_refused_by_name(talk: Conversation, method: str) -> None:
     """The agent gets JSON-RPC's own answer, and the turn goes on."""
     (answer,) = sent(talk.request(5, method))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.adapters import adapters, codec_for
+from supervisor.adapters.catalogue import MakeCodec
+from supervisor.agents import known
 from supervisor.ports import (
     CloseInput,
     Codec,
@@ -28,11 +30,25 @@ from supervisor.ports import (
 
 NAMES = adapters()
 
-HANDSHAKE: tuple[dict[str, Any], ...] = (
-    {"id": 1, "result": {"protocolVersion": 1}},
-    {"id": 2, "result": {"sessionId": "s"}},
+Messages = tuple[dict[str, Any], ...]
+
+ACP: Messages = ({"id": 1, "result": {"protocolVersion": 1}}, {"id": 2, "result": {"sessionId": "s"}})
+CODEX: Messages = ({"id": 1, "result": {"userAgent": "x"}}, {"id": 2, "result": {"thread": {"id": "s"}}})
+CLAUDE: Messages = (
+    {"type": "control_response", "response": {"subtype": "success", "request_id": "supervisor-1", "response": {}}},
 )
+HANDSHAKE: Mapping[str, Messages] = {
+    "acp": ACP,
+    "scripted": ACP,
+    "claude": CLAUDE,
+    "codex": CODEX,
+    "command": (),
+    "jsonl": (),
+}
 """What an agent of a conversation answers before it is ready; a plain command says nothing."""
+
+BEGUN: Mapping[str, Messages] = {"codex": ({"id": 3, "result": {"turn": {"id": "u", "status": "inProgress"}}},)}
+"""What it says once it has the prompt."""
 
 ids = st.sampled_from(["c", "d", "terminal-1", "terminal-2"])
 texts = st.sampled_from(["", "text", "schön", "\N{GRINNING FACE}"])
@@ -80,30 +96,136 @@ def spoilt(message: dict[str, Any], value: Any, at: int) -> dict[str, Any]:
     return {**message, key: spoilt(inner, value, at // len(keys)) if isinstance(inner, dict) and inner else value}
 
 
+def of_codex(method: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A notification of codex about its thread, or one of a sub-agent."""
+    params = st.fixed_dictionaries({"threadId": st.sampled_from(["s", "sub"]), "turnId": st.just("u"), **fields})
+    return params.map(lambda one: {"method": method, "params": one})
+
+
+items = st.fixed_dictionaries(
+    {
+        "id": ids,
+        "type": st.sampled_from(["commandExecution", "fileChange", "agentMessage", "contextCompaction", "strange"]),
+        "status": st.sampled_from(["inProgress", "completed", "failed", "declined"]),
+    }
+)
+turns = st.fixed_dictionaries(
+    {"id": st.sampled_from(["u", "v"]), "status": st.sampled_from(["completed", "interrupted", "failed", "strange"])}
+)
+tokens = st.fixed_dictionaries({"inputTokens": st.integers(0, 9), "outputTokens": st.integers(0, 9)})
+proper_codex = st.one_of(
+    of_codex("item/started", item=items),
+    of_codex("item/completed", item=items),
+    of_codex("item/agentMessage/delta", itemId=ids, delta=texts),
+    of_codex("thread/tokenUsage/updated", tokenUsage=st.fixed_dictionaries({"total": tokens, "last": tokens})),
+    of_codex("turn/started", turn=turns),
+    of_codex("turn/completed", turn=turns),
+    of_codex("error", willRetry=st.booleans(), error=st.fixed_dictionaries({"message": texts})),
+    request("item/commandExecution/requestApproval", itemId=ids, command=texts),
+    request("unknown/method"),
+    st.integers(3, 8).map(lambda rpc_id: {"id": rpc_id, "result": {}}),
+)
+
+
+def of_claude(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A message of Claude Code's of that type, or ``system/`` and what it is about."""
+    name, _, subtype = kind.partition("/")
+    named = {"type": name, "subtype": subtype} if subtype else {"type": name}
+    return st.fixed_dictionaries(fields).map(lambda one: {**named, **one})
+
+
+def claude_said(kind: str, *blocks: st.SearchStrategy[Any], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A message with parts, of the agent or of one of its sub-agents."""
+    content = st.lists(st.one_of(*blocks), max_size=3) | texts
+    message = st.fixed_dictionaries({"id": ids, "content": content, "usage": claude_tokens})
+    return of_claude(kind, message=message, parent_tool_use_id=st.none() | ids, **fields)
+
+
+def block(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries({"type": st.just(kind), **fields})
+
+
+claude_tokens = st.fixed_dictionaries({"input_tokens": st.integers(0, 9), "output_tokens": st.integers(0, 9)})
+claude_tools = st.sampled_from(["Bash", "Agent", "Edit", "AskUserQuestion", "strange"])
+claude_input = st.fixed_dictionaries({"command": texts, "file_path": texts})
+claude_asks = st.fixed_dictionaries(
+    {
+        "subtype": st.sampled_from(["can_use_tool", "hook_callback"]),
+        "tool_name": claude_tools,
+        "tool_use_id": ids,
+        "input": claude_input,
+        "permission_suggestions": st.lists(st.fixed_dictionaries({"type": texts}), max_size=1),
+    }
+)
+proper_claude = st.one_of(
+    claude_said(
+        "assistant",
+        block("tool_use", id=ids, name=claude_tools, input=claude_input),
+        block("text", text=texts),
+        block("thinking", thinking=texts),
+        error=st.none() | st.sampled_from(["rate_limit", "strange"]),
+    ),
+    claude_said("user", block("tool_result", tool_use_id=ids, content=texts, is_error=st.booleans())),
+    of_claude("control_request", request_id=ids, request=claude_asks),
+    of_claude("control_cancel_request", request_id=ids),
+    of_claude("system/task_started", task_id=ids, tool_use_id=ids),
+    of_claude("system/task_notification", task_id=ids, tool_use_id=ids),
+    of_claude("system/status", status=st.sampled_from(["compacting", None]), compact_result=st.none() | texts),
+    of_claude("system/compact_boundary"),
+    of_claude("system/api_retry", attempt=st.integers(0, 9), error_status=st.none() | st.integers(400, 599)),
+    of_claude(
+        "result",
+        subtype=st.sampled_from(["success", "error_during_execution", "error_max_turns"]),
+        is_error=st.booleans(),
+        result=texts,
+        terminal_reason=st.sampled_from([None, "completed", "aborted_tools", "prompt_too_long", "strange"]),
+        stop_reason=st.sampled_from([None, "end_turn", "tool_use", "max_tokens"]),
+        modelUsage=st.dictionaries(texts, st.fixed_dictionaries({"inputTokens": st.integers(0, 9)}), max_size=2),
+    ),
+    of_claude("strange"),
+)
+PROPER = {
+    "acp": proper,
+    "scripted": proper,
+    "claude": proper_claude,
+    "codex": proper_codex,
+    "command": proper,
+    "jsonl": proper,
+}
+
+
 def line(message: dict[str, Any]) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False).encode() + b"\n"
 
 
-conversations = st.lists(proper.map(line), max_size=12).map(b"".join)
-endings = st.one_of(
-    st.just(b""),
-    st.binary(max_size=60),
-    st.builds(spoilt, proper, values, st.integers(0, 30)).map(line),
-    proper.map(line).map(lambda whole: whole[: len(whole) // 2]),
-)
-streams = st.builds(bytes.__add__, conversations, endings)
-"""Proper conversations that end well, in noise, in a message with one wrong field, or in half a message."""
+def streams(name: str) -> st.SearchStrategy[bytes]:
+    """Proper conversations that end well, in noise, in a message with one wrong field, or in half a message."""
+    one = PROPER[name]
+    conversations = st.lists(one.map(line), max_size=12).map(b"".join)
+    endings = st.one_of(
+        st.just(b""),
+        st.binary(max_size=60),
+        st.builds(spoilt, one, values, st.integers(0, 30)).map(line),
+        one.map(line).map(lambda whole: whole[: len(whole) // 2]),
+    )
+    return st.builds(bytes.__add__, conversations, endings)
+
+
+def made(name: str) -> MakeCodec:
+    """What makes a codec of that name; one that has to be told what lines mean knows an agent's."""
+    return codec_for(name, mapping=known("pi").way("jsonl").mapping)
 
 
 def opened(name: str) -> Codec:
     """A codec with a prompt under way."""
-    codec = codec_for(name)()
+    codec = made(name)()
     codec.argv(["agent"], "work")
     codec.start("/work")
-    if not codec.one_shot:
-        for message in HANDSHAKE:
-            codec.feed(line(message))
+    for message in HANDSHAKE[name]:
+        codec.feed(line(message))
     codec.prompt("work")
+    for message in BEGUN.get(name, ()):
+        codec.feed(line(message))
     return codec
 
 
@@ -121,35 +243,36 @@ def joined(outs: Iterable[Out]) -> list[Out]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_makes_a_new_codec_each_time(name: str) -> None:
     """A codec is one conversation: two of the same name share nothing."""
-    make = codec_for(name)
+    make = made(name)
     assert make() is not make()
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     """The error says what there is."""
-    with pytest.raises(ValueError, match=r"^adapter: unknown name 'acpp'; use one of: acp, command, scripted$"):
+    with pytest.raises(
+        ValueError, match=r"^adapter: unknown name 'acpp'; use one of: acp, claude, codex, command, scripted, jsonl$"
+    ):
         codec_for("acpp")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_becomes_ready_once(name: str) -> None:
     """Exactly one Ready comes out of an opening that goes well."""
-    codec = codec_for(name)()
+    codec = made(name)()
     outs = [*codec.start("/work")]
-    if not codec.one_shot:
-        for message in HANDSHAKE:
-            outs += codec.feed(line(message))
+    for message in HANDSHAKE[name]:
+        outs += codec.feed(line(message))
     assert [type(out) for out in outs if not isinstance(out, Send)] == [Ready]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_an_exit_during_a_turn_ends_it(name: str, status: int | None) -> None:
-    """The last word on the turn is a single TurnEnded; only a one-shot agent may exit with success."""
+    """The last word on the turn is a single TurnEnded; only a plain program may exit with success."""
     codec = opened(name)
     (ended,) = codec.exited(status)
     assert isinstance(ended, TurnEnded)
-    assert (ended.stop == "end_turn") == (codec.one_shot and status == 0)
+    assert (ended.stop == "end_turn") == (name == "command" and status == 0)
     assert bool(ended.error) == (ended.stop == "error")
 
 
@@ -162,9 +285,15 @@ def test_an_interrupt_does_something(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_call_that_nobody_knows_cannot_be_ended(name: str) -> None:
+    """What cannot be asked for is said at once, with nothing sent."""
+    assert opened(name).end_call("nothing") is None
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_after_prompt_and_close_the_input_is_closed(name: str) -> None:
     """Every agent comes to the end of its input: with its only prompt, or when it is asked to end."""
-    codec = codec_for(name)()
+    codec = made(name)()
     outs = [*codec.start("/work")]
     if codec.one_shot:
         outs += codec.prompt("work")
@@ -174,9 +303,10 @@ def test_after_prompt_and_close_the_input_is_closed(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=150, deadline=None)
-@given(data=streams, cuts=st.lists(st.integers(0, 1500), max_size=8))
-def test_arbitrary_bytes_in_arbitrary_chunks_say_the_same(name: str, data: bytes, cuts: list[int]) -> None:
+@given(chosen=st.data(), cuts=st.lists(st.integers(0, 1500), max_size=8))
+def test_arbitrary_bytes_in_arbitrary_chunks_say_the_same(name: str, chosen: st.DataObject, cuts: list[int]) -> None:
     """No bytes make a codec raise, and how they were cut up changes nothing of what it answers."""
+    data = chosen.draw(streams(name))
     whole, pieces = opened(name), opened(name)
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     chunks = [data[start:end] for start, end in itertools.pairwise(edges) if start < end]
@@ -187,9 +317,28 @@ def test_arbitrary_bytes_in_arbitrary_chunks_say_the_same(name: str, data: bytes
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=150, deadline=None)
-@given(data=streams)
-def test_every_conversation_is_well_formed(name: str, data: bytes) -> None:
+@given(chosen=st.data())
+def test_a_call_within_another_begins_and_ends_within_it(name: str, chosen: st.DataObject) -> None:
+    """The call that one is made within is open when it opens; and where that one closes, this one has."""
+    data, codec, within = chosen.draw(streams(name)), opened(name), dict[str, str]()
+    for out in [*(codec.feed(data) if data else ()), *codec.feed(b""), *codec.exited(1)]:
+        match out:
+            case ToolOpened(call_id, parent=parent):
+                assert not parent or parent in within
+                within[call_id] = parent
+            case ToolClosed(call_id):
+                within.pop(call_id, None)
+                assert call_id not in within.values()
+            case TurnEnded():
+                within.clear()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=150, deadline=None)
+@given(chosen=st.data())
+def test_every_conversation_is_well_formed(name: str, chosen: st.DataObject) -> None:
     """A call opens once and closes at most once after that; at most one error, and it is the last word."""
+    data = chosen.draw(streams(name))
     codec = opened(name)
     outs = [*(codec.feed(data) if data else ()), *codec.feed(b""), *codec.exited(1)]
     ids = [out.call_id for out in outs if isinstance(out, ToolOpened)]
@@ -200,4 +349,5 @@ def test_every_conversation_is_well_formed(name: str, data: bytes) -> None:
     closed = [out.call_id for out in outs if isinstance(out, ToolClosed)]
     assert len(closed) == len(set(closed))
     assert all(out is outs[-1] for out in outs if isinstance(out, Malformed))
-    assert all(json.loads(out.data)["jsonrpc"] == "2.0" for out in outs if isinstance(out, Send))
+    tagged = name not in ("claude", "codex")
+    assert all(("jsonrpc" in json.loads(out.data)) is tagged for out in outs if isinstance(out, Send))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.machine import Effect, Event, IllegalTransition
 from supervisor.effects import Bury
 from supervisor.lifecycles.agent import AGENT, Agent, AgentData, stale
-from supervisor.lifecycles.events import AgentExited, AgentReady, AgentStarted, TaskAssigned, TaskFinished
+from supervisor.lifecycles.events import AgentExited, AgentNamed, AgentReady, AgentStarted, TaskAssigned, TaskFinished
 
 A = Agent
 BORN = AgentData(id="s:a1", session_id="s", adapter="acp")
@@ -24,6 +24,7 @@ DATA = {
 EVENTS: dict[str, Event] = {
     "process_started": AgentStarted(pid=7),
     "agent_ready": AgentReady(resume_id="u2", info="v2"),
+    "agent_named": AgentNamed(resume_id="u3"),
     "task_finished": TaskFinished(),
     "task_assigned": TaskAssigned(turn_id="s:t2"),
     "agent_exited": AgentExited(status=3, ended_by="exit"),
@@ -34,6 +35,7 @@ RULES: dict[tuple[A, str], tuple[A, dict[str, Any], tuple[Effect, ...]]] = {
     (A.STARTING, "process_started"): (A.STARTING, {"pid": 7}, ()),
     (A.STARTING, "agent_ready"): (A.WORKING, {"resume_id": "u2", "info": "v2"}, ()),
     (A.STARTING, "agent_exited"): (A.DEAD, GONE, (Bury(),)),
+    (A.WORKING, "agent_named"): (A.WORKING, {"resume_id": "u3"}, ()),
     (A.WORKING, "task_finished"): (A.IDLE, {}, ()),
     (A.WORKING, "agent_exited"): (A.DEAD, GONE, (Bury(),)),
     (A.IDLE, "task_assigned"): (A.WORKING, {}, ()),
@@ -61,7 +63,7 @@ def test_cell(state: A, name: str) -> None:
 def test_every_cell_is_tested() -> None:
     """Four states and five events are 20 cells; seven of them are rules: six edges and one extension."""
     assert set(EVENTS) == set(AGENT.events)
-    assert (len(CELLS), len(RULES), len(AGENT.rules)) == (20, 7, 7)
+    assert (len(CELLS), len(RULES), len(AGENT.rules)) == (24, 8, 8)
 
 
 @pytest.mark.parametrize("status", [0, 3, -9, 137, None])

@@ -41,12 +41,15 @@ from supervisor.plans import (
     WorkerConfig,
     load_plan,
 )
+from supervisor.plans.agents import McpServerConfig
+from supervisor.plans.permissions import PermissionRuleConfig
 from supervisor.runtime import Supervisor, open_supervisor
 from supervisor.surfaces.cli import RunRequest, commands
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.execution import execute
 from supervisor.surfaces.live import Reporter
 from supervisor.surfaces.reading import read_logs
+from supervisor.vocabulary import ModelProblem
 from tests.test_journal_growth import kept_journal
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
@@ -765,6 +768,8 @@ ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "
 
 _INNER: dict[str, tuple[type[BaseModel], str]] = {
     "agents": (AgentConfig, "agents.*."),
+    "agents.*.permissions.rules": (PermissionRuleConfig, "agents.*.permissions.rules.*."),
+    "agents.*.mcp_servers": (McpServerConfig, "agents.*.mcp_servers.*."),
     "tasks": (TaskConfig, "tasks.*."),
     "tasks.*.acceptance": (AcceptanceConfig, "tasks.*.acceptance.*."),
     "tasks.*.completion": (CompletionConfig, "tasks.*.completion.*."),
@@ -808,7 +813,7 @@ def test_the_page_of_plans_has_every_key_with_its_default() -> None:
                 assert rows[key] == "required", key
             case None if rows[key] not in ELSEWHERE:
                 assert rows[key] == "none", key
-            case (Run(), *_):
+            case (Run() | ModelProblem(), *_):
                 assert rows[key] == f"`[{', '.join(state.value for state in default)}]`", key
             case str() if rows[key] not in ELSEWHERE:
                 assert rows[key] == "`" + (str(default) or '""') + "`", key

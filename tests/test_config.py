@@ -23,6 +23,7 @@ from supervisor.plans import (
     TaskConfig,
     load_plan,
 )
+from supervisor.plans.permissions import PermissionsConfig
 from supervisor.plans.source import BYTES_MAX, NODES_MAX
 from supervisor.vocabulary import AbortPolicy, Ladder
 
@@ -75,7 +76,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     assert (plan.settings.max_sessions, plan.settings.drain_s) == (2, 0.5)
     assert plan.settings.policy.value() == AbortPolicy(tool_to_sibling=True, ladder=Ladder(request_s=1, kill_s=0))
     assert plan.settings.limits.value() == SessionLimits(turn_timeout_s=7, max_total_errors=3)
-    assert plan.agents["t"] == plan.agents["s"].model_copy(update={"permissions": "allow"})
+    assert plan.agents["t"] == plan.agents["s"].model_copy(update={"permissions": PermissionsConfig()})
     assert plan.tasks[1].depends_on == ("one",)
 
 
@@ -220,7 +221,8 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "an unknown adapter": (
         "agents: {a: {adapter: comand}}\ntasks: [{id: t, agent: a}]",
-        "plan.yaml:1: agents.a.adapter: 'comand' is not one of command, acp, scripted; did you mean 'command'?",
+        "plan.yaml:1: agents.a.adapter: 'comand' is not one of command, acp, claude, codex, jsonl, scripted; did you "
+        "mean 'command'?",
     ),
     "no command": (
         "agents:\n  a:\n    adapter: command\ntasks: [{id: t, agent: a}]",

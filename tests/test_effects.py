@@ -11,6 +11,8 @@ import pytest
 from supervisor import effects
 from supervisor.effects import (
     Answer,
+    AnswerPermission,
+    AskPermission,
     BuildPrompt,
     Bury,
     CancelSession,
@@ -25,6 +27,7 @@ from supervisor.effects import (
     PrepareWorktree,
     SendPrompt,
     StartTimer,
+    SteerAgent,
     StorePrompt,
     SupervisorEffect,
     Tell,
@@ -41,7 +44,14 @@ FAILED = TaskFailed(
     verdict=Verdict(exit=Exit.TIMEOUT, error="slów", abort_reason=AbortReason.TIMEOUT, status=-9),
     abort_id="x1",
 )
-VERDICT = {"exit": "Timeout", "error": "slów", "transition_reason": None, "abort_reason": "timeout", "status": -9}
+VERDICT = {
+    "exit": "Timeout",
+    "error": "slów",
+    "transition_reason": None,
+    "abort_reason": "timeout",
+    "status": -9,
+    "model": None,
+}
 
 # One of each, and what the journal has of it beside its name.
 JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
@@ -85,6 +95,15 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
     (
         Answer(request_id="r1", outcome="failed", error="bad"),
         {"request_id": "r1", "outcome": "failed", "error": "bad", "how": None},
+    ),
+    (AskPermission(number=1, within_s=60.0), {"number": 1, "within_s": 60.0}),
+    (
+        AnswerPermission(number=1, request_id="q1", option="yes"),
+        {"number": 1, "request_id": "q1", "option": "yes"},
+    ),
+    (
+        SteerAgent(incarnation=1, message_id="m1", sender="ann", text="come"),
+        {"incarnation": 1, "message_id": "m1", "sender": "ann", "text": "come"},
     ),
     (Verify(), {}),
     (CleanUp(), {}),

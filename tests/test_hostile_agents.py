@@ -203,6 +203,23 @@ async def test_permissions_are_answered(tmp_path: Path) -> None:
     assert answers == ["allow_once", "reject_once"]
 
 
+async def test_the_files_of_a_session_are_those_of_its_workspace(tmp_path: Path) -> None:
+    """The client reads and writes for an agent within its directory, and nowhere else: that is refused and noted."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        assert (await session.run("@save a/b.txt hello\n@open a/b.txt")).text == "hello\n"
+        refused = (await session.run("@save ../../b.txt hello\n@open /etc/passwd\n@open none")).text.splitlines()
+        assert [line.partition(":")[0] for line in refused] == [
+            "it could not be written",
+            *["it could not be read"] * 2,
+        ]
+    assert [Path(one.metadata["path"]).name for one in run.events() if one.event == "FileRefused"] == [
+        "b.txt",
+        "passwd",
+    ]
+    assert not (tmp_path.parent / "b.txt").exists()
+
+
 async def test_a_sub_agent_that_cannot_be_had(tmp_path: Path) -> None:
     """An unknown agent, or a bad name: the asking turn hears so and goes on."""
     async with supervising(tmp_path) as run:

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.abort",
         "supervisor.abort_state",
         "supervisor.access",
+        "supervisor.permissions",
         "supervisor.policy",
         "supervisor.projection",
         "supervisor.causality",
@@ -45,6 +46,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.invariants",
         "supervisor.budgets",
         "supervisor.loops",
+        "supervisor.model_trouble",
+        "supervisor.usage",
         "supervisor.liveness",
         "supervisor.scheduling.backlog",
         "supervisor.scheduling.escalation",
@@ -66,13 +69,17 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.hands",
         "supervisor.tree",
         "supervisor.link",
+        "supervisor.asking",
+        "supervisor.permission_desk",
         "supervisor.process_link",
+        "supervisor.call_ends",
         "supervisor.ladder",
         "supervisor.kinds",
         "supervisor.aborter",
         "supervisor.inspecting",
         "supervisor.moments",
         "supervisor.work",
+        "supervisor.model_watch",
         "supervisor.watch",
         "supervisor.overseer",
         "supervisor.names",
@@ -84,12 +91,20 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.signals",
         "supervisor.handle",
         "supervisor.subscriptions",
+        "supervisor.agents",
         "supervisor.plans",
         "supervisor.scheduling.commands",
         "supervisor.scheduling.control",
     ),
-    ("supervisor.journal", "supervisor.processes", "supervisor.adapters", "supervisor.workspace", "supervisor.plugins"),
-    ("supervisor.surfaces",),
+    (
+        "supervisor.journal",
+        "supervisor.processes",
+        "supervisor.adapters",
+        "supervisor.workspace",
+        "supervisor.plugins",
+        "supervisor.stub_model",
+    ),
+    ("supervisor.surfaces", "supervisor.probing"),
     (
         "supervisor.inheritance",
         "supervisor.interrupted",
@@ -106,15 +121,36 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.scheduling",
     ),
     ("supervisor.simulation",),
-    ("supervisor.attending", "supervisor.planning", "supervisor.app", "supervisor.demo", "supervisor.__main__"),
+    (
+        "supervisor.attending",
+        "supervisor.planning",
+        "supervisor.app",
+        "supervisor.demo",
+        "supervisor.__main__",
+    ),
 )
 """Lowest first; a prefix stands for itself and everything below it, the longest prefix wins. ``supervisor`` itself,
 which only re-exports, is in the last one."""
 
 PURE_LAYERS = frozenset({0, 2, 3, 4})
-PURE_MODULES = frozenset({"supervisor.surfaces.machines"})
+PURE_MODULES = frozenset(
+    {
+        "supervisor.surfaces.machines",
+        "supervisor.stub_model.deciding",
+        "supervisor.stub_model.dialects",
+        "supervisor.stub_model.environment",
+        "supervisor.stub_model.routes",
+    }
+)
 FORBIDDEN = frozenset({"anyio", "trio", "asyncio", "time", "random", "os", "sqlite3", "apsw", "subprocess"})
-STANDALONE = frozenset({"supervisor.__main__", "supervisor.processes.warden", "supervisor.adapters.scripted_agent"})
+STANDALONE = frozenset(
+    {
+        "supervisor.probing.lingering",
+        "supervisor.__main__",
+        "supervisor.processes.warden",
+        "supervisor.adapters.scripted_agent",
+    }
+)
 """Programs: nobody imports names from them."""
 
 Sources = Mapping[str, str]

@@ -895,6 +895,7 @@ def test_worker_drains_what_it_holds() -> None:
                 "restarts_max": 3,
                 "restarts_within_s": 60,
                 "waiting_max": 100,
+                "steer_grace_s": 2.0,
             },
         ),
         (
@@ -915,7 +916,7 @@ def test_worker_drains_what_it_holds() -> None:
         ),
         (
             turn.TurnData(id="t", session_id="s"),
-            {"timeout_s": 300, "incarnation": 0, "calls": 0, "boundary_awaited": False},
+            {"timeout_s": 300, "incarnation": 0, "calls": 0, "boundary_awaited": False, "permissions": 0},
         ),
     ],
     ids=lambda one: type(one).__name__,

@@ -129,3 +129,11 @@ def test_calls_of_what_has_ended_are_not_open() -> None:
 def test_a_child_may_have_any_name(parent: str, child: str) -> None:
     """What is below what is said by the rows, not by the ids."""
     assert shape(tree([row(1, "session", parent), row(2, "session", child, parent)])) == [(parent, [child])]
+
+
+def test_calls_stand_below_the_call_that_they_are_made_within() -> None:
+    """However deep; one whose call is not open any more stands below its turn."""
+    within = {1: 0, 2: 1, 3: 1, 4: 3, 6: 5}
+    open_calls = [{"number": number, "call_id": f"x{number}", "within": one} for number, one in within.items()]
+    (turn,) = tree([row(1, "turn", "t", data={"open": open_calls})])
+    assert shape((turn,)) == [("t", [("t:c1", ["t:c2", ("t:c3", ["t:c4"])]), "t:c6"])]

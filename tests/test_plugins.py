@@ -280,7 +280,9 @@ class Louder(CommandCodec):
 
     fails = ""
 
-    def argv(self, command: Sequence[str], prompt: str) -> tuple[str, ...]:
+    def argv(
+        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
+    ) -> tuple[str, ...]:
         if self.fails == "argv":
             raise RuntimeError("no command line today")
         return super().argv(("sh", "-c", "{prompt}"), prompt)
@@ -335,7 +337,10 @@ async def test_an_adapter_that_fails_fails_its_own_task(tmp_path: Path, fails: s
 
 async def test_an_unknown_adapter_is_refused_with_those_there_are(tmp_path: Path) -> None:
     """Nothing is started; the names of the plug-ins stand beside ours."""
-    with pytest.raises(ValueError, match=r"^adapter: unknown name 'lout'; use one of: acp, command, scripted, loud$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^adapter: unknown name 'lout'; use one of: acp, claude, codex, command, scripted, jsonl, loud$",
+    ):
         async with supervising(tmp_path, agents={"a": AgentConfig(adapter="lout")}, plugins=[Adapters(loud="")]):
             pass
 
@@ -500,7 +505,7 @@ def test_a_plan_names_what_plugins_add(tmp_path: Path, example: Callable[..., No
     assert load_plan(plan).tasks[0].acceptance[0].value().options == {"x": 1}
     for refused, words in {
         text.replace("no_marks", "no_mark"): "'no_mark' is not one of no_marks; did you mean 'no_marks'?",
-        text.replace("scripted", "nix"): "'nix' is not one of command, acp, scripted",
+        text.replace("scripted", "nix"): "'nix' is not one of command, acp, claude, codex, jsonl, scripted",
         f"plugins: []\n{text}": "'no_marks' is unknown: no verifiers are installed",
         f"plugins: [tidi]\n{text}": "plugins[0]: 'tidi' is not one of tidy; did you mean 'tidy'?",
         text.replace("verifier: no_marks", "lint: [a]"): "with: is for a verifier; remove it, or name the verifier",

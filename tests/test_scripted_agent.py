@@ -153,7 +153,9 @@ def test_a_script_is_its_lines_with_an_at_sign() -> None:
 
 def test_an_unknown_step_is_refused_with_the_known_ones() -> None:
     """The error names the line, the word, and every word there is."""
-    with pytest.raises(BadScript, match=r"^line 2: unknown step @bogus; known steps: @think @say @write") as caught:
+    with pytest.raises(
+        BadScript, match=r"^line 2: unknown step @bogus; known steps: @think @pause @inside @say"
+    ) as caught:
         parse("@say a\n@bogus b")
     assert all(f"@{word}" in str(caught.value) for word in STEPS)
 

@@ -30,6 +30,7 @@ from supervisor.effects import (
     PrepareWorktree,
     SendPrompt,
     StartTimer,
+    SteerAgent,
     StorePrompt,
     Tell,
 )
@@ -42,12 +43,14 @@ from supervisor.lifecycles.events import (
     Ended,
     FatalError,
     GraceExceeded,
+    MessageHeard,
     MessageReceived,
     OperatorStop,
     PromptReady,
     SessionExited,
     SessionStable,
     SessionStarted,
+    SteerElapsed,
     TaskFailed,
     TurnReaped,
     TurnRequested,
@@ -91,6 +94,8 @@ EVENTS: dict[str, Event] = {
     "UrgentMessage": UrgentMessage(message_id="m3", sender="cat", text="now"),
     "MessageReceived": MessageReceived(message_id="m3", sender="cat", text="now"),
     "BoundaryReached": BoundaryReached(incarnation=3),
+    "MessageHeard": MessageHeard(incarnation=3, message_id="m2"),
+    "SteerElapsed": SteerElapsed(incarnation=3, message_id="m2"),
     "GraceExceeded": GraceExceeded(incarnation=3),
     "BackoffElapsed": BackoffElapsed(),
     "OperatorStop": OperatorStop(reason="enough"),
@@ -109,15 +114,15 @@ TAKEN = {
     ),
     S.RUNNING: (
         "SessionExited UrgentMessage OperatorStop FatalError "
-        "TurnRequested SessionStable MessageReceived TurnReaped BoundaryReached"
+        "TurnRequested SessionStable MessageReceived TurnReaped BoundaryReached MessageHeard SteerElapsed"
     ),
     S.INTERRUPTING: (
         "SessionExited GraceExceeded OperatorStop FatalError "
-        "TurnRequested UrgentMessage MessageReceived TurnReaped BoundaryReached"
+        "TurnRequested UrgentMessage MessageReceived TurnReaped BoundaryReached MessageHeard SteerElapsed"
     ),
     S.SESSION_COMPLETE: "WorktreeReady OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
     S.COOLING_DOWN: "BackoffElapsed OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
-    S.STOPPED: "OperatorStop FatalError SessionExited TurnReaped Ended BoundaryReached",
+    S.STOPPED: "OperatorStop FatalError SessionExited TurnReaped Ended BoundaryReached MessageHeard SteerElapsed",
 }
 
 
@@ -384,6 +389,42 @@ def point_cases() -> Iterator[Case]:
         yield case("turn end", state, AT_END, state, inbox=(*inbox, AT_END_KEPT))
     yield from boundary_cases()
     yield from turn_end_cases()
+    yield from steered_cases()
+
+
+def steered_cases() -> Iterator[Case]:
+    """Who can be told within a turn is told once, and interrupted only for what is not taken up in time; what is taken
+    up counts as offered, and what was told and not taken up has a turn of its own."""
+    told = UrgentMessage(message_id="m3", sender="cat", text="now", steer=True)
+    kept = Message(id="m3", sender="cat", text="now", urgent=True, steer=True, told=True)
+    say = SteerAgent(incarnation=3, message_id="m3", sender="cat", text="now")
+    late = SteerElapsed(incarnation=3, message_id="m3")
+    timer = StartTimer(name="steer m3", delay_s=2.0, event=late)
+    yield case("steered", S.RUNNING, told, S.RUNNING, say, timer, inbox=(OLD, NEW, kept))
+    interrupt = CancelSession(reason="urgent message from cat", abort_reason=AbortReason.USER_INTERRUPT)
+    grace = StartTimer(name="grace", delay_s=10.0, event=GraceExceeded(incarnation=3))
+    waiting = session(inbox=(OLD, kept))
+    yield case("told before", S.RUNNING, told, S.INTERRUPTING, interrupt, grace, data=waiting)
+    yield case("", S.RUNNING, late, S.INTERRUPTING, interrupt, grace, data=waiting)
+    yield case("heard", S.RUNNING, late, S.RUNNING, data=session(inbox=(OLD, kept), offered=2))
+    for state in (S.INTERRUPTING, S.STOPPED):
+        yield case("", state, late, state)
+    heard = MessageHeard(incarnation=3, message_id="m3")
+    for state in ACTIVE:
+        mixed = session(inbox=(OLD, NEW, kept))
+        yield case("", state, heard, state, data=mixed, inbox=(OLD, kept, NEW), offered=2)
+        yield case("unknown", state, heard, state)
+    yield case("", S.STOPPED, heard, S.STOPPED)
+    reached, at_boundary = EVENTS["BoundaryReached"], replace(kept, point=DeliveryPoint.TOOL_BOUNDARY)
+    untold = session(inbox=(OLD, replace(at_boundary, told=False)))
+    yield case("steered", S.RUNNING, reached, S.RUNNING, say, timer, data=untold, inbox=(OLD, at_boundary))
+    unheard = session(inbox=(OLD, at_boundary))
+    yield case("told before", S.RUNNING, reached, S.INTERRUPTING, interrupt, grace, data=unheard)
+    reaped = TurnReaped(turn_id="s:t4", completed=True)
+    again = (OpenTurn(turn_id="s:t5", request_id="r1"), PrepareWorktree())
+    changes: dict[str, Any] = {"turn_seq": 5, "turn_id": "s:t5", "current": replace(FIRST, prompt="")}
+    left = session(concluded=3, inbox=(kept,), offered=0)
+    yield case("not taken up", S.SESSION_COMPLETE, reaped, S.SESSION_COMPLETE, *again, data=left, **changes)
 
 
 def boundary_cases() -> Iterator[Case]:
@@ -472,10 +513,10 @@ def test_refused_cell(state: S, name: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """8 states x 16 events are 128 cells: 67 are refused, and each of the other 61 has a case."""
+    """8 states x 18 events are 144 cells: 77 are refused, and each of the other 67 has a case."""
     assert sorted(EVENTS) == sorted(SESSION.events)
     tested = {(one.state, type(one.event).name()) for one in CASES}
-    assert (len(CELLS), len(REFUSED), len(tested)) == (128, 67, 61)
+    assert (len(CELLS), len(REFUSED), len(tested)) == (144, 77, 67)
     assert tested.isdisjoint(REFUSED)
     assert len({one.name for one in CASES}) == len(CASES)
 
@@ -488,6 +529,7 @@ COLUMN: dict[tuple[S, str, S], list[str]] = {
     (S.RUNNING, "SessionExited", S.STOPPED): ["LogFatal"],
     (S.RUNNING, "UrgentMessage", S.INTERRUPTING): ["CancelSession"],
     (S.RUNNING, "BoundaryReached", S.INTERRUPTING): ["CancelSession"],
+    (S.RUNNING, "SteerElapsed", S.INTERRUPTING): ["CancelSession"],
     (S.INTERRUPTING, "GraceExceeded", S.BUILDING_PROMPT): ["ForceStopSession"],
     (S.RUNNING, "OperatorStop", S.STOPPED): ["CancelSession"],
     (S.INTERRUPTING, "OperatorStop", S.STOPPED): ["CancelSession"],

@@ -146,13 +146,18 @@ async def test_a_fallback_that_is_trusted_takes_over(repository: Path) -> None:
 
 
 async def test_what_an_agent_asks_for_is_refused_by_its_level(repository: Path) -> None:
-    """A permission to write, and a command that we would run: refused and on record, which is no violation."""
+    """To write with permission, by a command of ours, and by our hand: refused, on record, and no violation."""
     scripted = AgentConfig(adapter="scripted")
-    task = {"id": "t", "agent": "scripted", "prompt": "@run touch b.txt\n@ask edit: b.txt\n@write b.txt x"}
+    task = {
+        "id": "t",
+        "agent": "scripted",
+        "prompt": "@run touch b.txt\n@save b.txt x\n@ask edit: b.txt\n@write b.txt x",
+    }
     result, levels = await carried_out(plan_of(task, scripted=scripted), repository)
     answered = facts(repository, "PermissionAnswered")
     assert [one.metadata["kind"] for one in answered] == ["reject_once"]
     assert not (repository / "b.txt").exists()
+    assert [one.metadata["why"] for one in facts(repository, "FileRefused")] == ["edit: it may not write"]
     assert [one.metadata["why"] for one in facts(repository, "TerminalRefused")] == ["execute: it may not write"]
     assert result.ok  # it took the answers for what they are
     assert levels == {"scripted": "probationary"}

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, IllegalTransition, Step
-from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, TellNow, Verify
+from supervisor.effects import (
+    AnswerPermission,
+    AskPermission,
+    Bury,
+    CancelTool,
+    CleanUp,
+    StartTimer,
+    Tell,
+    TellNow,
+    Verify,
+)
 from supervisor.lifecycles.events import (
     AgentReaped,
     AgentSpawned,
@@ -24,6 +34,8 @@ from supervisor.lifecycles.events import (
     BoundaryReached,
     CompactionCompleted,
     CompactNeeded,
+    PermissionAnswered,
+    PermissionRequested,
     SessionExited,
     TaskClaimed,
     TaskCompleted,
@@ -33,7 +45,7 @@ from supervisor.lifecycles.events import (
     TurnReaped,
     VerifyRequested,
 )
-from supervisor.lifecycles.turn import TURN, Call, Turn, TurnData, call_of, stale
+from supervisor.lifecycles.turn import TURN, Call, Permission, Turn, TurnData, call_of, stale
 from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 T = Turn
@@ -49,6 +61,9 @@ ABORTED = Verdict(
     abort_reason=AbortReason.USER_INTERRUPT,
 )
 ONE = Call(number=1, call_id="c1", title="ls", tool_kind="execute")
+WISH = Permission(
+    number=1, request_id="q1", title="may I?", tool_kind="other", tool="", detail="", paths=(), options=(), asked=True
+)
 TWO = Call(number=2, call_id="c2", title="cat", tool_kind="read")
 
 EVENTS: dict[str, Event] = {
@@ -64,7 +79,15 @@ EVENTS: dict[str, Event] = {
     "task_failed": TaskFailed(verdict=BAD),
     "agent_reaped": AgentReaped(),
     "boundary": BoundaryAwaited(),
+    "asked": PermissionRequested(number=1, request_id="q1", title="may I?", asked=True, within_s=60.0),
+    "answered": PermissionAnswered(number=1, decision="allow", option="yes", kind="allow_once", by="bob"),
 }
+
+
+def asking(data: TurnData) -> TurnData:
+    """The same with a permission that is open: an answer to one that is not comes too late."""
+    return replace(data, permissions=1, asking=(WISH,))
+
 
 NEWBORN = TurnData(id="s:t1", session_id="s")
 READY = TurnData(id="s:t1", session_id="s", request_id="r1", incarnation=2, phase="ready")
@@ -81,22 +104,22 @@ DATA = {
     T.REAPED: replace(READY, verdict=BAD, phase="settled"),
 }
 
-# What each event means in each state: - refused, ~ too late, otherwise the next state. Columns as in EVENTS.
+# What each event means in each state: - refused, ~ too late, =: no other state; else the next one. As in EVENTS.
 GRID = """
-state      claimed  launched ready   started  result  compact    compacted verify    completed  failed reaped boundary
-IDLE       CLAIMING -        -       -        ~       -          -         -         -          -      -      -
-CLAIMING   -        SPAWNING -       -        ~       -          -         -         -          FAILED -      -
-SPAWNING   -        ~        RUNNING -        ~       -          -         -         -          FAILED -      -
-RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -         VERIFYING -          FAILED -      RUNNING
-TOOL_USE   -        ~        ~       TOOL_USE RUNNING -          -         -         -          FAILED -      TOOL_USE
-COMPACTING -        ~        ~       -        ~       -          RUNNING   RUNNING   -          FAILED -      COMPACTING
-VERIFYING  -        ~        ~       -        ~       RUNNING    -         -         COMPLETING FAILED -      VERIFYING
-COMPLETING -        ~        ~       -        ~       -          -         ~         -          ~      REAPED ~
-FAILED     -        ~        ~       -        FAILED  -          -         ~         -          ~      REAPED ~
-REAPED     -        ~        ~       -        ~       -          -         ~         -          ~      -      ~
+state      claim    launch   ready   tool     result  compact    room    verify    done       fail   reap   bnd ask ans
+IDLE       CLAIMING -        -       -        ~       -          -       -         -          -      -      -   -   -
+CLAIMING   -        SPAWNING -       -        ~       -          -       -         -          FAILED -      -   -   -
+SPAWNING   -        ~        RUNNING -        ~       -          -       -         -          FAILED -      -   -   -
+RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -       VERIFYING -          FAILED -      =   =   =
+TOOL_USE   -        ~        ~       =        RUNNING -          -       -         -          FAILED -      =   =   =
+COMPACTING -        ~        ~       -        ~       -          RUNNING RUNNING   -          FAILED -      =   =   =
+VERIFYING  -        ~        ~       -        ~       RUNNING    -       -         COMPLETING FAILED -      =   -   -
+COMPLETING -        ~        ~       -        ~       -          -       ~         -          ~      REAPED ~   -   -
+FAILED     -        ~        ~       -        =       -          -       ~         -          ~      REAPED ~   -   =
+REAPED     -        ~        ~       -        ~       -          -       ~         -          ~      -      ~   -   -
 """
 CELLS = [
-    (Turn[state], name, word)
+    (Turn[state], name, state if word == "=" else word)
     for state, *words in (line.split() for line in GRID.strip().splitlines()[1:])
     for name, word in zip(EVENTS, words, strict=True)
 ]
@@ -105,7 +128,8 @@ CELLS = [
 @pytest.mark.parametrize(("state", "name", "word"), CELLS, ids=[f"{state.value}+{name}" for state, name, _ in CELLS])
 def test_cell(state: T, name: str, word: str) -> None:
     """The event comes too late, is refused, or leads to exactly this state."""
-    data, event = DATA[state], EVENTS[name]
+    data, event = asking(DATA[state]) if name == "answered" else DATA[state], EVENTS[name]
+    before = data
     assert stale(data, event) is (word == "~")
     if word == "-":
         with pytest.raises(IllegalTransition) as caught:
@@ -113,15 +137,15 @@ def test_cell(state: T, name: str, word: str) -> None:
         assert type(event) not in caught.value.allowed or isinstance(event, AgentSpawned)
     elif word != "~":
         assert TURN.step(state, data, event).state is Turn[word]
-    assert data == DATA[state]
+    assert data == before
 
 
 def test_every_cell_is_tested() -> None:
-    """10 states x 12 events (agent_spawned counts twice): 63 are refused, 32 come too late, 25 are rules."""
+    """10 states x 14 events (agent_spawned counts twice): 76 are refused, 32 come too late, 32 are rules."""
     assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
     words = [word for _, _, word in CELLS]
     late, refused = words.count("~"), words.count("-")
-    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (120, 63, 32, 25)
+    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (140, 76, 32, 32)
 
 
 # ---------------------------------------------------------------------------------------- what each rule does
@@ -167,6 +191,39 @@ DEADLINE = StartTimer(name="turn", delay_s=300.0, event=TaskFailed(verdict=SLOW)
 BOTH = replace(READY, calls=2, open=(ONE, TWO))
 SEALED: dict[str, Any] = {"phase": "settled"}
 ABORT = TaskFailed(verdict=ABORTED, abort_id="x1", stopped=("c1",))
+
+
+ANSWERED = EVENTS["answered"]
+
+
+def permission_cases() -> Iterator[Case]:
+    """Who asks waits, by the policy's word or a human's; the answer is given once, or taken back with the turn."""
+    asked = EVENTS["asked"]
+    for state in (T.RUNNING, T.TOOL_USE, T.COMPACTING):
+        yield case("human", state, asked, state, AskPermission(number=1, within_s=60.0), permissions=1, asking=(WISH,))
+        waiting = asking(DATA[state])
+        yield case("", state, ANSWERED, state, TOLD, data=waiting, asking=())
+    decided = replace(asked, asked=False, decision="deny", option="no", kind="reject_once", why="default: deny")
+    ruled = PermissionAnswered(
+        number=1, decision="deny", option="no", kind="reject_once", by="policy", why="default: deny"
+    )
+    own = Tell(to="s:t1", event=ruled)
+    yield case("policy", T.RUNNING, decided, T.RUNNING, own, permissions=1, asking=(replace(WISH, asked=False),))
+    failed = asking(DATA[T.FAILED])
+    yield case("", T.FAILED, ANSWERED, T.FAILED, TOLD, data=failed, asking=())
+    withdrawn = PermissionAnswered(number=1, decision="withdrawn", by="supervisor", why="its turn failed: bad")
+    back = Tell(to="s:t1", event=withdrawn)
+    for state in (T.RUNNING, T.COMPACTING):
+        waiting = asking(READY)
+        effects = (back, exited(BAD), CleanUp())
+        yield case("asking", state, EVENTS["task_failed"], T.FAILED, *effects, data=waiting, verdict=BAD, **SEALED)
+    waiting = asking(DATA[T.TOOL_USE])
+    ended = abandoned(ONE, None, ToolOutcome.UNKNOWN, "its turn failed: bad")
+    effects = (back, *ended, exited(BAD), CleanUp())
+    yield case("asking", T.TOOL_USE, EVENTS["task_failed"], T.FAILED, *effects, data=waiting, verdict=BAD, **SEALED)
+
+
+TOLD = AnswerPermission(number=1, request_id="q1", option="yes")
 
 
 def boundary_cases() -> Iterator[Case]:
@@ -293,6 +350,7 @@ CASES = [
     ),
     case("abort", T.RUNNING, ABORT, T.FAILED, exited(ABORTED), CleanUp(), verdict=ABORTED, abort_id="x1", **SEALED),
     *boundary_cases(),
+    *permission_cases(),
     case("deadline", T.RUNNING, DEADLINE.event, T.FAILED, exited(SLOW), CleanUp(), verdict=SLOW, **SEALED),
 ]
 
@@ -322,6 +380,14 @@ def test_a_call_has_one_result(outcome: ToolOutcome) -> None:
     assert stale(first.data, ToolCompleted(call_id="c1", outcome=ToolOutcome.COMPLETED))
     assert not stale(first.data, ToolCompleted(call_id="c2", outcome=ToolOutcome.COMPLETED))
     assert (call_of(first.data, "c1"), call_of(first.data, "c2")) == (None, TWO)
+
+
+@pytest.mark.parametrize("state", T)
+def test_a_permission_has_one_answer(state: T) -> None:
+    """After its answer a second one comes too late, whatever has become of the turn since."""
+    assert not stale(asking(DATA[state]), ANSWERED)
+    assert stale(TURN.step(T.RUNNING, asking(READY), ANSWERED).data, ANSWERED)
+    assert stale(DATA[state], ANSWERED)
 
 
 def test_results_after_the_failure_are_late() -> None:

@@ -1,6 +1,7 @@
 """Whatever happens, every end is explained: its causes go back to exactly one root, and somebody is named there.
 
-1,000 seeded runs, most of them on trio's virtual clock and the others on asyncio's; a failure names its seed.
+Seeded runs, 200 by default and 1,000 with ``make scale`` (``--runs``), four in five of them on trio's virtual clock and
+the others on asyncio's; a failure names its seed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ from supervisor.vocabulary import LifecycleEvent
 from tests.simulated import simulate
 from tests.support import check_records
 
-RUNS = {"trio": 800, "asyncio": 200}
-CHUNK = 50
-CHUNKS = [
-    (backend, range(first, min(first + CHUNK, count)))
-    for backend, count in RUNS.items()
-    for first in range(0, count, CHUNK)
-]
+CHUNK = 40
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """As many seeds as are asked for, some to a test."""
+    if "seeds" in metafunc.fixturenames:
+        runs = int(metafunc.config.getoption("--runs"))
+        chunks = [
+            (backend, range(first, min(first + CHUNK, count)))
+            for backend, count in (("trio", runs * 4 // 5), ("asyncio", runs // 5))
+            for first in range(0, count, CHUNK)
+        ]
+        ids = [f"{backend}-{seeds.start}-{seeds.stop - 1}" for backend, seeds in chunks]
+        metafunc.parametrize(("backend", "seeds"), chunks, ids=ids)
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +43,6 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize(
-    ("backend", "seeds"), CHUNKS, ids=[f"{backend}-{seeds.start}-{seeds.stop - 1}" for backend, seeds in CHUNKS]
-)
 def test_every_end_has_one_root(backend: str, seeds: range) -> None:
     """Sessions, turns, agents, tool calls and tasks, however they ended; and no record's cause is missing."""
     for seed in seeds:

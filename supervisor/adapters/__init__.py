@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from supervisor.adapters.acp import AcpCodec
 from supervisor.adapters.catalogue import adapters, codec_for, scripted_command
+from supervisor.adapters.codex import CodexCodec
 from supervisor.adapters.command import CommandCodec
 
-__all__ = ["AcpCodec", "CommandCodec", "adapters", "codec_for", "scripted_command"]
+__all__ = ["AcpCodec", "CodexCodec", "CommandCodec", "adapters", "codec_for", "scripted_command"]

@@ -1,4 +1,4 @@
-"""The tool calls of an ACP agent: each is opened once and closed once, whatever the agent repeats.
+"""The tool calls of an agent: each is opened once and closed once, whatever the agent repeats.
 
 A call belongs to the turn it was opened in. Of its arguments and its result digests are kept: the last that the agent
 told of each, and all that a command of ours wrote for it. Nothing here reads or writes messages.
@@ -38,13 +38,21 @@ class ToolCalls:
         self._served: dict[str, bool] = {}
         self._told: dict[str, _Told] = {}
         self._closed: dict[str, None] = {}
+        self._only_asked: dict[str, None] = {}
 
-    def opened(self, call_id: str, title: str, kind: str) -> list[ToolOpened]:
-        """The agent speaks of *call_id*; only the first word about it opens it."""
+    def asked_for(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
+        """The agent asks whether it may make *call_id*; that opens it too, where it is the first word about it."""
+        opened = self.opened(call_id, title, kind, parent)
+        self._only_asked.update(dict.fromkeys(one.call_id for one in opened))
+        return opened
+
+    def opened(self, call_id: str, title: str, kind: str, parent: str = "") -> list[ToolOpened]:
+        """The agent speaks of *call_id*; only the first word about it opens it. It is made within *parent*, if open."""
+        self._only_asked.pop(call_id, None)
         if call_id in self._served or call_id in self._closed:
             return []
         self._served[call_id] = False
-        return [ToolOpened(call_id, title, kind)]
+        return [ToolOpened(call_id, title, kind, parent if parent in self._served else "")]
 
     def closed(self, call_id: str, outcome: str) -> list[ToolClosed]:
         """*call_id* is over; only the first word counts."""
@@ -68,6 +76,10 @@ class ToolCalls:
             told.wrote = told.wrote or hashlib.blake2b(digest_size=8)
             told.wrote.update(data)
 
+    def close_untold(self) -> list[ToolClosed]:
+        """The turn is over: of calls that the agent has asked for, and said nothing more of, nobody knows what came."""
+        return [one for call_id in list(self._only_asked) for one in self.closed(call_id, "unknown")]
+
     def close_all(self, outcome: str) -> list[ToolClosed]:
         """Whatever is open ends with *outcome*, oldest first."""
         return [one for call_id in list(self._served) for one in self.closed(call_id, outcome)]
@@ -80,6 +92,7 @@ class ToolCalls:
 
     def _close(self, call_id: str) -> None:
         self._told.pop(call_id, None)
+        self._only_asked.pop(call_id, None)
         self._closed[call_id] = None
         if len(self._closed) > CLOSED_MAX:
             del self._closed[next(iter(self._closed))]

@@ -6,38 +6,50 @@ declared field of the wrong type is an error that names its path. Nothing here k
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from supervisor.adapters.json_rpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RpcError,
+    RpcId,
+    Wire,
+    WireError,
+    Writer,
+    read,
+)
 from supervisor.budgets import COUNT_MAX
-from supervisor.ports import Send
 from supervisor.vocabulary import CancelMode
 
 __all__ = [
     "AUTHENTICATION_NEEDED",
     "CANCELLED",
     "INVALID_PARAMS",
+    "JSON_RPC",
     "METHOD_NOT_FOUND",
     "PROTOCOL_VERSION",
-    "AgentCapabilities",
     "ChildRun",
     "Chunk",
     "CompactionUpdate",
     "ContentBlock",
     "Cost",
     "EnvVariable",
-    "Implementation",
-    "Initialized",
+    "FileRead",
+    "FileWrite",
+    "InfoUpdate",
+    "Location",
     "Message",
+    "ModeUpdate",
     "PermissionOption",
     "PermissionRequest",
+    "PlanEntry",
+    "PlanUpdate",
     "Prompted",
     "RpcError",
     "RpcId",
-    "SessionCapabilities",
-    "SessionOpened",
     "SessionUpdate",
     "Tagged",
     "TerminalCreate",
@@ -45,59 +57,29 @@ __all__ = [
     "ToolUpdate",
     "UpdateName",
     "UsageUpdate",
+    "Used",
     "Wire",
     "WireError",
+    "Withdrawn",
     "error",
     "notification",
     "read",
     "request",
     "result",
-    "tokens_of",
+    "used_of",
 ]
 
 PROTOCOL_VERSION: Final = 1
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
 AUTHENTICATION_NEEDED: Final = -32000
 CANCELLED: Final = -32800
-"""JSON-RPC codes, the last two as ACP assigns them."""
-
-_INT64 = Meta(ge=-(2**63), le=2**63 - 1)
-RpcId: TypeAlias = Annotated[int, _INT64] | Annotated[str, Meta(max_length=256)] | None
-"""What names a request. Larger integers are refused: they could not be written back; longer words need not be kept."""
+"""JSON-RPC codes, as ACP assigns them."""
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
 _Program: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]+\Z")]
-_Directory: TypeAlias = Annotated[str, Meta(pattern=r"\A/[^\0]*\Z")]
+_Path: TypeAlias = Annotated[str, Meta(pattern=r"\A/[^\0]*\Z")]
 _Variable: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
-"""Text that the operating system will be given: no NUL, a directory absolute, a variable's name without ``=``."""
-
-_DATA_CHARS: Final = 300
-_LINE_CHARS: Final = 80
-"""How much of an error's data, and of a line that is no message, is shown."""
-
-_T = TypeVar("_T")
-
-
-class WireError(Exception):
-    """A message is not what its place in the protocol calls for; the text names the field."""
-
-
-class Wire(msgspec.Struct, rename="camel"):
-    """A message, or a part of one."""
-
-
-class RpcError(Wire):
-    code: Annotated[int, _INT64]
-    message: str
-    data: Raw = Raw(b"null")
-
-    @property
-    def text(self) -> str:
-        """The message, and its data where there is any: agents put the real reason there."""
-        data = bytes(self.data).decode()
-        return self.message if data == "null" else f"{self.message} ({_short(data, _DATA_CHARS)})"
+"""Text that the operating system will be given: no NUL, a path absolute, a variable's name without ``=``."""
 
 
 class Message(Wire):
@@ -112,46 +94,6 @@ class Message(Wire):
 
 
 # ------------------------------------------------------------------------------------------------ their responses
-class Implementation(Wire):
-    name: str
-    version: str | None = None
-
-
-class SessionCapabilities(Wire):
-    close: dict[str, Any] | None = None
-
-
-class AgentCapabilities(Wire):
-    load_session: bool | None = None
-    session_capabilities: SessionCapabilities | None = None
-
-
-class Initialized(Wire):
-    protocol_version: int
-    agent_capabilities: AgentCapabilities | None = None
-    agent_info: Implementation | None = None
-
-    @property
-    def closable(self) -> bool:
-        """True if the agent offers ``session/close``."""
-        agent = self.agent_capabilities or AgentCapabilities()
-        return agent.session_capabilities is not None and agent.session_capabilities.close is not None
-
-    @property
-    def loads(self) -> bool:
-        """True if the agent offers ``session/load``."""
-        return bool(self.agent_capabilities is not None and self.agent_capabilities.load_session)
-
-    @property
-    def info(self) -> str:
-        """Its name and version, as far as it gives them."""
-        return f"{self.agent_info.name} {self.agent_info.version or ''}".strip() if self.agent_info else ""
-
-
-class SessionOpened(Wire):
-    session_id: str
-
-
 class Prompted(Wire):
     """The end of a prompt. ``usage`` is a draft of the protocol, its shape may change: it is read as far as it goes."""
 
@@ -160,9 +102,19 @@ class Prompted(Wire):
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
-    def tokens(self) -> tuple[int, int] | None:
-        """The tokens that the turn has used, in and out, where it is told."""
-        return tokens_of(self.usage) or tokens_of(_inner(self.meta))
+    def used(self) -> Used | None:
+        """What the turn has used, where it is told."""
+        return used_of(self.usage) or used_of(_inner(self.meta)) or used_of(self._quota.get("token_count"))
+
+    @property
+    def unanswered(self) -> bool:
+        """True if it says itself that no model has answered: gemini ends a turn so whose answers were all cut off."""
+        return self._quota.get("model_usage") == [] and not any(self.used or ())
+
+    @property
+    def _quota(self) -> dict[str, Any]:
+        quota = self.meta.get("quota") if isinstance(self.meta, dict) else None
+        return quota if isinstance(quota, dict) else {}
 
 
 # -------------------------------------------------------------------------------------------------- their updates
@@ -184,6 +136,23 @@ class Chunk(Wire):
     content: ContentBlock
 
 
+class PlanEntry(Wire):
+    content: str
+    status: str | None = None
+
+
+class PlanUpdate(Wire):
+    entries: tuple[PlanEntry, ...]
+
+
+class ModeUpdate(Wire):
+    current_mode_id: str
+
+
+class Location(Wire):
+    path: str
+
+
 class ToolUpdate(Wire):
     tool_call_id: str
     title: str | None = None
@@ -192,6 +161,28 @@ class ToolUpdate(Wire):
     raw_input: Raw | UnsetType = UNSET
     raw_output: Raw | UnsetType = UNSET
     content: Raw | UnsetType = UNSET
+    locations: tuple[Location, ...] | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it names."""
+        return tuple(one.path for one in self.locations or ())
+
+    @property
+    def tool(self) -> str:
+        """The name that the agent has for the tool, where it tells it."""
+        return self._claude("toolName")
+
+    @property
+    def parent(self) -> str:
+        """The call of a sub-agent that this call is made within, where it tells it."""
+        return self._claude("parentToolUseId")
+
+    def _claude(self, name: str) -> str:
+        own = self.meta.get("claudeCode") if isinstance(self.meta, dict) else None
+        found = own.get(name) if isinstance(own, dict) else None
+        return found if isinstance(found, str) else ""
 
 
 class Cost(Wire):
@@ -208,28 +199,48 @@ class UsageUpdate(Wire):
     meta: Any = msgspec.field(default=None, name="_meta")
 
     @property
-    def tokens(self) -> tuple[int, int] | None:
-        """The tokens that the turn has used so far, in and out, where it is told."""
-        return tokens_of(_inner(self.meta))
+    def turn_used(self) -> Used | None:
+        """What the turn has used so far, where it is told."""
+        return used_of(_inner(self.meta))
 
 
 def _inner(meta: Any) -> Any:
     return meta.get("usage") if isinstance(meta, dict) else None
 
 
-def tokens_of(usage: Any) -> tuple[int, int] | None:
-    """The tokens in and out that *usage* tells of. A total counts also what it does not name, as tokens in: those that
-    a cache was read or written with."""
+class Used(NamedTuple):
+    """Totals of one turn."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    requests: int = 0
+
+
+def used_of(usage: Any) -> Used | None:
+    """What *usage* tells of. A total counts also what it does not name, as tokens in: those that a cache was read or
+    written with."""
     if not isinstance(usage, dict):
         return None
-    into, out, total = (_amount(usage.get(name)) for name in ("inputTokens", "outputTokens", "totalTokens"))
-    if into is None and out is None and total is None:
+    tokens = [
+        _amount(usage.get(f"{what}Tokens", usage.get(f"{what}_tokens")))
+        for what in ("input", "output", "total", "cachedRead")
+    ]
+    amounts = [*tokens, _amount(usage.get("requests"))]
+    if all(one is None for one in amounts):
         return None
-    return max(into or 0, (total or 0) - (out or 0)), out or 0
+    into, out, total, cached, requests = (one or 0 for one in amounts)
+    return Used(max(into, total - out), out, cached, requests)
 
 
 def _amount(told: Any) -> int | None:
     return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
+
+
+class InfoUpdate(Wire):
+    """What an agent says about the conversation: nothing that we read but ``_meta``."""
+
+    meta: Any = msgspec.field(default=None, name="_meta")
 
 
 class CompactionUpdate(Wire):
@@ -246,6 +257,25 @@ class PermissionOption(Wire):
 class PermissionRequest(Wire):
     tool_call: ToolUpdate
     options: tuple[PermissionOption, ...]
+
+
+class FileRead(Wire):
+    """``line`` counts from 1, ``limit`` lines."""
+
+    path: _Path
+    line: _Count | None = None
+    limit: _Count | None = None
+
+
+class FileWrite(Wire):
+    path: _Path
+    content: str
+
+
+class Withdrawn(Wire):
+    """``$/cancel_request``: nobody waits for the answer to that request any more."""
+
+    request_id: RpcId
 
 
 class Tagged(Wire, kw_only=True):
@@ -268,7 +298,7 @@ class TerminalCreate(Tagged):
     command: _Program
     args: tuple[_Word, ...] | None = None
     env: tuple[EnvVariable, ...] | None = None
-    cwd: _Directory | None = None
+    cwd: _Path | None = None
     output_byte_limit: _Count | None = None
 
 
@@ -286,42 +316,5 @@ class ChildRun(Tagged):
 
 
 # -------------------------------------------------------------------------------------------------- in and out
-def read(text: str | Raw, kind: type[_T], where: str) -> _T:
-    """The message in *text*; *where* says what it is, for the error.
-
-    Raises:
-        WireError: it is not JSON, or a field is missing or of the wrong type.
-    """
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.ValidationError as wrong:
-        raise WireError(f"{where}: {wrong}") from None
-    except msgspec.DecodeError as wrong:
-        seen = f"{_short(text, _LINE_CHARS)!r}, " if isinstance(text, str) else ""
-        raise WireError(f"{where} that is not JSON: {seen}{wrong}") from None
-    except RecursionError:
-        raise WireError(f"{where}: it is nested too deeply") from None
-
-
-def _short(text: str, chars: int) -> str:
-    return text if len(text) <= chars else text[:chars] + "..."
-
-
-def request(rpc_id: RpcId, method: str, params: dict[str, Any]) -> Send:
-    return _line({"id": rpc_id, "method": method, "params": params})
-
-
-def notification(method: str, params: dict[str, Any]) -> Send:
-    return _line({"method": method, "params": params})
-
-
-def result(rpc_id: RpcId, value: dict[str, Any]) -> Send:
-    return _line({"id": rpc_id, "result": value})
-
-
-def error(rpc_id: RpcId, code: int, message: str) -> Send:
-    return _line({"id": rpc_id, "error": {"code": code, "message": message}})
-
-
-def _line(message: dict[str, Any]) -> Send:
-    return Send(msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n")
+JSON_RPC: Final = Writer({"jsonrpc": "2.0"})
+request, notification, result, error = JSON_RPC.request, JSON_RPC.notification, JSON_RPC.result, JSON_RPC.error

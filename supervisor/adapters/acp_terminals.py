@@ -7,6 +7,7 @@ not fit is cut off at the front, at a character boundary. A command that was rel
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ OUTPUT_BYTES: Final = 1024 * 1024
 OUTPUT_BYTES_MAX: Final = 8 * 1024 * 1024
 """How much an agent may have us keep, whatever limit it sets."""
 
+_SHELL_LINE: Final = re.compile(r"[\s;&|<>()$`\"'*?\[\]{}~#]")
+"""What no program is called that is named alone, and a shell is needed for."""
+
 WAITING_MAX: Final = 64
 """Requests that may wait for the end of one command."""
 
@@ -41,7 +45,7 @@ class Terminals:
         if len(self._known) >= TERMINALS_MAX:
             why = f"terminal/create: there are {len(self._known)} terminals, the most there may be; release some first"
             return [wire.error(rpc_id, wire.INVALID_PARAMS, why)]
-        argv = (asked.command, *(asked.args or ()))
+        argv = _argv(asked)
         outs: list[Out] = []
         call_id = self._calls.serve(asked.tool_call_id)
         implicit = call_id is None
@@ -83,6 +87,14 @@ class Terminals:
         if terminal.implicit:
             answers += self._calls.closed(terminal_id, "completed" if status == 0 else "failed")
         return answers
+
+    def withdraw(self, rpc_id: RpcId) -> list[Out]:
+        """The agent waits for the end of a command no more; the command goes on."""
+        for terminal in self._known.values():
+            if rpc_id in terminal.waiting:
+                terminal.waiting.remove(rpc_id)
+                return [wire.error(rpc_id, wire.CANCELLED, "withdrawn")]
+        return []
 
     def _output(self, rpc_id: RpcId, terminal_id: str, terminal: Terminal) -> list[Out]:
         return [wire.result(rpc_id, terminal.output())]
@@ -157,6 +169,13 @@ class Terminal:
         while at < len(self._kept) and self._kept[at] & 0xC0 == 0x80:
             at += 1
         return at
+
+
+def _argv(asked: wire.TerminalCreate) -> tuple[str, ...]:
+    """The program to run. Agents also give a whole line for a shell as the command, without arguments."""
+    if not asked.args and _SHELL_LINE.search(asked.command):
+        return ("/bin/sh", "-c", asked.command)
+    return (asked.command, *(asked.args or ()))
 
 
 METHODS: Final[dict[str, Callable[[Terminals, RpcId, str, Terminal], list[Out]]]] = {

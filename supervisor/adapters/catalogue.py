@@ -8,20 +8,35 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from supervisor.adapters.acp import AcpCodec
+from supervisor.adapters.claude import ClaudeCodec
+from supervisor.adapters.codex import CodexCodec
 from supervisor.adapters.command import CommandCodec
-from supervisor.ports import Codec
+from supervisor.adapters.jsonl import JsonlCodec
+from supervisor.agents import Mapping as LineMapping
+from supervisor.ports import Codec, Wishes
 
-__all__ = ["MakeCodec", "adapters", "codec_for", "scripted_command"]
+__all__ = ["WISHING", "MakeCodec", "adapters", "codec_for", "scripted_command"]
 
 _CODECS: Final[Mapping[str, Callable[[], Codec]]] = MappingProxyType(
-    {"acp": AcpCodec, "command": CommandCodec, "scripted": AcpCodec}
+    {
+        "acp": AcpCodec,
+        "claude": ClaudeCodec,
+        "codex": CodexCodec,
+        "command": CommandCodec,
+        "scripted": partial(AcpCodec, silent=True),
+    }
 )
-
+WISHING: Final[Mapping[str, Callable[..., Codec]]] = MappingProxyType({"acp": AcpCodec, "claude": ClaudeCodec})
+"""The adapters that take what a plan wishes of an agent."""
+_NO_WISHES: Final = Wishes()
+MAPPED: Final = "jsonl"
+"""The adapter that has to be told what lines mean."""
 
 MakeCodec = Callable[[], Codec]
 """Makes a codec for one conversation."""
@@ -29,18 +44,34 @@ MakeCodec = Callable[[], Codec]
 
 def adapters() -> tuple[str, ...]:
     """The names that :func:`codec_for` knows by itself."""
-    return tuple(_CODECS)
+    return (*_CODECS, MAPPED)
 
 
-def codec_for(adapter: str, more: Mapping[str, MakeCodec] = MappingProxyType({})) -> MakeCodec:
+def codec_for(
+    adapter: str,
+    more: Mapping[str, MakeCodec] = MappingProxyType({}),
+    *,
+    wishes: Wishes = _NO_WISHES,
+    mapping: LineMapping | None = None,
+) -> MakeCodec:
     """What makes a new codec for *adapter*, one of ours or of *more*, the plug-ins'.
 
+    Args:
+        wishes: what the plan wishes of the agent, for the adapters that take any.
+        mapping: what the agent's lines mean, for the adapter ``jsonl``.
+
     Raises:
-        ValueError: no adapter has that name; the message lists those there are.
+        ValueError: no adapter has that name; the message lists those there are. ``jsonl`` was given no mapping.
     """
+    if adapter in WISHING:
+        return partial(WISHING[adapter], wishes=wishes)
+    if adapter == MAPPED:
+        if mapping is None:
+            raise ValueError("adapter: 'jsonl' needs to be told what lines mean; give a mapping")
+        return partial(JsonlCodec, mapping)
     made = _CODECS.get(adapter) or more.get(adapter)
     if made is None:
-        raise ValueError(f"adapter: unknown name {adapter!r}; use one of: {', '.join([*_CODECS, *more])}")
+        raise ValueError(f"adapter: unknown name {adapter!r}; use one of: {', '.join([*adapters(), *more])}")
     return made
 
 

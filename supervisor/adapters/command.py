@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from supervisor.adapters.exit_status import signal_name
+from supervisor.adapters.unasked import Unasked
 from supervisor.ports import CloseInput, Out, Ready, Send, Signal, Text, TurnEnded
 
 __all__ = ["PROMPT", "CommandCodec"]
@@ -20,7 +21,7 @@ PROMPT: Final = "{prompt}"
 """What a command writes where the prompt shall stand."""
 
 
-class CommandCodec:
+class CommandCodec(Unasked):
     """One run of one program. ``argv`` comes first: it decides which way the prompt takes."""
 
     def __init__(self) -> None:
@@ -32,7 +33,9 @@ class CommandCodec:
     def one_shot(self) -> bool:
         return True
 
-    def argv(self, command: Sequence[str], prompt: str) -> tuple[str, ...]:
+    def argv(
+        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
+    ) -> tuple[str, ...]:
         self._prompt_in_argv = any(PROMPT in word for word in command)
         return tuple(word.replace(PROMPT, prompt) for word in command)
 
@@ -41,6 +44,9 @@ class CommandCodec:
 
     def prompt(self, text: str) -> list[Out]:
         return [CloseInput()] if self._prompt_in_argv else [Send(text.encode()), CloseInput()]
+
+    def steer(self, text: str) -> None:
+        return None
 
     def interrupt(self) -> list[Out]:
         self._interrupted = True
@@ -55,18 +61,6 @@ class CommandCodec:
 
     def exited(self, status: int | None) -> list[Out]:
         return [*self.feed(b""), self._verdict(status)]
-
-    def permission(self, request_id: str, option_id: str | None) -> list[Out]:
-        return []  # a plain program asks for nothing: no permission, no terminal, no child session
-
-    def terminal_output(self, terminal_id: str, data: bytes) -> list[Out]:
-        return []
-
-    def terminal_exited(self, terminal_id: str, status: int | None) -> list[Out]:
-        return []
-
-    def child_ended(self, request_id: str, outcome: str, text: str) -> list[Out]:
-        return []
 
     def _verdict(self, status: int | None) -> TurnEnded:
         if self._interrupted:

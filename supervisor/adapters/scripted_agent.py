@@ -4,8 +4,10 @@ A line of the prompt that starts with ``@`` is a step, any other line is prose. 
 tool calls, client terminals, sub-agents, permissions, and every way to misbehave that ``STEPS`` names. It is for
 demonstrations and tests. It runs alone and isolated, so it imports nothing but the standard library.
 
+With ``SCRIPTED_STEERS`` in its environment it takes messages within a turn, between two steps.
 With ``SCRIPTED_MEMORY`` in its environment (a directory) it keeps its conversations there, and loads them again: a
-prompt that it had been interrupted at goes on after the last step that it had done.
+prompt that it had been interrupted at goes on after the last step that it had done. With ``SCRIPTED_ENDS_CALLS`` it
+ends a call of its own when it is asked to: the process that it has started, not those which that has.
 """
 
 from __future__ import annotations
@@ -47,6 +49,14 @@ class BadScript(Exception):
 
 class Refused(Exception):
     """The client answered a request with an error."""
+
+
+class ModelFailed(Exception):
+    """The model that there is not has failed for good; ``data`` says how, as agents that have one do."""
+
+    def __init__(self, kind: str, status: int) -> None:
+        self.data = {"errorKind": kind, "status": status}
+        super().__init__(f"the model failed: {kind}")
 
 
 class Stop(Exception):
@@ -151,8 +161,13 @@ class Agent:
         self.directories: dict[str, str] = {}
         self.memories: dict[str, Memory] = {}
         self._folder = os.environ.get("SCRIPTED_MEMORY")
+        self._ends_calls = "SCRIPTED_ENDS_CALLS" in os.environ
+        self.processes: dict[str, asyncio.Future[int]] = {}
+        """The command of each call that the agent runs by itself, once it has been started."""
         self.cost_usd = 0.0
         self.turns: dict[str, asyncio.Task[str]] = {}
+        self.steered: dict[str, list[tuple[Any, str]]] = {}
+        """What each session was told within its turn, and has not taken up: the request, and its text."""
         self.deaf = False
         self.ended = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -232,9 +247,13 @@ class Agent:
                 self._load(rpc_id, params["sessionId"], params["cwd"])
             case "session/prompt":
                 self._prompt(rpc_id, params["sessionId"], params["prompt"])
+            case "_supervisor/session/steer" if params["sessionId"] in self.turns:
+                self.steered.setdefault(params["sessionId"], []).append((rpc_id, _text_of(params["prompt"])))
             case "session/close":
                 self._cancel(params["sessionId"])
                 self.send({"id": rpc_id, "result": {}})
+            case "_supervisor/tool_call/end" if self._ends_calls:
+                self._end_call(rpc_id, params["toolCallId"])
             case _:
                 self.send({"id": rpc_id, "error": {"code": -32601, "message": f"method not found: {method}"}})
 
@@ -255,7 +274,10 @@ class Agent:
         self.send({"id": rpc_id, "result": None})
 
     def _hello(self) -> dict[str, Any]:
-        capabilities = {"loadSession": self._folder is not None, "sessionCapabilities": {"close": {}}}
+        capabilities: dict[str, Any] = {"loadSession": self._folder is not None, "sessionCapabilities": {"close": {}}}
+        ours = {"endCalls": self._ends_calls, "steer": "SCRIPTED_STEERS" in os.environ}
+        if any(ours.values()):
+            capabilities["_meta"] = {"supervisor": ours}
         info = {"name": "scripted", "version": "1"}
         return {"protocolVersion": 1, "agentCapabilities": capabilities, "agentInfo": info, "authMethods": []}
 
@@ -264,7 +286,7 @@ class Agent:
             why = "a turn is under way" if session in self.turns else "there is no such session"
             self.send({"id": rpc_id, "error": {"code": -32600, "message": f"session/prompt: {session}: {why}"}})
             return
-        text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
+        text = _text_of(blocks)
         turn = Turn(self, session, Path(self.directories[session]))
         playing = self.turns[session] = asyncio.ensure_future(turn.play(text))
         playing.add_done_callback(lambda played: self._played(rpc_id, session, played, turn))
@@ -272,18 +294,33 @@ class Agent:
     def _played(self, rpc_id: Any, session: str, played: asyncio.Task[str], turn: Turn) -> None:
         """Answer the prompt. A callback and not the end of the task: a cancel may reach a task before it begins."""
         del self.turns[session]
+        for unheard, _ in self.steered.pop(session, ()):
+            self.send({"id": unheard, "error": {"code": -32800, "message": "its turn is over"}})
         usage = {"usage": turn.usage} if any(turn.tokens) else {}
         if played.cancelled():
             self.send({"id": rpc_id, "result": {"stopReason": "cancelled", **usage}})
-        elif error := played.exception():
+        elif isinstance(error := played.exception(), ModelFailed):
+            self.send({"id": rpc_id, "error": {"code": -32603, "message": str(error), "data": error.data}})
+        elif error is not None:
             why = str(error) if isinstance(error, BadScript) else f"the scripted agent failed: {error!r}"
             self.send({"id": rpc_id, "error": {"code": -32603, "message": why}})
         else:
             self.send({"id": rpc_id, "result": {"stopReason": played.result(), **usage}})
 
+    def _end_call(self, rpc_id: Any, call: str) -> None:
+        if call not in self.processes:
+            self.send({"id": rpc_id, "error": {"code": -32602, "message": f"no command of mine serves {call}"}})
+        elif not self.deaf:
+            self.processes[call].add_done_callback(_kill)
+            self.send({"id": rpc_id, "result": {}})
+
     def _cancel(self, session: str) -> None:
         if session in self.turns and not self.deaf:
             self.turns[session].cancel()
+
+
+def _text_of(blocks: list[dict[str, Any]]) -> str:
+    return "\n".join(block["text"] for block in blocks if block["type"] == "text")
 
 
 # ---------------------------------------------------------------------------------------------------- the steps
@@ -317,12 +354,20 @@ class Turn:
             for group in list(_groups(steps))[done:]:
                 await _all(self._step(step) for step in group)
                 self.memory.keep(done=group[0].line)
+                self._take_up()
         except Stop as stop:
             return self._over(str(stop))
         except BadScript:
             self._over("failed")
             raise
         return self._over("end_turn")
+
+    def _take_up(self) -> None:
+        """What it was told meanwhile."""
+        for rpc_id, text in self.agent.steered.pop(self.session, ()):
+            urgent = urgent_part(text)
+            self.say(f"understood within the turn: {urgent[0] if urgent else text}")
+            self.agent.send({"id": rpc_id, "result": {}})
 
     def _over(self, stop: str) -> str:
         self.memory.keep(over=stop)
@@ -398,6 +443,7 @@ class Turn:
     async def locally(self, command: str) -> str:
         """A tool call whose command the agent runs by itself; what there is to say about it."""
         call = self.tool(command, "execute")
+        started = self.agent.processes[call] = asyncio.get_running_loop().create_future()
         process = await asyncio.create_subprocess_exec(
             *("sh", "-c", command),
             cwd=self.cwd,
@@ -405,6 +451,7 @@ class Turn:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
+        started.set_result(process.pid)
         self.progress(call, "in_progress")
         try:
             output, _ = await process.communicate()
@@ -413,6 +460,8 @@ class Turn:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             raise
+        finally:
+            del self.agent.processes[call]
         return self._finished(call, process.returncode or 0, output.decode(errors="replace"))
 
     def _finished(self, call: str, code: int | str, output: str) -> str:
@@ -431,6 +480,11 @@ class Turn:
             answer = {"outcome": "failed", "text": str(error)}
         self.progress(call, "completed" if answer["outcome"] == "completed" else "failed")
         self.say(f"{name} {answer['outcome']}: {_first_line(answer['text'])}")
+
+
+def _kill(started: asyncio.Future[int]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(started.result(), signal.SIGKILL)
 
 
 def _groups(steps: list[Step]) -> Iterator[list[Step]]:
@@ -461,6 +515,17 @@ async def _think(turn: Turn, step: Step) -> None:
     turn.update("agent_thought_chunk", content={"type": "text", "text": step.rest + "\n"})
 
 
+async def _pause(turn: Turn, step: Step) -> None:
+    """So many seconds for the model."""
+    await asyncio.sleep(float(step.rest))
+
+
+async def _inside(turn: Turn, step: Step) -> None:
+    """A tool call that is no process, and has no end."""
+    turn.progress(turn.tool(step.rest, "other"), "in_progress")
+    await asyncio.Event().wait()
+
+
 async def _say(turn: Turn, step: Step) -> None:
     turn.say(step.rest)
 
@@ -470,6 +535,24 @@ async def _write(turn: Turn, step: Step) -> None:
     target = turn.cwd / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text.replace("\\n", "\n"))
+
+
+async def _open(turn: Turn, step: Step) -> None:
+    """``@open a.txt`` has the client read it, and says what is in it."""
+    path = str(turn.cwd / step.rest)
+    try:
+        turn.say((await turn.ask("fs/read_text_file", path=path))["content"])
+    except Refused as error:
+        turn.say(f"it could not be read: {error}")
+
+
+async def _save(turn: Turn, step: Step) -> None:
+    """``@save a.txt text`` has the client write it."""
+    path, _, text = step.rest.partition(" ")
+    try:
+        await turn.ask("fs/write_text_file", path=str(turn.cwd / path), content=text)
+    except Refused as error:
+        turn.say(f"it could not be written: {error}")
 
 
 async def _run(turn: Turn, step: Step) -> None:
@@ -605,10 +688,41 @@ async def _use(turn: Turn, step: Step) -> None:
     )
 
 
+async def _trouble(turn: Turn, step: Step) -> None:
+    """The model fails: a kind, a status, and how often; each time it is told, and tried again."""
+    kind, status, times = step.rest.split()
+    for attempt in range(1, int(times) + 1):
+        told = {
+            "errorKind": kind,
+            "status": int(status),
+            "attempt": attempt,
+            "retryMs": 10,
+            "message": f"it says {kind}",
+        }
+        turn.update("session_info_update", _meta={"modelTrouble": told})
+        await asyncio.sleep(_POLL_S)
+
+
+async def _model_fails(turn: Turn, step: Step) -> None:
+    kind, status = step.rest.split()
+    raise ModelFailed(kind, int(status))
+
+
+async def _vain(turn: Turn, step: Step) -> None:
+    """Ask the model that often, with nothing that comes of it."""
+    for _ in range(int(step.rest)):
+        turn.update("usage_update", used=sum(turn.tokens), size=_CONTEXT_TOKENS)
+        await asyncio.sleep(0)
+
+
 STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
     "think": _think,
+    "pause": _pause,
+    "inside": _inside,
     "say": _say,
     "write": _write,
+    "open": _open,
+    "save": _save,
     "run": _run,
     "tools": _tools,
     "local": _local,
@@ -631,6 +745,9 @@ STEPS: Final[dict[str, Callable[[Turn, Step], Awaitable[None]]]] = {
     "recall": _recall,
     "usage": _usage,
     "use": _use,
+    "trouble": _trouble,
+    "model-fails": _model_fails,
+    "vain": _vain,
 }
 """What each word does. The script language is this table."""
 

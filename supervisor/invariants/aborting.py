@@ -82,7 +82,20 @@ class _Abort:
         child = self.branch(book, self.session)
         if child is None or self.session is None:
             return False
-        return child.started_by is not None and self.target in (child.started_by, self.session.id)
+        return child.started_by is not None and (
+            self.target == self.session.id or self.target in _enclosing(self.session, child.started_by)
+        )
+
+
+def _enclosing(session: SessionBook, call: str) -> list[str]:
+    """That call, and those that it is made within."""
+    turn_id, _, number = call.rpartition(":c")
+    turn, found = session.live.get(turn_id), [call]
+    within = turn.within if isinstance(turn, TurnBook) else {}
+    at = int(number) if number.isdigit() else 0
+    while at := within.get(at, 0):
+        found.append(f"{turn_id}:c{at}")
+    return found
 
 
 class Aborting:

@@ -110,12 +110,14 @@ class SessionBook(Book):
 class TurnBook(Book):
     """A turn: its open calls (the agent's names for them, and their numbers), and the agent's word."""
 
-    __slots__ = ("aborted", "begun", "completed", "numbers", "open", "verified")
+    __slots__ = ("aborted", "begun", "completed", "numbers", "open", "verified", "within")
 
     def __init__(self, kind: KindOf, record: LifecycleEvent) -> None:
         super().__init__(kind, record)
         self.open: dict[str, int] = {}
         self.numbers: set[int] = set()
+        self.within: dict[int, int] = {}
+        """Of each call that was made within another one that one's number."""
         self.begun: dict[int, int] = {}
         """The numbers of its calls by the records that began them."""
         self.aborted: dict[str, tuple[str, ...]] = {}

@@ -102,6 +102,7 @@ class RecordChecker:
                 "FatalError": (counting.given_up, aborts.stopped),
                 "UrgentMessage": (promises.message,),
                 "MessageReceived": (promises.message,),
+                "MessageHeard": (promises.message_heard,),
                 "OperatorStop": (aborts.stopped,),
                 "Ended": (aborts.ended,),
                 "TurnReaped": (honesty.turn_over,),

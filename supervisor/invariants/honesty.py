@@ -17,7 +17,7 @@ __all__ = ["Honesty"]
 _CANCELLED = "it was cancelled"
 """The reason of an agent that ends with its scope."""
 
-_WORDED = frozenset({"acp", "scripted", "inprocess"})
+_WORDED = frozenset({"acp", "claude", "codex", "scripted", "inprocess"})
 """Adapters of agents that say when a turn is over."""
 
 
@@ -76,6 +76,11 @@ class Honesty:
         book.numbers.add(number)
         if call_id in book.open:
             self._say("honest_ends", book.id, f"its call {call_id} was begun twice")
+        if within := int(record.metadata.get("within") or 0):
+            if within not in book.open.values():
+                self._say("tool_stays_tool", book.id, f"its call {call_id} is made within {within}, which is not open")
+            elif within < number:
+                book.within[number] = within
         book.open[call_id] = book.begun[record.seq] = number
 
     def call_completed(self, record: LifecycleEvent, book: Book, step: Any) -> None:

@@ -1,7 +1,8 @@
 """The laws by name, one sentence each, and what a breach of one looks like.
 
-The first twenty are the runtime's own, then two of time, one of a disk that is down, the kernel's, then the fourteen of
-the specification of jobs, workstreams and workers. ``WORLD`` names those that records alone cannot show.
+The first twenty are the runtime's own, then two of time, one of a disk that is down, the kernel's, one of models that
+fail, then the fourteen of the specification of jobs, workstreams and workers. ``WORLD`` names those that records alone
+cannot show.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "degraded": "While the journal's disk is down nothing new begins, whoever asks is told, ends come in their"
         " time, and it is not given up before an end has waited for it (checked by the simulator's oracle).",
         "kernel": "The actor kernel keeps what docs/kernel.md says of it (checked by the simulator's drills).",
+        "one_budget": "An agent's tries after failures of its model and ours are counted together, at most one more"
+        " than the budget; what no retry mends is tried once, and given to nobody again (checked by the simulator's"
+        " oracle).",
         "single_active_state": "A job is in exactly one state at any time.",
         "monotonic_progress": "A job, workstream or worker does not leave a terminal state.",
         "worker_assignment": "Only running jobs have a worker.",
@@ -93,6 +97,7 @@ WORLD: Final = frozenset(
         "punctual",
         "degraded",
         "kernel",
+        "one_budget",
         "archive_preservation",
         "health_monitoring",
     }

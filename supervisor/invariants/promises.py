@@ -65,6 +65,15 @@ class Promises:
         waiting = len(book.messages)
         book.offered = waiting if number is None else min(number, waiting)
 
+    def message_heard(self, record: LifecycleEvent, book: Book, step: Any) -> None:
+        """Taken up within its turn, it is as if it had been in the prompt."""
+        assert isinstance(book, SessionBook)
+        message_id = str(record.metadata.get("message_id"))
+        if message_id in book.messages[book.offered :] and record.from_status != "Stopped":
+            book.messages.remove(message_id)
+            book.messages.insert(book.offered, message_id)
+            book.offered += 1
+
     def session_exited(self, record: LifecycleEvent, book: Book, step: Any) -> None:
         """What was in a prompt that succeeded has been delivered."""
         assert isinstance(book, SessionBook)

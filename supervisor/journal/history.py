@@ -96,6 +96,15 @@ class History:
                     count, last = count + 1, event.seq
                     yield event
 
+    def named(self, *names: str) -> Iterator[LifecycleEvent]:
+        """The records of events with one of these names, in order, each once."""
+        last = 0
+        with self._live.moment():
+            for event in merge(*(one.named(*names) for one in self._readers()), key=lambda one: one.seq):
+                if event.seq != last:
+                    last = event.seq
+                    yield event
+
     def entities(self, *, live_only: bool = False) -> list[EntityRow]:
         """Every entity, those of each file in the order of birth; or those that have not ended."""
         if live_only:

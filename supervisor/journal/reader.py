@@ -24,6 +24,7 @@ from supervisor.journal.schema import (
     read_events,
     read_last_seq,
     read_meta,
+    read_named,
     read_version,
 )
 from supervisor.journal.soundness import Standing, check_all
@@ -109,6 +110,11 @@ class JournalReader:
             yield from page
             after_seq = page[-1].seq
             limit = None if limit is None else limit - len(page)
+
+    def named(self, *names: str) -> Iterator[LifecycleEvent]:
+        """The records of events with one of these names, in order."""
+        with explaining(self._path):
+            yield from read_named(self._db, names)
 
     def entities(self, *, live_only: bool = False) -> list[EntityRow]:
         """Every entity in the order of birth, or those that have not ended."""

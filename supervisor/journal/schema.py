@@ -39,6 +39,7 @@ __all__ = [
     "read_ids",
     "read_last_seq",
     "read_meta",
+    "read_named",
     "read_version",
     "transaction",
 ]
@@ -175,6 +176,12 @@ def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limi
         where = f"{_EVENTS} WHERE entity_id = ? AND seq > ? ORDER BY entity_seq LIMIT ?"
         rows = db.execute(where, (entity_id, after_seq, limit))
     return [_event(row) for row in rows]
+
+
+def read_named(db: apsw.Connection, names: Sequence[str]) -> Iterator[LifecycleEvent]:
+    """The records of events with one of *names*, in order: a look at all of them, without making any but those."""
+    where = f"{_EVENTS} WHERE event IN (SELECT value FROM json_each(?)) ORDER BY seq"
+    return (_event(row) for row in db.execute(where, (_encode(names).decode(),)))
 
 
 def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:

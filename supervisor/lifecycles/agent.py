@@ -11,7 +11,7 @@ import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
 from supervisor.effects import Bury
-from supervisor.lifecycles.events import AgentExited, AgentReady, AgentStarted, TaskAssigned, TaskFinished
+from supervisor.lifecycles.events import AgentExited, AgentNamed, AgentReady, AgentStarted, TaskAssigned, TaskFinished
 
 __all__ = ["AGENT", "Agent", "AgentData", "stale"]
 
@@ -48,6 +48,10 @@ def note_pid(data: AgentData, event: AgentStarted) -> Answered:
 
 def note_ready(data: AgentData, event: AgentReady) -> Answered:
     return msgspec.structs.replace(data, resume_id=event.resume_id, info=event.info), ()
+
+
+def note_name(data: AgentData, event: AgentNamed) -> Answered:
+    return msgspec.structs.replace(data, resume_id=event.resume_id), ()
 
 
 def note_exit(data: AgentData, event: AgentExited) -> Answered:
@@ -92,5 +96,12 @@ AGENT: Machine[Agent, AgentData] = Machine(
             trigger="Idle recycling (orchestrator reclaims resources from idle agents)",
         ),
         rule(AgentStarted, A.STARTING, None, do=[note_pid], extension="the pid is known before the agent answers"),
+        rule(
+            AgentNamed,
+            A.WORKING,
+            None,
+            do=[note_name],
+            extension="a program that names its conversations by itself does so once one is under way",
+        ),
     ],
 )

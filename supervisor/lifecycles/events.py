@@ -11,6 +11,7 @@ from supervisor.vocabulary import DeliveryPoint, Exit, ToolOutcome, Verdict
 __all__ = [
     "AgentExited",
     "AgentLaunched",
+    "AgentNamed",
     "AgentReady",
     "AgentReaped",
     "AgentSpawned",
@@ -23,12 +24,16 @@ __all__ = [
     "Ended",
     "FatalError",
     "GraceExceeded",
+    "MessageHeard",
     "MessageReceived",
     "OperatorStop",
+    "PermissionAnswered",
+    "PermissionRequested",
     "PromptReady",
     "SessionExited",
     "SessionStable",
     "SessionStarted",
+    "SteerElapsed",
     "TaskAssigned",
     "TaskClaimed",
     "TaskCompleted",
@@ -97,12 +102,29 @@ class SessionStable(Event, frozen=True, kw_only=True):
 
 
 class UrgentMessage(Event, frozen=True, kw_only=True):
-    """A message that cannot wait for the next prompt; *point* says how long it can wait."""
+    """A message that cannot wait for the next prompt; *point* says how long it can wait. *steer*: the agent can be told
+    within the turn that runs, and is interrupted only if it does not take it up."""
 
     message_id: str
     sender: str
     text: str
     point: DeliveryPoint = DeliveryPoint.NOW
+    steer: bool = False
+
+
+class MessageHeard(Event, frozen=True, kw_only=True):
+    """The agent has taken up a message within its turn: it is delivered as if it had been in the prompt."""
+
+    incarnation: int
+    message_id: str
+
+
+class SteerElapsed(Event, frozen=True, kw_only=True):
+    """The time that an agent has to take up a message within its turn is over, or it cannot take it (*reason*)."""
+
+    incarnation: int
+    message_id: str
+    reason: str = ""
 
 
 class BoundaryReached(Event, frozen=True, kw_only=True):
@@ -180,11 +202,14 @@ class AgentSpawned(Event, frozen=True, kw_only=True):
 
 
 class ToolStarted(Event, frozen=True, kw_only=True):
+    """A call began; ``within`` is the number of the open call that it is made within, 0 for none."""
+
     spelled = "tool_started"
     number: int
     call_id: str
     title: str
     tool_kind: str = "other"
+    within: int = 0
 
 
 class ToolCompleted(Event, frozen=True, kw_only=True):
@@ -233,6 +258,40 @@ class BoundaryAwaited(Event, frozen=True, kw_only=True):
     """The session wants to be told when no call of this turn is open."""
 
 
+class PermissionRequested(Event, frozen=True, kw_only=True):
+    """The agent asks whether it may. *option* answers it at once, as *decision* says; of one that a human is *asked*
+    about, ``within_s`` is how long that may take."""
+
+    number: int
+    request_id: str
+    title: str
+    tool_kind: str = "other"
+    tool: str = ""
+    detail: str = ""
+    paths: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    asked: bool = False
+    within_s: float = 0.0
+    decision: str = "deny"
+    option: str | None = None
+    kind: str | None = None
+    why: str = ""
+
+
+class PermissionAnswered(Event, frozen=True, kw_only=True):
+    """The one answer to a permission: ``allow``, ``deny``, or ``withdrawn`` with the turn that asked. *option* is what
+    the agent is told, of its own *options*, and *kind* which kind of answer that is; ``None``: it is told that nothing
+    was chosen."""
+
+    number: int
+    decision: str
+    option: str | None = None
+    kind: str | None = None
+    by: str = ""
+    why: str = ""
+    always: bool = False
+
+
 class AgentReaped(Event, frozen=True, kw_only=True):
     """Everything of this turn is cleaned up; ``degraded`` if not all of it could be."""
 
@@ -255,6 +314,13 @@ class AgentReady(Event, frozen=True, kw_only=True):
     spelled = "agent_ready"
     resume_id: str | None = None
     info: str = ""
+
+
+class AgentNamed(Event, frozen=True, kw_only=True):
+    """It told its own name for the conversation, once that was under way."""
+
+    spelled = "agent_named"
+    resume_id: str
 
 
 class TaskFinished(Event, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ actions are pure. Staleness is judged by the incarnation, which rises at every `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -26,6 +27,7 @@ from supervisor.effects import (
     PrepareWorktree,
     SendPrompt,
     StartTimer,
+    SteerAgent,
     StorePrompt,
     Tell,
 )
@@ -38,12 +40,14 @@ from supervisor.lifecycles.events import (
     Ended,
     FatalError,
     GraceExceeded,
+    MessageHeard,
     MessageReceived,
     OperatorStop,
     PromptReady,
     SessionExited,
     SessionStable,
     SessionStarted,
+    SteerElapsed,
     TaskFailed,
     TurnReaped,
     TurnRequested,
@@ -81,6 +85,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     The seed resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
     every 2 s: more than ``restarts_max`` such failures within ``restarts_within_s`` seconds give the session up.
+    ``steer_grace_s`` is how long an agent has to take up what it is told within its turn, before it is interrupted.
     ``waiting_max`` bounds the messages, and the prompts, that wait for it: all of them are written with every record.
     """
 
@@ -89,6 +94,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     backoff_base_ms: int = 2_000
     backoff_cap_ms: int = 60_000
     grace_s: float = 10.0
+    steer_grace_s: float = 2.0
     spawn_deadline_s: float = 60.0
     turn_timeout_s: float = 300.0
     stable_after_s: float = 0.0
@@ -114,6 +120,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     urgent: bool
     point: DeliveryPoint = DeliveryPoint.NOW
+    steer: bool = False
+    """The agent may be told within the turn that runs."""
+    told: bool = False
+    """It was."""
 
     @property
     def interrupts(self) -> bool:
@@ -122,15 +132,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opens_turn(self) -> bool:
-        """True if it is owed a turn of its own when the one that runs ends."""
-        return self.urgent and self.point is DeliveryPoint.TURN_END
+        """True if it is owed a turn of its own when the one that runs ends: it waits for that, or the agent was told,
+        and has not taken it up."""
+        return self.urgent and (self.point is DeliveryPoint.TURN_END or self.told)
 
 
 class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out.
+    """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out, or were taken up since.
 
-    ``spent`` says that the turn of a request that is tried once has failed, and nobody has asked for anything since,
-    ``cooled`` that the backoff is over, too.
+    ``spent`` says that the turn of a request that is tried once, or whose model fails for good, has failed, and nobody
+    has asked for anything since, ``cooled`` that the backoff is over, too.
     """
 
     id: str
@@ -218,12 +229,33 @@ def for_turn_end_and_at_rest(data: SessionData, event: UrgentMessage) -> bool:
     return for_turn_end(data, event) and at_rest(data, event)
 
 
+def can_be_told(data: SessionData, event: UrgentMessage) -> bool:
+    """For an agent that can be steered, and told once: what comes again is not told again."""
+    known = any(message.id == event.message_id for message in data.inbox)
+    return event.steer and event.point is DeliveryPoint.NOW and not known
+
+
+def waits_to_be_told(data: SessionData, event: BoundaryReached) -> bool:
+    """All that has waited for the boundary can be told."""
+    waiting = _unheard(data)
+    return bool(waiting) and all(message.steer and not message.told for message in waiting)
+
+
+def not_heard(data: SessionData, event: SteerElapsed) -> bool:
+    return any(message.id == event.message_id for message in data.inbox[data.offered :])
+
+
 def for_tool_boundary(data: SessionData, event: UrgentMessage) -> bool:
     return event.point is DeliveryPoint.TOOL_BOUNDARY
 
 
 def message_interrupts(data: SessionData, event: Event) -> bool:
-    return any(message.interrupts for message in data.inbox)
+    return bool(_unheard(data))
+
+
+def _unheard(data: SessionData) -> list[Message]:
+    """What interrupts, and is neither in the prompt nor taken up."""
+    return [message for message in data.inbox[data.offered :] if message.interrupts]
 
 
 def urgent_latched(data: SessionData, event: Event) -> bool:
@@ -345,6 +377,7 @@ def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> A
         text=event.text,
         urgent=urgent,
         point=event.point if isinstance(event, UrgentMessage) else DeliveryPoint.NOW,
+        steer=isinstance(event, UrgentMessage) and event.steer,
     )
     if all(one.id != message.id for one in data.inbox):
         return _change(data, inbox=(*data.inbox, message)), ()
@@ -361,6 +394,39 @@ def latch_urgent(data: SessionData, event: UrgentMessage) -> Answered:
     return _change(data, urgent_latched=True), ()
 
 
+def steer(data: SessionData, event: UrgentMessage) -> Answered:
+    return _tell_agent(data, [data.inbox[-1]])
+
+
+def steer_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
+    return _tell_agent(data, _unheard(data))
+
+
+def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
+    """Each is told once, within the turn that runs; who does not take up the last in time is interrupted for it."""
+    ids = {message.id for message in messages}
+    inbox = tuple(msgspec.structs.replace(one, told=True) if one.id in ids else one for one in data.inbox)
+    told = tuple(
+        SteerAgent(incarnation=data.incarnation, message_id=one.id, sender=one.sender, text=one.text)
+        for one in messages
+    )
+    late = SteerElapsed(incarnation=data.incarnation, message_id=messages[-1].id)
+    grace = StartTimer(name=f"steer {messages[-1].id}", delay_s=data.limits.steer_grace_s, event=late)
+    return _change(data, inbox=inbox), (*told, grace)
+
+
+def note_heard(data: SessionData, event: MessageHeard) -> Answered:
+    """From here on it is as if it had been in the prompt: it is let go when the turn has succeeded."""
+    known, waiting = data.inbox[: data.offered], data.inbox[data.offered :]
+    heard = tuple(one for one in waiting if one.id == event.message_id)
+    others = tuple(one for one in waiting if one.id != event.message_id)
+    return _change(data, inbox=(*known, *heard, *others), offered=data.offered + len(heard)), ()
+
+
+def interrupt_unheard(data: SessionData, event: SteerElapsed) -> Answered:
+    return _interrupt_for(data, next(one.sender for one in data.inbox if one.id == event.message_id))
+
+
 def ask_for_boundary(data: SessionData, event: UrgentMessage) -> Answered:
     return data, (Tell(to=data.turn_id, event=BoundaryAwaited()),)
 
@@ -370,7 +436,7 @@ def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
 
 
 def interrupt_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
-    return _interrupt_for(data, [message for message in data.inbox if message.interrupts][-1].sender)
+    return _interrupt_for(data, _unheard(data)[-1].sender)
 
 
 def _interrupt_for(data: SessionData, sender: str) -> Answered:
@@ -408,7 +474,10 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
 
 
 def spend(data: SessionData, event: SessionExited) -> Answered:
-    return _change(data, spent=data.current is not None and data.current.once), ()
+    """Who asked is told, and may ask again: where they wanted one try, or another one is not worth it."""
+    model = event.verdict.model
+    last = data.current is not None and (data.current.once or (model is not None and model.final))
+    return _change(data, spent=last), ()
 
 
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
@@ -544,6 +613,7 @@ LIVE = [*RESTING, *ACTIVE]
 POINTS = list(DeliveryPoint)
 PROMPTS = "the seed does not say where prompts come from: they are queued, one request at a time"
 KEPT = "the seed interrupts only in Running; elsewhere a message is kept for the next prompt"
+STEERED = "the seed interrupts; an agent that can be told within its turn is first told"
 POINT = "the seed interrupts at once; a sender may ask for the tool boundary, or for the end of the turn"
 BEFORE_READY = "a clean exit before it was ready is an error"
 ONCE = "a failure after the start is charged to the run: it launches again when the run asks"
@@ -624,7 +694,9 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[keep_message, ask_for_boundary],
             extension=POINT,
         ),
+        rule(UrgentMessage, S.RUNNING, None, when=can_be_told, do=[keep_message, steer], extension=STEERED),
         rule(UrgentMessage, S.RUNNING, S.INTERRUPTING, do=[keep_message, interrupt]),
+        rule(BoundaryReached, S.RUNNING, None, when=waits_to_be_told, do=[steer_at_boundary], extension=STEERED),
         rule(
             BoundaryReached,
             S.RUNNING,
@@ -697,6 +769,17 @@ SESSION: Machine[Session, SessionData] = Machine(
             None,
             extension="nothing waits for it any more, or the turn is being interrupted already",
         ),
+        rule(MessageHeard, ACTIVE, None, do=[note_heard], extension=STEERED),
+        rule(MessageHeard, S.STOPPED, None, extension=STEERED),
+        rule(
+            SteerElapsed,
+            S.RUNNING,
+            S.INTERRUPTING,
+            when=not_heard,
+            do=[interrupt_unheard],
+            extension=STEERED,
+        ),
+        rule(SteerElapsed, [S.RUNNING, S.INTERRUPTING, S.STOPPED], None, extension=STEERED),
         rule(MessageReceived, LIVE, None, do=[keep_message], extension=KEPT),
         rule(TurnReaped, S.SESSION_COMPLETE, None, do=[settle_request], extension=PROMPTS),
         rule(TurnReaped, S.COOLING_DOWN, None, when=was_spent, do=[settle_spent], extension=ONCE),

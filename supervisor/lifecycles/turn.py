@@ -12,7 +12,17 @@ from typing import Any
 import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.effects import Bury, CancelTool, CleanUp, StartTimer, Tell, TellNow, Verify
+from supervisor.effects import (
+    AnswerPermission,
+    AskPermission,
+    Bury,
+    CancelTool,
+    CleanUp,
+    StartTimer,
+    Tell,
+    TellNow,
+    Verify,
+)
 from supervisor.lifecycles.events import (
     AgentReaped,
     AgentSpawned,
@@ -20,6 +30,8 @@ from supervisor.lifecycles.events import (
     BoundaryReached,
     CompactionCompleted,
     CompactNeeded,
+    PermissionAnswered,
+    PermissionRequested,
     SessionExited,
     TaskClaimed,
     TaskCompleted,
@@ -34,9 +46,11 @@ from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, Verdict
 __all__ = [
     "TURN",
     "Call",
+    "Permission",
     "Turn",
     "TurnData",
     "call_of",
+    "permission_of",
     "stale",
 ]
 
@@ -56,12 +70,29 @@ class Turn(Enum):
 
 # ------------------------------------------------------------------------------------------------------- data
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call that is open: its number within the turn, and the agent's own name for it."""
+    """One tool call that is open: its number within the turn, the agent's own name for it, and the number of the call
+    that it is made within (0: none)."""
 
     number: int
     call_id: str
     title: str
     tool_kind: str
+    within: int = 0
+
+
+class Permission(msgspec.Struct, frozen=True, kw_only=True):
+    """A permission that the agent waits for: its number within the turn, the agent's name for it, and what it wants."""
+
+    number: int
+    request_id: str
+    title: str
+    tool_kind: str
+    tool: str
+    detail: str
+    paths: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    asked: bool
+    """A human is to answer it."""
 
 
 class TurnData(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +105,8 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     open: tuple[Call, ...] = ()
     boundary_awaited: bool = False
+    permissions: int = 0
+    asking: tuple[Permission, ...] = ()
     verdict: Verdict | None = None
     abort_id: str | None = None
 
@@ -87,9 +120,16 @@ def call_of(data: TurnData, call_id: str) -> Call | None:
     return next((call for call in data.open if call.call_id == call_id), None)
 
 
+def permission_of(data: TurnData, number: int) -> Permission | None:
+    """The open permission of that number."""
+    return next((one for one in data.asking if one.number == number), None)
+
+
 def stale(data: TurnData, event: Event) -> bool:
-    """A second result of a call, a repeated phase, or, once the turn is settled, a word on its outcome or a wait for
-    its calls."""
+    """A second result of a call, a second answer to a permission, a repeated phase, or, once the turn is settled, a
+    word on its outcome or a wait for its calls."""
+    if isinstance(event, PermissionAnswered):
+        return permission_of(data, event.number) is None
     if isinstance(event, ToolCompleted):
         return call_of(data, event.call_id) is None
     if isinstance(event, AgentSpawned):
@@ -132,7 +172,13 @@ def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
 
 
 def open_call(data: TurnData, event: ToolStarted) -> Answered:
-    call = Call(number=event.number, call_id=event.call_id, title=event.title, tool_kind=event.tool_kind)
+    call = Call(
+        number=event.number,
+        call_id=event.call_id,
+        title=event.title,
+        tool_kind=event.tool_kind,
+        within=event.within,
+    )
     return _change(data, calls=data.calls + 1, open=(*data.open, call)), ()
 
 
@@ -158,6 +204,49 @@ def reach_boundary(data: TurnData, event: Event) -> Answered:
 
 def reach_awaited_boundary(data: TurnData, event: ToolCompleted) -> Answered:
     return reach_boundary(data, event) if data.boundary_awaited else (data, ())
+
+
+def open_permission(data: TurnData, event: PermissionRequested) -> Answered:
+    """What a human is not asked about is answered with the next event."""
+    wish = Permission(
+        number=event.number,
+        request_id=event.request_id,
+        title=event.title,
+        tool_kind=event.tool_kind,
+        tool=event.tool,
+        detail=event.detail,
+        paths=event.paths,
+        options=event.options,
+        asked=event.asked,
+    )
+    changed = _change(data, permissions=data.permissions + 1, asking=(*data.asking, wish))
+    if event.asked:
+        return changed, (AskPermission(number=event.number, within_s=event.within_s),)
+    answer = PermissionAnswered(
+        number=event.number,
+        decision=event.decision,
+        option=event.option,
+        kind=event.kind,
+        by="policy",
+        why=event.why,
+    )
+    return changed, (Tell(to=data.id, event=answer),)
+
+
+def close_permission(data: TurnData, event: PermissionAnswered) -> Answered:
+    wish = permission_of(data, event.number)
+    assert wish is not None, "an answer to a permission that is not open is stale"
+    changed = _change(data, asking=tuple(one for one in data.asking if one is not wish))
+    return changed, (AnswerPermission(number=wish.number, request_id=wish.request_id, option=event.option),)
+
+
+def withdraw_permissions(data: TurnData, event: TaskFailed) -> Answered:
+    """Every permission that is open when its turn fails gets its one answer: nobody waits for it any more."""
+    why = f"its turn failed: {event.verdict.error}"
+    answers = [
+        PermissionAnswered(number=one.number, decision="withdrawn", by="supervisor", why=why) for one in data.asking
+    ]
+    return data, tuple(Tell(to=data.id, event=answer) for answer in answers)
 
 
 def settle(data: TurnData, event: VerifyRequested | TaskFailed) -> Answered:
@@ -217,7 +306,9 @@ def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
 
 # ------------------------------------------------------------------------------------------------------- the table
 T = Turn
+ASKING = [T.RUNNING, T.TOOL_USE, T.COMPACTING]
 BOUNDARY = "an urgent message may wait until no tool call is open; the seed interrupts at once"
+HUMAN = "an agent may have to wait for a human in the middle of its turn; the seed has no word for that"
 ONE_RESULT = "a call that its turn's failure abandoned gets its one result, too"
 PARALLEL = "parallel tool calls: TOOL_USE is entered at the first and left at the last"
 
@@ -235,11 +326,16 @@ TURN: Machine[Turn, TurnData] = Machine(
         rule(ToolStarted, T.RUNNING, T.TOOL_USE, do=[open_call]),
         rule(CompactNeeded, T.RUNNING, T.COMPACTING),
         rule(VerifyRequested, T.RUNNING, T.VERIFYING, do=[settle, report_exit, verify]),
-        rule(TaskFailed, T.RUNNING, T.FAILED, do=[settle, seal, report_exit, clean_up]),
+        rule(TaskFailed, T.RUNNING, T.FAILED, do=[settle, seal, withdraw_permissions, report_exit, clean_up]),
         rule(ToolCompleted, T.TOOL_USE, T.RUNNING, when=last_call, do=[close_call, reach_awaited_boundary]),
         rule(ToolCompleted, T.TOOL_USE, None, do=[close_call], extension=PARALLEL),
         rule(ToolStarted, T.TOOL_USE, None, do=[open_call], extension=PARALLEL),
-        rule(TaskFailed, T.TOOL_USE, T.FAILED, do=[settle, seal, close_calls, report_exit, clean_up]),
+        rule(
+            TaskFailed,
+            T.TOOL_USE,
+            T.FAILED,
+            do=[settle, seal, withdraw_permissions, close_calls, report_exit, clean_up],
+        ),
         rule(ToolCompleted, T.FAILED, None, do=[close_call], extension=ONE_RESULT),
         rule(VerifyRequested, T.COMPACTING, T.RUNNING, do=[verify_again]),
         rule(
@@ -249,13 +345,15 @@ TURN: Machine[Turn, TurnData] = Machine(
             do=[verify_again],
             extension="the name says what happened; the seed spells it verify_requested",
         ),
-        rule(TaskFailed, T.COMPACTING, T.FAILED, do=[settle, seal, report_exit, clean_up]),
+        rule(TaskFailed, T.COMPACTING, T.FAILED, do=[settle, seal, withdraw_permissions, report_exit, clean_up]),
         rule(TaskCompleted, T.VERIFYING, T.COMPLETING, do=[seal, clean_up]),
         rule(CompactNeeded, T.VERIFYING, T.RUNNING, do=[must_compact]),
         rule(TaskFailed, T.VERIFYING, T.FAILED, do=[settle, seal, clean_up]),
         rule(AgentReaped, T.COMPLETING, T.REAPED, do=[report_reaped]),
         rule(AgentReaped, T.FAILED, T.REAPED, do=[report_reaped]),
         # extensions that change no state
+        rule(PermissionRequested, ASKING, None, do=[open_permission], extension=HUMAN),
+        rule(PermissionAnswered, [*ASKING, T.FAILED], None, do=[close_permission], extension=HUMAN),
         rule(BoundaryAwaited, T.TOOL_USE, None, do=[await_boundary], extension=BOUNDARY),
         rule(BoundaryAwaited, [T.RUNNING, T.COMPACTING], None, do=[reach_boundary], extension=BOUNDARY),
         rule(

@@ -7,7 +7,14 @@ from supervisor.plans.access import AccessConfig, RightsConfig
 from supervisor.plans.agents import AgentConfig, WorkerConfig
 from supervisor.plans.lifecycle import CheckpointConfig, CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.loading import load_plan
-from supervisor.plans.oversight import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, StallConfig
+from supervisor.plans.oversight import (
+    BudgetConfig,
+    HandBackConfig,
+    LivenessConfig,
+    LoopsConfig,
+    ModelTroubleConfig,
+    StallConfig,
+)
 from supervisor.plans.plan import Plan
 from supervisor.plans.settings import (
     LadderConfig,
@@ -36,6 +43,7 @@ __all__ = [
     "LimitsConfig",
     "LivenessConfig",
     "LoopsConfig",
+    "ModelTroubleConfig",
     "Plan",
     "PolicyConfig",
     "RecoveryConfig",

@@ -3,38 +3,128 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, Literal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ValidationInfo, model_validator
 
+from supervisor.agents import NO_QUIRKS, Quirks, UnknownAgent, Way, known, read_data
+from supervisor.agents import Mapping as LineMapping
 from supervisor.plans.complaints import Problem, Problems
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugged
+from supervisor.plans.permissions import Permissions, PermissionsConfig
+from supervisor.ports import McpServer, Wishes
 
-__all__ = ["ADAPTERS", "AgentConfig", "WorkerConfig", "role_capability"]
+__all__ = ["ADAPTERS", "AgentConfig", "McpServerConfig", "WorkerConfig", "role_capability"]
 
-ADAPTERS: Final = ("command", "acp", "scripted")
+ADAPTERS: Final = ("command", "acp", "claude", "codex", "jsonl", "scripted")
 """The adapters that are always there. Plug-ins add others: what a plan of a file names is looked up when it is read,
 what a host builds, when a supervisor is opened with it."""
+
+OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {"claude": ("claude",), "codex": ("codex", "app-server")}
+"""The programs of the adapters that drive one program only, where the plan names no other."""
+
+
+_WISHES: Final = ("mode", "model", "auth", "options", "mcp_servers")
+_UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {
+    "command": _WISHES,
+    "scripted": _WISHES,
+    "codex": _WISHES,
+    "jsonl": _WISHES,
+    "claude": ("auth", "options"),
+}
+"""The wishes that an adapter has no way to say."""
 
 
 def _there(name: str, info: ValidationInfo) -> str:
     return plugged(name, info, "adapters", ADAPTERS)
 
 
-class AgentConfig(Model):
-    """A way to have an agent: which adapter speaks to it, and which program it is (a plug-in's may know that itself).
+class McpServerConfig(Model):
+    """A server of tools for an agent: a program (*command* and *env*), or an address (*url* and *headers*)."""
 
-    ``cwd`` is the session's directory unless it is given. The program gets *env*, the variables named in
-    ``inherit_env``, and nothing else of ours.
+    command: tuple[Text, ...] = ()
+    env: Mapping[Text, Text] = {}
+    url: Text = ""
+    transport: Literal["http", "sse"] = "http"
+    headers: Mapping[Text, Text] = {}
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> McpServerConfig:
+        if bool(self.url) == bool(self.command and self.command[0]):
+            wrong = "it has both a command and a url; give one" if self.url else "missing; give the argv, or a url"
+            raise Problems([(("command",), wrong)])
+        return self
+
+    def named(self, name: str) -> McpServer:
+        """The same, as the adapters have it."""
+        return McpServer(
+            name=name,
+            command=self.command,
+            env=dict(self.env),
+            url=self.url,
+            transport=self.transport,
+            headers=dict(self.headers),
+        )
+
+
+class AgentConfig(Model):
+    """A way to have an agent: one that the catalogue knows, or which adapter speaks to it, and which program it is (a
+    plug-in's may know that itself).
+
+    What the catalogue says of a *known* one is what is not given here; *env* and *inherit_env* add to it. *arguments*
+    follow the command. ``cwd`` is the session's directory unless it is given. The program gets *env*, the variables
+    named in ``inherit_env``, and nothing else of ours. *mode*, *model*, *auth*,
+    *options* and *mcp_servers* are wishes, in its own words, where its adapter has a way to say them.
     """
 
-    adapter: Annotated[Name, AfterValidator(_there)]
+    known: Name | None = None
+    adapter: Annotated[Name, AfterValidator(_there)] = ""
     command: tuple[Text, ...] = ()
+    arguments: tuple[Text, ...] = ()
+    mapping: Text | None = None
     env: Mapping[Text, Text] = {}
     inherit_env: tuple[Text, ...] = ()
     cwd: Text | None = None
-    permissions: Literal["allow", "deny"] = "allow"
+    permissions: Permissions = PermissionsConfig()
     network: Flag = False
+    mode: Text = ""
+    model: Text = ""
+    auth: Text = ""
+    options: Mapping[Text, Text] = {}
+    mcp_servers: Mapping[Name, McpServerConfig] = {}
+    quirks: Quirks = NO_QUIRKS
+
+    @property
+    def wishes(self) -> Wishes:
+        """What is wished of it beyond its command."""
+        servers = tuple(server.named(name) for name, server in self.mcp_servers.items())
+        return Wishes(mode=self.mode, model=self.model, auth=self.auth, options=dict(self.options), mcp_servers=servers)
+
+    @property
+    def line_mapping(self) -> LineMapping | None:
+        """What its lines mean, where its adapter needs to be told.
+
+        Raises:
+            BadData: the file that says so cannot be read, or says what it may not.
+        """
+        if self.mapping is not None:
+            return read_data(Path(self.mapping), LineMapping)
+        return known(self.known).way(self.adapter).mapping if self.known is not None else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_known(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("known"), str):
+            return {**given, **_known_parts(given)}
+        return given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _command_of_adapter(cls, given: Any) -> Any:
+        if isinstance(given, dict) and not {"command", "known"} & given.keys() and given.get("adapter") in OWN_COMMANDS:
+            return {**given, "command": OWN_COMMANDS[given["adapter"]]}
+        return given
 
     @model_validator(mode="after")
     def _command_fits_adapter(self) -> AgentConfig:
@@ -43,15 +133,66 @@ class AgentConfig(Model):
         return self
 
 
+def _known_parts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the catalogue adds to what was *given* of one of its agents; what is given as no such thing is left alone.
+
+    Raises:
+        Problems: the catalogue has no such agent, or cannot have it by that adapter.
+    """
+    way = _way(given)
+    agent = known(given["known"])
+    parts: dict[str, Any] = {"adapter": way.adapter}
+    if "command" not in given:
+        parts["command"] = way.command
+    if "quirks" not in given:
+        parts["quirks"] = way.quirks
+    if isinstance(env := given.get("env", {}), Mapping):
+        parts["env"] = {**agent.env, **env}
+    if isinstance(inherited := given.get("inherit_env", ()), list | tuple):
+        parts["inherit_env"] = [*(one for one in agent.passes if one not in inherited), *inherited]
+    return parts
+
+
+def _way(given: Mapping[str, Any]) -> Way:
+    try:
+        agent = known(given["known"])
+    except UnknownAgent as error:
+        raise Problems([(("known",), str(error))]) from None
+    adapter = given.get("adapter")
+    try:
+        return agent.way(adapter if isinstance(adapter, str) else None)
+    except UnknownAgent as error:
+        raise Problems([(("adapter",), str(error))]) from None
+
+
 def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
-    if agent.adapter == "scripted" and agent.command:
-        yield ("command",), "the scripted agent has none; remove it, or use adapter: command or adapter: acp"
-    if agent.adapter in ("command", "acp") and not (agent.command and agent.command[0]):
+    if not agent.adapter:
+        yield (
+            ("adapter",),
+            f"missing; give one of {', '.join(ADAPTERS)}, or an adapter of a plug-in; or known: an agent",
+        )
+    if agent.adapter == "scripted" and (agent.command or agent.arguments):
+        field = "command" if agent.command else "arguments"
+        yield (field,), "the scripted agent has none; remove it, or use adapter: command or adapter: acp"
+    if agent.adapter in ("command", "acp", "claude", "codex", "jsonl") and not (agent.command and agent.command[0]):
         yield ("command",), "missing; give the argv, for example [git, status]"
+    for field in _UNHEARD.get(agent.adapter, ()):
+        if getattr(agent, field):
+            yield (field,), f"adapter: {agent.adapter} takes none; remove it, or use adapter: acp"
+    yield from _mapping_problems(agent)
+    if agent.adapter == "command" and agent.quirks.exit_status_lies:
+        yield ("adapter",), "'command' goes by the exit status, and this agent's lies; use an adapter that hears it"
     for name in (*agent.env, *agent.inherit_env):
         if not name or "=" in name:
             field = "env" if name in agent.env else "inherit_env"
             yield (field,), f"{name!r} cannot be the name of a variable; it must not be empty or hold '='"
+
+
+def _mapping_problems(agent: AgentConfig) -> Iterator[Problem]:
+    if agent.mapping is not None and agent.adapter != "jsonl":
+        yield ("mapping",), f"adapter {agent.adapter!r} has none; remove it, or use adapter: jsonl"
+    if agent.mapping is None and agent.adapter == "jsonl" and agent.known is None:
+        yield ("mapping",), "missing; give the path of a file that says what its lines mean (docs/agents.md)"
 
 
 class WorkerConfig(Model):

@@ -10,20 +10,30 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from supervisor.access import Level
+from supervisor.agents import BadData, Quirks, known, read_data
+from supervisor.agents import Mapping as LineMapping
 from supervisor.plans.access import AccessConfig, RightsConfig
 from supervisor.plans.agents import AgentConfig, WorkerConfig
 from supervisor.plans.complaints import Problem, complaints
-from supervisor.plans.fields import Plugged
+from supervisor.plans.fields import Plugged, closest
 from supervisor.plans.lifecycle import CheckpointConfig, CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
-from supervisor.plans.oversight import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, StallConfig
+from supervisor.plans.oversight import (
+    BudgetConfig,
+    HandBackConfig,
+    LivenessConfig,
+    LoopsConfig,
+    ModelTroubleConfig,
+    StallConfig,
+)
 from supervisor.plans.plan import Plan
 from supervisor.plans.settings import LadderConfig, LimitsConfig, PolicyConfig, RecoveryConfig, RetentionConfig
-from supervisor.plans.source import FieldPath, Source, read_source
+from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
 from supervisor.plans.tasks import AcceptanceConfig, ConditionConfig, TaskConfig, every_task
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
 from supervisor.within import outside
@@ -39,11 +49,13 @@ def _none(names: Sequence[str] | None) -> Mapping[str, Sequence[str]]:
     return {"adapters": (), "verifiers": (), "plugins": ()}
 
 
-def load_plan(path: Path, plugged_for: PluggedFor = _none) -> Plan:
+def load_plan(path: Path, plugged_for: PluggedFor = _none, instead: Mapping[str, str] = MappingProxyType({})) -> Plan:
     """Read and check a plan; a relative program or directory of it is relative to the plan's own directory.
 
     Args:
         plugged_for: what plug-ins add, asked if the plan names what is none of ours; by default, nothing.
+        instead: agents of the catalogue that take the place of agents of the plan, by the name of those:
+            ``{"worker": "codex"}``, or ``{"worker": "gemini:jsonl"}`` for one of several ways to have it.
 
     Raises:
         BadPlan: with one line for every problem.
@@ -51,11 +63,33 @@ def load_plan(path: Path, plugged_for: PluggedFor = _none) -> Plan:
     source = read_source(path)
     if not isinstance(source.data, dict):
         raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
+    _replace(source.data, instead, path)
     try:
         plan = Plan.model_validate(source.data, context=_once(plugged_for, source.data.get("plugins")))
     except ValidationError as error:
         raise source.bad(complaints(error, source, model_at)) from None
     return _located(plan, source, path.resolve().parent)
+
+
+_OF_THE_PROGRAM: Final = ("known", "adapter", "command", "arguments", "mapping", "quirks")
+"""What a plan says of an agent's program; the rest is about its part in the plan, whoever plays it."""
+
+
+def _replace(data: dict[str, Any], instead: Mapping[str, str], path: Path) -> None:
+    """Have agents of the catalogue in the place of agents of the plan.
+
+    Raises:
+        BadPlan: the plan has no such agent.
+    """
+    agents = data.get("agents")
+    for name, other in instead.items():
+        if not isinstance(agents, dict) or name not in agents:
+            guess = closest(name, agents if isinstance(agents, dict) else (), "the agents are")
+            raise BadPlan(f"{path}: --agent {name}={other}: {name!r} is not an agent of this plan; {guess}")
+        known_as, _, adapter = other.partition(":")
+        had = agents[name] if isinstance(agents[name], dict) else {}
+        kept = {key: value for key, value in had.items() if key not in _OF_THE_PROGRAM}
+        agents[name] = {**kept, "known": known_as, **({"adapter": adapter} if adapter else {})}
 
 
 def _once(plugged_for: PluggedFor, chosen: object) -> Plugged:
@@ -66,6 +100,7 @@ def _once(plugged_for: PluggedFor, chosen: object) -> Plugged:
 
 _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "agents.*": AgentConfig,
+    "agents.*.quirks": Quirks,
     "workers.*": WorkerConfig,
     "tasks.*": TaskConfig,
     "tasks.*.acceptance.*": AcceptanceConfig,
@@ -91,6 +126,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "turn_budget": BudgetConfig,
     "hand_back": HandBackConfig,
     "loops": LoopsConfig,
+    "model_trouble": ModelTroubleConfig,
     "liveness": LivenessConfig,
     "liveness.default": StallConfig,
     "liveness.large": StallConfig,
@@ -101,8 +137,8 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
 
 def model_at(path: FieldPath) -> type[BaseModel] | None:
     """The model whose fields stand at *path*."""
-    named = len(path) == 2 and path[0] in ("agents", "workers")
-    steps = ["*" if isinstance(part, int) or (named and place) else part for place, part in enumerate(path)]
+    named = bool(path) and path[0] in ("agents", "workers")
+    steps = ["*" if isinstance(part, int) or (named and place == 1) else part for place, part in enumerate(path)]
     while steps[2:4] == ["subtasks", "*"]:
         del steps[2:4]
     return _MODELS.get(".".join(steps)) if steps else Plan
@@ -134,6 +170,9 @@ def _locate(agent: AgentConfig, path: FieldPath, base: Path, problems: list[Prob
         program = agent.command[0]
         changes["command"] = (_absolute(program, base) if "/" in program else program, *agent.command[1:])
         problems += [((*path, "command"), words) for words in _program_problems(agent, base)]
+    if agent.mapping is not None:
+        changes["mapping"] = _absolute(agent.mapping, base)
+        problems += [((*path, "mapping"), words) for words in _mapping_problems(agent, base)]
     if agent.cwd is not None:
         changes["cwd"] = cwd = _absolute(agent.cwd, base)
         if not Path(cwd).is_dir():
@@ -148,11 +187,27 @@ def _program_problems(agent: AgentConfig, base: Path) -> Iterator[str]:
     if "/" not in program:
         search = agent.env.get("PATH", os.environ.get("PATH"))
         if shutil.which(program, path=search) is None:
-            yield f"no program {program!r} on PATH; install it or give its full path"
+            yield f"no program {program!r} on PATH; {_how_to_install(agent)}"
     elif not Path(_absolute(program, base)).is_file():
         yield f"no program {_absolute(program, base)!r}; a relative path is relative to the plan"
     elif not os.access(_absolute(program, base), os.X_OK):
         yield f"{_absolute(program, base)!r} is not executable; chmod +x it or name its interpreter first"
+
+
+def _how_to_install(agent: AgentConfig) -> str:
+    install = known(agent.known).install if agent.known is not None else None
+    if install is None:
+        return "install it or give its full path"
+    return f"install it (`{install.command}`) or give its full path"
+
+
+def _mapping_problems(agent: AgentConfig, base: Path) -> list[str]:
+    assert agent.mapping is not None, "asked only of who has one"
+    try:
+        read_data(Path(_absolute(agent.mapping, base)), LineMapping)
+    except BadData as error:
+        return str(error).splitlines()
+    return []
 
 
 def _absolute(path: str, base: Path) -> str:

@@ -13,12 +13,14 @@ from pydantic import Field, Strict, model_validator
 from supervisor.budgets import Budget
 from supervisor.liveness import Liveness
 from supervisor.loops import LoopLimits
+from supervisor.model_trouble import ModelLimits
 from supervisor.plans.complaints import Problems
 from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds
+from supervisor.vocabulary import ModelProblem
 
-__all__ = ["BudgetConfig", "HandBackConfig", "LivenessConfig", "LoopsConfig", "StallConfig"]
+__all__ = ["BudgetConfig", "HandBackConfig", "LivenessConfig", "LoopsConfig", "ModelTroubleConfig", "StallConfig"]
 
-_LOOPS, _LIVENESS = LoopLimits(), Liveness()
+_LOOPS, _LIVENESS, _TROUBLE = LoopLimits(), Liveness(), ModelLimits()
 
 Dollars = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 
@@ -56,6 +58,22 @@ class LoopsConfig(Model):
 
     def value(self) -> LoopLimits:
         return msgspec.convert(self.model_dump(), LoopLimits)
+
+
+class ModelTroubleConfig(Model):
+    """How often in a row an agent's model may fail, or be asked in vain, before its turn is ended; 0: no bound.
+
+    Problems *at_once* end it the first time. Requests are counted where the agent tells of them.
+    """
+
+    retries_max: Amount = _TROUBLE.retries_max
+    at_once: tuple[ModelProblem, ...] = _TROUBLE.at_once
+    fruitless_max: Amount = _TROUBLE.fruitless_max
+    requests_max: Amount = _TROUBLE.requests_max
+    within_s: Duration = _TROUBLE.within_s
+
+    def value(self) -> ModelLimits:
+        return msgspec.convert(self.model_dump(), ModelLimits)
 
 
 class StallConfig(Model):

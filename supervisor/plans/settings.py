@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, Strict, ValidationInfo
 from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugged
-from supervisor.plans.oversight import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig
+from supervisor.plans.oversight import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelTroubleConfig
 from supervisor.ports import Retention
 from supervisor.vocabulary import AbortPolicy, Ladder
 from supervisor.watch import Oversight
@@ -55,6 +55,7 @@ class LimitsConfig(Model):
     backoff_base_ms: Milliseconds = _LIMITS.backoff_base_ms
     backoff_cap_ms: Milliseconds = _LIMITS.backoff_cap_ms
     grace_s: Seconds = _LIMITS.grace_s
+    steer_grace_s: Seconds = _LIMITS.steer_grace_s
     spawn_deadline_s: Seconds = _LIMITS.spawn_deadline_s
     turn_timeout_s: Seconds = _LIMITS.turn_timeout_s
     stable_after_s: Seconds = _LIMITS.stable_after_s
@@ -119,6 +120,7 @@ class Settings(Model):
     turn_budget: BudgetConfig = BudgetConfig()
     hand_back: HandBackConfig = HandBackConfig()
     loops: LoopsConfig = LoopsConfig()
+    model_trouble: ModelTroubleConfig = ModelTroubleConfig()
     liveness: LivenessConfig = LivenessConfig()
 
     @property
@@ -126,6 +128,7 @@ class Settings(Model):
         """What is watched of each session, and against which bounds."""
         return Oversight(
             loops=self.loops.value(),
+            model=self.model_trouble.value(),
             liveness=self.liveness.value(),
             session=self.session_budget.value(),
             turn=self.turn_budget.value(),

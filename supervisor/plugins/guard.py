@@ -15,6 +15,8 @@ from supervisor.ports import Codec, Launch, Malformed, Out, Process, SpawnError
 __all__ = ["AdapterFailed", "GuardedCodec", "NoHost"]
 
 _OUTS = get_args(Out)
+_MAY_DECLINE = ("steer", "end_call")
+"""What a protocol may have no way to do."""
 
 Failed = Callable[[str, BaseException], None]
 """Told what was called, and what it raised."""
@@ -59,9 +61,11 @@ class GuardedCodec:
     def one_shot(self) -> bool:
         return self._one_shot
 
-    def argv(self, command: Sequence[str], prompt: str) -> tuple[str, ...]:
+    def argv(
+        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
+    ) -> tuple[str, ...]:
         try:
-            argv = tuple(self._codec.argv(command, prompt))
+            argv = tuple(self._codec.argv(command, prompt, new_id, resume_id))
             if not argv or not all(isinstance(word, str) for word in argv):
                 raise TypeError(f"{argv!r} is no command line")
         except Exception as error:
@@ -76,6 +80,12 @@ class GuardedCodec:
 
     def interrupt(self) -> list[Out]:
         return self._outs("interrupt")
+
+    def steer(self, text: str) -> list[Out] | None:
+        return self._outs_or_none("steer", text)
+
+    def end_call(self, call_id: str) -> list[Out] | None:
+        return self._outs_or_none("end_call", call_id)
 
     def close(self) -> list[Out]:
         return self._outs("close")
@@ -95,14 +105,27 @@ class GuardedCodec:
     def terminal_exited(self, terminal_id: str, status: int | None) -> list[Out]:
         return self._outs("terminal_exited", terminal_id, status)
 
+    def file_answered(self, request_id: str, text: str, why: str = "") -> list[Out]:
+        return self._outs("file_answered", request_id, text, why)
+
     def child_ended(self, request_id: str, outcome: str, text: str) -> list[Out]:
         return self._outs("child_ended", request_id, outcome, text)
 
     def _outs(self, what: str, *given: Any) -> list[Out]:
+        return self._outs_or_none(what, *given) or []
+
+    def _outs_or_none(self, what: str, *given: Any) -> list[Out] | None:
+        """``None`` where that is its answer: to some questions it may be."""
         if self._broken:
             return []
         try:
-            said: Iterable[Out] = getattr(self._codec, what)(*given)
+            said: Any = getattr(self._codec, what)(*given)
+        except Exception as error:
+            return [Malformed(str(self._gone(what, error)))]
+        return None if said is None and what in _MAY_DECLINE else self._checked(what, said)
+
+    def _checked(self, what: str, said: Iterable[Out]) -> list[Out]:
+        try:
             outs = list(said)
             if strange := [one for one in outs if not isinstance(one, _OUTS)]:
                 raise TypeError(f"{strange[0]!r} is nothing that a codec may say")

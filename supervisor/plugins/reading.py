@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from supervisor import plans
 from supervisor.plans import Plan
@@ -15,17 +16,24 @@ from supervisor.plugins.running import Plugins
 __all__ = ["load_plan"]
 
 
-def load_plan(path: Path, *, plugins: Sequence[object] = (), installed: bool = True) -> Plan:
+def load_plan(
+    path: Path,
+    *,
+    plugins: Sequence[object] = (),
+    installed: bool = True,
+    instead: Mapping[str, str] = MappingProxyType({}),
+) -> Plan:
     """Read and check a plan; a relative program or directory of it is relative to the plan's own directory.
 
     Args:
         plugins: plug-ins of the host's own, beside the installed ones.
         installed: whether those count; the plan may choose among them.
+        instead: agents of the catalogue that take the place of agents of the plan.
 
     Raises:
         BadPlan: with one line for every problem.
     """
-    plan = plans.load_plan(path, partial(_added, plugins, installed))
+    plan = plans.load_plan(path, partial(_added, plugins, installed), instead)
     return plan if installed else plan.model_copy(update={"plugins": ()})
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections import deque
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from types import TracebackType
 from typing import Self, assert_never
@@ -21,7 +23,7 @@ from actors.waiting import within
 from supervisor.ports import Launch, ProcessReport, SpawnError
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.keeping import Keeping
-from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, encoded
+from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, Struck, encoded
 from supervisor.processes.pipes import Input, Output
 from supervisor.processes.refusals import check, refusal, silence
 
@@ -31,6 +33,23 @@ LAUNCH_SHIELD_S = 1.0
 """A warden says within some 30 ms whether its program runs; a loaded machine may take longer."""
 KILL_EXTRA_S = 2.0
 """On top of ``kill_s``: for a loaded machine to run the warden at all."""
+
+
+BORN_BY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""What Linux tells the birth of a process by."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class _Answer:
+    """What a warden will have struck."""
+
+    def __init__(self) -> None:
+        self.there = anyio.Event()
+        self.pids: tuple[int, ...] = ()
+
+    def give(self, pids: tuple[int, ...]) -> None:
+        self.pids = pids
+        self.there.set()
 
 
 class WardenProcess:
@@ -47,6 +66,7 @@ class WardenProcess:
         self._order = "exit"
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
+        self._strikes: deque[_Answer] = deque()
         self._watching = anyio.CancelScope(shield=True)
         self._open()
 
@@ -99,6 +119,20 @@ class WardenProcess:
         self._note_order("kill")
         self.lifeline.kill()
 
+    def clock(self) -> float:
+        """Now, since the machine was started; in seconds."""
+        return time.clock_gettime(BORN_BY)
+
+    async def strike(self, since: float) -> tuple[int, ...]:
+        """One round against what was born after *since* in other sessions; the pids."""
+        if not self._pid or self._exited.is_set():
+            return ()
+        answer = _Answer()
+        self._strikes.append(answer)
+        self.lifeline.order(b"strike %d" % int(since * TICKS_PER_S))
+        await answer.there.wait()
+        return answer.pids
+
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
         await self._exited.wait()
@@ -146,6 +180,10 @@ class WardenProcess:
             case Exited(status=number):
                 self._status = number
                 self._exited.set()
+                self._answer_strikes()
+            case Struck(pids=pids):
+                if self._strikes:
+                    self._strikes.popleft().give(pids)
             case Ended():
                 self._fate = self._fate or status
             case _:
@@ -182,8 +220,14 @@ class WardenProcess:
             pid=self._pid, status=self._status, ended_by=ended_by, killed=0, survivors=-1, took_s=took_s
         )
 
+    def _answer_strikes(self) -> None:
+        """The warden obeys no orders once the main process has ended."""
+        while self._strikes:
+            self._strikes.popleft().give(())
+
     def _conclude(self, report: ProcessReport) -> None:
         self.report = report
+        self._answer_strikes()
         self._settled.set()
         self._exited.set()
         self._ended.set()

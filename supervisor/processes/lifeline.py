@@ -16,7 +16,7 @@ import msgspec
 from supervisor.ports import Launch
 from supervisor.processes.keeping import Keeping
 
-__all__ = ["Ended", "Exited", "Failed", "Lifeline", "Spawned", "Status", "encoded"]
+__all__ = ["Ended", "Exited", "Failed", "Lifeline", "Spawned", "Status", "Struck", "encoded"]
 
 CHUNK_BYTES = 65536
 
@@ -55,7 +55,13 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
     took_s: float
 
 
-Status = Spawned | Failed | Exited | Ended
+class Struck(msgspec.Struct, frozen=True, tag="struck", tag_field="event"):
+    """The answer to ``strike``: the descendants that were killed."""
+
+    pids: tuple[int, ...]
+
+
+Status = Spawned | Failed | Exited | Struck | Ended
 _decode = msgspec.json.Decoder(Here | Status).decode
 
 

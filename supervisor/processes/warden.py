@@ -7,8 +7,9 @@ little of that as it can, because every supervisor waits for it once; so JSON is
 as NUL-separated bytes, the way the kernel itself keeps argv and environ.
 
 In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
-     ``signal N`` (main process only) and ``term`` (SIGTERM, then SIGCONT, to the whole tree).
-Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``exited``, ``ended``.
+     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree) and ``strike TICKS``
+     (SIGKILL what was born after that, in clock ticks since boot, in sessions other than the program's).
+Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``struck``, ``exited``, ``ended``.
 
 Linux gives the whole promise. Elsewhere there is no subreaper, and only the program's process group is ended.
 """
@@ -66,6 +67,14 @@ def descendants(pid: int) -> list[int]:
     for child in found:  # the list grows as we walk along it
         found += children(child)
     return found
+
+
+def born_elsewhere(pid: int, session: int, ticks: int) -> bool:
+    """Whether *pid* was born after *ticks*, lives, and is in another session."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+        return fields[0] not in b"ZX" and int(fields[3]) != session and int(fields[19]) > ticks
+    return False
 
 
 def send(pids: Collection[int], *numbers: int) -> None:
@@ -251,11 +260,19 @@ class Warden:
                 self.terminate()
             elif word == b"signal":
                 send((self.pid,), int(number))
+            elif word == b"strike":
+                self.strike_born(int(number))
 
     def terminate(self) -> None:
         self.terminating = True
         self.since_s = self.since_s or time.monotonic()
         send(descendants(os.getpid()) if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
+
+    def strike_born(self, ticks: int) -> None:
+        """One round against what the program has started since, for itself or for its own; the program goes on."""
+        found = [pid for pid in descendants(os.getpid()) if born_elsewhere(pid, self.pid, ticks)] if LINUX else []
+        send(found, signal.SIGKILL)
+        self.say(b'{"event":"struck","pids":[%s]}' % b",".join(b"%d" % pid for pid in found))
 
     # ------------------------------------------------------------------------------------------ beginning
     def launch(self) -> None:

@@ -11,11 +11,26 @@ from collections.abc import AsyncIterator, Collection
 from supervisor.logs import get_logger
 from supervisor.ports import JournalError
 from supervisor.scheduling.workload import Workload
+from supervisor.usage import UsageBooks
 from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["keep_dossier"]
+__all__ = ["keep_dossier", "note_use"]
 
 _log = get_logger()
+
+
+async def note_use(load: Workload) -> None:
+    """Put on record, before it ends, what the workstream has used in all, under however many supervisors."""
+    books = UsageBooks()
+    try:
+        async for record in _since(load):
+            books.take(record)
+    except JournalError as error:
+        _log.warning("what a workstream has used could not be summed up", workstream=load.stream.id, why=str(error))
+        return
+    used = books.sums().get(load.stream.id)
+    if used is not None:
+        load.stream.note_use(used)
 
 
 async def keep_dossier(load: Workload) -> None:

@@ -264,7 +264,7 @@ class Execution:
         else:
             failed = run.ExecutionFailed(error=outcome.error, signature=failure.signature, category=failure.category)
             await case.post_run(failed)
-        return await self._decide(case, outcome.error)
+        return await self._decide(case, outcome.error, _spent(outcome))
 
     def _classified(self, case: Case, outcome: Outcome) -> Failure:
         """A session that has given up has had all its tries; one whose agent hung is followed by another one."""
@@ -274,14 +274,16 @@ class Execution:
             abort_reason=how.abort_reason if how is not None else None,
             transition_reason=how.transition_reason if how is not None else None,
             exit_status=how.status if how is not None else None,
+            model=how.model if how is not None else None,
         )
         if self._load.lives(case.session_id) or _is_late(outcome):
             return failure
         return failure._replace(category=ErrorCategory.PERMANENT)
 
-    async def _decide(self, case: Case, error: str) -> bool:
-        """What the run's table says: another attempt, now or later, or none. ``True``: after a cool-down here."""
-        await self._load.decide(case)
+    async def _decide(self, case: Case, error: str, spent: str) -> bool:
+        """What the run's table says: another attempt, now or later, or none; what is *spent* leaves no other attempt.
+        ``True``: after a cool-down here."""
+        await self._load.decide(case, spent=spent)
         if case.run is Run.CIRCUIT_OPEN:
             _log.error("a task's circuit is open", task=case.name, reason=error, settled=self._is_settled(case))
         if self._is_settled(case):
@@ -417,6 +419,12 @@ def _judged(outcome: Outcome, work: Work | None) -> Outcome:
         return outcome
     how = Verdict(exit=Exit.TIMEOUT, error=outcome.error, abort_reason=AbortReason.TIMEOUT)
     return outcome._replace(outcome="failed", how=how)
+
+
+def _spent(outcome: Outcome) -> str:
+    """Why its agent's tries leave none to us; nothing, where they do."""
+    model = outcome.how.model if outcome.how is not None else None
+    return f"the model of its agent has had its tries ({model.problem})" if model is not None and model.final else ""
 
 
 def _is_late(outcome: Outcome) -> bool:

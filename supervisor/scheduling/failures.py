@@ -1,7 +1,8 @@
 """What kind of error ended an attempt, and whether it is the same one as before.
 
-A category is read from one table, top to bottom: the first row whose words occur decides. A structured reason goes
-before words, and words before an exit status, which agents are known to lie with. Only *permanent* rules out another
+A category is read from one table, top to bottom: the first row whose words occur decides. What an agent says of its
+model in a structure, and any other structured reason, goes before words, and words before an exit status, which agents
+are known to lie with. Only *permanent* rules out another
 attempt, so a row claims that only where another attempt would meet the very same thing; what nobody knows is *unknown*,
 and tried again until the same signature has come back too often.
 
@@ -15,9 +16,19 @@ import re
 from typing import Final, NamedTuple
 
 from supervisor.lifecycles.run import ErrorCategory
-from supervisor.vocabulary import AbortReason, TransitionReason
+from supervisor.vocabulary import AbortReason, ModelFailure, ModelProblem, TransitionReason
 
-__all__ = ["SIGNATURE_CHARS_MAX", "TABLE", "Failure", "Row", "classify", "signature_of"]
+__all__ = [
+    "PROBLEMS",
+    "SIGNATURE_CHARS_MAX",
+    "TABLE",
+    "Failure",
+    "Row",
+    "classify",
+    "problem_of",
+    "signature_of",
+    "spoken_failure",
+]
 
 SIGNATURE_CHARS_MAX: Final = 200
 """The longest signature; of a longer one the beginning and the end are kept, where messages say what they are."""
@@ -31,26 +42,32 @@ class Failure(NamedTuple):
     """What an error amounts to.
 
     ``provider`` is true where whoever serves the model failed, or turned us away, whatever the task was: that is what
-    a provider's breaker counts. ``why`` is the reason for the category, for people.
+    a provider's breaker counts. ``why`` is the reason for the category, for people. ``met`` says that it was heard of
+    when it was met, by who watches the model.
     """
 
     category: ErrorCategory
     signature: str
     provider: bool
     why: str
+    met: bool = False
 
 
 class Row(NamedTuple):
-    """One row of the table: errors with these ``words`` (a regular expression, in any case) are of that kind."""
+    """One row of the table: errors with these ``words`` (a regular expression, in any case) are of that kind;
+    ``problem`` is the model's, where it is one."""
 
     category: ErrorCategory
     provider: bool
     why: str
     words: re.Pattern[str]
+    problem: ModelProblem | None
 
 
-def _row(category: ErrorCategory, why: str, *words: str, provider: bool = False) -> Row:
-    return Row(category, provider, why, re.compile("|".join(words), re.IGNORECASE))
+def _row(
+    category: ErrorCategory, why: str, *words: str, provider: bool = False, problem: ModelProblem | None = None
+) -> Row:
+    return Row(category, provider, why, re.compile("|".join(words), re.IGNORECASE), problem)
 
 
 def _http(codes: str) -> str:
@@ -73,6 +90,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"input token count.{0,60}exceeds",
         r"request_too_large",
         _http("413"),
+        problem=ModelProblem.CONTEXT_LENGTH,
     ),
     _row(
         PERMANENT,
@@ -84,6 +102,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"payment required",
         _http("402"),
         provider=True,
+        problem=ModelProblem.QUOTA,
     ),
     _row(
         TRANSIENT,
@@ -93,6 +112,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"high demand",
         _http("529"),
         provider=True,
+        problem=ModelProblem.OVERLOADED,
     ),
     _row(
         TRANSIENT,
@@ -106,6 +126,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"throttl(?:ed|ing)",
         _http("429"),
         provider=True,
+        problem=ModelProblem.RATE_LIMIT,
     ),
     _row(
         PERMANENT,
@@ -121,6 +142,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"token (?:has |is )?expired",
         _http("401"),
         provider=True,
+        problem=ModelProblem.AUTH,
     ),
     _row(
         PERMANENT,
@@ -129,6 +151,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"\bforbidden\b",
         _http("403"),
         provider=True,
+        problem=ModelProblem.AUTH,
     ),
     _row(
         PERMANENT,
@@ -137,6 +160,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"model_not_found",
         r"model\b.{0,80}(?:does not exist|not found|is not supported|not available)",
         _http("404"),
+        problem=ModelProblem.NOT_FOUND,
     ),
     _row(
         TRANSIENT,
@@ -149,6 +173,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"gateway time-?out",
         _http(r"5\d\d|408|425"),
         provider=True,
+        problem=ModelProblem.SERVER,
     ),
     _row(
         TRANSIENT,
@@ -156,6 +181,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"unexpected (?:token|end)\b.{0,120}\bjson",
         r"not valid json",
         provider=True,
+        problem=ModelProblem.SERVER,
     ),
     _row(
         TRANSIENT,
@@ -174,6 +200,7 @@ TABLE: Final[tuple[Row, ...]] = (
         r"deadline exceeded",
         r"(?:server|remote end) (?:closed|disconnected)",
         provider=True,
+        problem=ModelProblem.CONNECTION,
     ),
     _row(
         TRANSIENT,
@@ -249,6 +276,31 @@ MEANT: Final[dict[TransitionReason, tuple[ErrorCategory, bool, str]]] = {
 }
 """Reasons that say by themselves of which kind an error is, and whether it is the provider's."""
 
+PROBLEMS: Final[dict[ModelProblem, tuple[ErrorCategory, bool, str]]] = {
+    ModelProblem.AUTH: (PERMANENT, True, "the provider does not let in who asks; somebody must log in"),
+    ModelProblem.RATE_LIMIT: (TRANSIENT, True, "the provider limits how much is asked for in a time"),
+    ModelProblem.OVERLOADED: (TRANSIENT, True, "the provider is overloaded"),
+    ModelProblem.SERVER: (TRANSIENT, True, "the provider's servers failed"),
+    ModelProblem.CONTEXT_LENGTH: (PERMANENT, False, "the prompt does not fit into the model's context"),
+    ModelProblem.QUOTA: (PERMANENT, True, "the account has nothing left to spend; waiting brings no money"),
+    ModelProblem.NOT_FOUND: (PERMANENT, False, "the provider has no such model, or nothing at that address"),
+    ModelProblem.CONNECTION: (TRANSIENT, True, "the provider was not reached, or its answer was cut"),
+    ModelProblem.REFUSED: (UNKNOWN, False, "the model refused"),
+    ModelProblem.UNKNOWN: (TRANSIENT, True, "the provider failed, in words that say no more"),
+}
+"""What a problem that an agent's model has amounts to."""
+
+STATUS_PROBLEMS: Final[dict[int, ModelProblem]] = {
+    401: ModelProblem.AUTH,
+    402: ModelProblem.QUOTA,
+    403: ModelProblem.AUTH,
+    404: ModelProblem.NOT_FOUND,
+    413: ModelProblem.CONTEXT_LENGTH,
+    429: ModelProblem.RATE_LIMIT,
+    529: ModelProblem.OVERLOADED,
+}
+"""What an HTTP status of a provider means: those that Anthropic, OpenAI and Google document."""
+
 DECIDED: Final = frozenset(
     {
         AbortReason.USER_INTERRUPT,
@@ -279,14 +331,17 @@ def classify(
     abort_reason: AbortReason | None = None,
     transition_reason: TransitionReason | None = None,
     exit_status: int | None = None,
+    model: ModelFailure | None = None,
 ) -> Failure:
     """The kind of an error: *error* in the agent's or the runtime's words, and what else is known of that end.
 
     *exit_status* is in Python's form (negative: the signal that ended it). Never raises; what nobody knows is unknown.
     """
-    category, provider, why = _verdict(error, abort_reason, transition_reason, exit_status)
+    category, provider, why = (
+        PROBLEMS[model.problem] if model else _verdict(error, abort_reason, transition_reason, exit_status)
+    )
     said = signature_of(error) or _unsaid(abort_reason, transition_reason, exit_status)
-    return Failure(category, said, provider, why)
+    return Failure(category, said, provider, why, met=model is not None)
 
 
 def _verdict(
@@ -303,6 +358,34 @@ def _verdict(
     if abort is not None and abort in ENDED:
         return ENDED[abort]
     return STATUSES.get(status or 0, (UNKNOWN, False, "nothing is known about such an error"))
+
+
+def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
+    """What was the matter with a model: by what *words* say where that is more precise than *status* (of HTTP), by the
+    status otherwise; ``None``: they speak of no model."""
+    said = next((row.problem for row in TABLE if row.words.search(_read(words))), None) if words else None
+    if status is None or status < 400:
+        return said
+    told = STATUS_PROBLEMS.get(status) or (ModelProblem.SERVER if status >= 500 else ModelProblem.UNKNOWN)
+    return said if said in MORE_PRECISE.get(told, ()) else told
+
+
+MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
+    ModelProblem.RATE_LIMIT: (ModelProblem.QUOTA, ModelProblem.OVERLOADED),
+    ModelProblem.AUTH: (ModelProblem.QUOTA, ModelProblem.RATE_LIMIT),
+    ModelProblem.SERVER: (ModelProblem.OVERLOADED, ModelProblem.RATE_LIMIT),
+    ModelProblem.UNKNOWN: tuple(ModelProblem),
+}
+"""Which words are believed against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
+that is too long is a 400 everywhere."""
+
+SPOKEN: Final = re.compile(r"\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
+"""What agents say in place of an answer when their model fails, and call it success: qwen-code 0.15 and claude 2.1."""
+
+
+def spoken_failure(text: str) -> bool:
+    """Whether all that an agent said is that its model failed."""
+    return SPOKEN.match(text) is not None
 
 
 def _read(error: str) -> str:

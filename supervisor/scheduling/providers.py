@@ -2,7 +2,8 @@
 
 A provider is known by the adapter that drives its agents and a name. Only errors that are the provider's count
 (``Failure.provider``), so that one bad task stops nobody else; an attempt that fails for any other reason says nothing
-about the provider, one that succeeds says that it answers. What opens and closes is returned, for the record.
+about the provider, one that succeeds says that it answers. Failures that an agent meets, and tries again after, count
+when it meets them. What opens and closes is returned, for the record.
 """
 
 from __future__ import annotations
@@ -59,11 +60,21 @@ class Providers:
         return Turned(key, breaker.state, f"{who} probes it", breaker.data.free_at_s) if turned else None
 
     def ended(self, key: str, who: str, now_s: float, failure: Failure | None) -> Turned | None:
-        """*who* has ended, with *failure*, or well. Who was not launched against it changes nothing."""
+        """*who* has ended, with *failure*, or well. Who was not launched against it changes nothing; nor does a failure
+        that was met while *who* was at it."""
+        if failure is not None and failure.provider and failure.met:
+            return None
         breaker = self._breakers.get(key)
         if breaker is None or not breaker.hear(_event(who, now_s, failure)):
             return None
         why = failure.why if failure is not None else f"{who} had an answer"
+        return Turned(key, breaker.state, why, breaker.data.free_at_s)
+
+    def troubled(self, key: str, who: str, now_s: float, why: str) -> Turned | None:
+        """*who* goes on, and met a failure of the provider: whoever else would be launched against it may wait."""
+        breaker = self._breakers.get(key)
+        if breaker is None or not breaker.hear(Failed(who=who, at=now_s)):
+            return None
         return Turned(key, breaker.state, why, breaker.data.free_at_s)
 
     def withdrawn(self, key: str, who: str, now_s: float) -> None:

@@ -31,7 +31,7 @@ from supervisor.scheduling.budgeting import close_scopes, recall_use
 from supervisor.scheduling.case import ACTOR, Case
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.continuing import Continuing
-from supervisor.scheduling.dossier import keep_dossier
+from supervisor.scheduling.dossier import keep_dossier, note_use
 from supervisor.scheduling.execution import LOST, Execution
 from supervisor.scheduling.operating import Operating, Scheduler
 from supervisor.scheduling.results import PlanResult, TaskResult
@@ -194,6 +194,7 @@ class PlanRunner:
     async def _conclude(self) -> str:
         """Every task is settled: what is to be said of the whole."""
         load = self.load
+        await note_use(load)
         await load.stream.settled(load.cases.values())
         problem = ""
         if load.stream.state is Workstream.VALIDATING:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from actors.machine import Event
+from supervisor.budgets import Amounts
 from supervisor.entity import Entity, Refused
 from supervisor.kinds import WORKSTREAM_KIND
 from supervisor.ledger import Cause
@@ -102,6 +103,10 @@ class Stream:
         """A task has failed for good; the workstream too, if it was critical."""
         if case.task.critical and self.state is Workstream.EXECUTING:
             await self._post(workstream.CriticalTaskFailed(task_id=case.id, error=error), case.seq)
+
+    def note_use(self, used: Amounts) -> None:
+        """All that its tasks' agents have used, by their own word."""
+        self._sup.tree.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
 
     async def settled(self, cases: Iterable[Case]) -> None:
         """All its tasks are settled: it is to be validated, or has ended."""

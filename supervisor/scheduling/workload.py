@@ -24,7 +24,7 @@ from supervisor.scheduling.backlog import Backlog
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.control import Answer
 from supervisor.scheduling.escalation import next_agent
-from supervisor.scheduling.failures import Failure
+from supervisor.scheduling.failures import PROBLEMS, Failure
 from supervisor.scheduling.providers import Providers, Turned, provider_key
 from supervisor.scheduling.results import TaskResult
 from supervisor.scheduling.retry_budget import RetryBudget
@@ -32,7 +32,7 @@ from supervisor.scheduling.stream import Stream
 from supervisor.scheduling.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
 from supervisor.scheduling.workers import Pool
 from supervisor.supervision import Supervisor
-from supervisor.vocabulary import Kind
+from supervisor.vocabulary import Kind, ModelFailure
 from supervisor.work import OwnTask
 
 __all__ = ["Workload"]
@@ -58,6 +58,9 @@ class Workload:
         self.backlog = Backlog(last_token=_last_token(sup))
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
         self.providers = Providers()
+        sup.overseer.model_failed = self._model_failed
+        self._at_work: dict[str, Case] = {}
+        """Whose each session is."""
         self.durations = Durations()
         self._timeouts = Timeouts()
         self._random: random.Random = sup.tree.system.rng("plan")
@@ -152,11 +155,12 @@ class Workload:
         )
 
     # ------------------------------------------------------------------ attempts
-    async def decide(self, case: Case, *, charged: bool = True) -> None:
-        """Leave the states in which the run decides; a retry that nobody may spend opens its circuit."""
+    async def decide(self, case: Case, *, charged: bool = True, spent: str = "") -> None:
+        """Leave the states in which the run decides; a retry that nobody may spend opens its circuit, as does what is
+        *spent* already."""
         while case.run in (Run.FAILED, Run.TIMEOUT):
             await case.post_run(run.RetryDecided(jitter=self._jitter(case)))
-        if charged and case.run is Run.RETRYING and (why := self.spend_retry()):
+        if charged and case.run is Run.RETRYING and (why := spent or self.spend_retry()):
             await case.post_run(run.CircuitOpened(reason=why))
 
     def _jitter(self, case: Case) -> float:
@@ -203,6 +207,15 @@ class Workload:
             self.durations.note(_kind_of(case), now_s - case.began_s)
         self._tell(case, self.providers.ended(self.provider_of(case.agent), case.name, now_s, failure))
 
+    def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
+        """The model of somebody's agent failed once; the agent may try again by itself."""
+        case = self._at_work.get(session_id.partition("/")[0])
+        work = self.sup.tree.works.get(session_id)
+        _, provider, why = PROBLEMS[failure.problem]
+        if case is not None and work is not None and provider:
+            key = self.provider_of(work.profile.name)
+            self._tell(case, self.providers.troubled(key, case.name, self.now(), why))
+
     def withdrawn(self, case: Case) -> None:
         """An attempt was ended before it could say anything."""
         self.providers.withdrawn(self.provider_of(case.agent), case.name, self.now())
@@ -220,7 +233,8 @@ class Workload:
         return self.sup.workdir if profile is None else profile.directory
 
     def equip(self, case: Case) -> None:
-        """Its session may say that it is blocked; and split it, if the plan says so."""
+        """Its session may say that it is blocked; and split it, if the plan says so. What its model meets is its."""
+        self._at_work[case.session_id] = case
         work = self.sup.tree.works.get(case.session_id)
         if work is not None and self.block is not None:
             may = case.task.may_split
@@ -234,6 +248,7 @@ class Workload:
             return
         took_s = round(anyio.current_time() - case.born_s, 6)
         case.result = TaskResult(case.name, case.session_id, outcome, error, took_s)
+        self._at_work.pop(case.session_id, None)
         self._count(case)
         self.on_settled(case)
 

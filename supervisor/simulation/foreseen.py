@@ -49,8 +49,9 @@ def _sessions_below(nodes: Nodes, node_id: str) -> list[str]:
 
 
 def _open_calls(nodes: Nodes, node_id: str) -> list[str]:
+    """Those of a session; or a call, and those within it."""
     if nodes[node_id].kind == "tool":
-        return [node_id]
+        return [node_id, *(inner for one in nodes[node_id].children for inner in _open_calls(nodes, one))]
     return [one for one in nodes[node_id].children if nodes[one].kind == "tool"]
 
 
@@ -201,9 +202,9 @@ def _check_spared(say: Say, plan: AbortPlan, nodes: Nodes) -> None:
 
 def check_receipt(say: Say, plan: AbortPlan, receipt: Receipt, delegating: Collection[str | None] = ()) -> None:
     """What a plan promised is what its receipt tells of. *delegating*: calls that child sessions were started by; their
-    work is ours, so they end alone."""
+    work is ours, so they end alone (of one that had not ended in time, a receipt cannot say how)."""
     for one in receipt.nodes:
-        if one.id in delegating and one.how != "scope":
+        if one.id in delegating and one.outcome == "ended" and one.how != "scope":
             say("tool_stays_tool", one.id, f"had started a session, and its end was {one.how!r}")
     planned = {(one.id, one.kind) for one in plan.nodes}
     told = {(one.id, one.kind) for one in receipt.nodes}

@@ -14,11 +14,13 @@ import msgspec
 
 from supervisor.abort import Receipt
 from supervisor.ports import Append
-from supervisor.vocabulary import AbortScope
+from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 __all__ = ["Hearing", "Wanted"]
 
 Say = Callable[[str, str, str], None]
+ANSWERED_S = 5.0
+"""How much later than its time a permission may be answered on record: a commit may be slow."""
 JOURNAL_FAILED = "the journal cannot be written"
 """How the answers begin that a supervisor gives when its disk has failed: those are on no record."""
 
@@ -50,8 +52,14 @@ class Hearing:
         """How each session has its agents."""
         self._open_calls: dict[str, str] = {}
         """Open calls by id, to the agent's name for them."""
+        self._asking: dict[str, float | None] = {}
+        """Permissions that wait, by their ids: until when a human may answer, if one is asked."""
+        self._permitted: dict[str, tuple[str, str | None]] = {}
+        """By whom each was answered, and with which option."""
         self._answers: dict[tuple[str, str, str], int] = {}
         """Answers on record that nobody was told yet, by session, outcome and error."""
+        self._joined: set[tuple[str, str | None]] = set()
+        """Sessions that were ending already when that abort reached them."""
         self._last: dict[str, tuple[str, float]] = {}
         """The rung and the seconds that each session's end took, by its last record."""
 
@@ -63,20 +71,50 @@ class Hearing:
             self._session(one)
         elif record.entity_type == "agent" and record.outcome == "born":
             self._adapters[record.metadata["session_id"]] = record.metadata["adapter"]
+        elif record.event in ("PermissionRequested", "PermissionAnswered") and record.outcome == "transition":
+            self._permission(record)
         elif record.event == "tool_started" and record.outcome == "transition":
             call = f"{record.entity_id}:c{record.metadata.get('number')}"
             self._open_calls[call] = str(record.metadata.get("call_id"))
         elif record.event == "tool_completed" and record.outcome == "transition":
             self._close_call(record.entity_id, str(record.metadata.get("call_id")))
         elif one.ended and record.entity_type == "turn":
+            for permission in [one for one in self._asking if one.startswith(f"{record.entity_id}:p")]:
+                self._say("one_answer", permission, "its turn is over, and nobody has answered it")
+                del self._asking[permission]
             for call in [call for call in self._open_calls if call.startswith(f"{record.entity_id}:c")]:
                 del self._open_calls[call]
+
+    def _permission(self, record: LifecycleEvent) -> None:
+        """Asked once, answered once."""
+        told = record.metadata
+        permission = f"{record.entity_id}:p{told['number']}"
+        if record.event == "PermissionRequested":
+            if permission in self._asking or permission in self._permitted:
+                self._say("one_answer", permission, "is asked for twice")
+            self._asking[permission] = record.monotonic_s + told["within_s"] if told["asked"] else None
+        else:
+            if permission not in self._asking:
+                self._say("one_answer", permission, f"is answered by {told['by']}, and waits for no answer")
+            due_s = self._asking.pop(permission, None)
+            if due_s is not None and told["by"] == "operator" and record.monotonic_s > due_s + ANSWERED_S:
+                self._say("punctual", permission, f"is answered {record.monotonic_s - due_s:g} s after its time")
+            self._permitted[permission] = (told["by"], told["option"])
+
+    def permission_answered(self, permission: str, option: str | None) -> None:
+        """An operator was told that his answer is taken: it is the one on record, and nobody else's."""
+        if self._permitted.get(permission) != ("operator", option):
+            words = f"was said to be answered {option!r}; on record {self._permitted.get(permission)}"
+            self._say("one_answer", permission, words)
+        self._permitted[permission] = ("told", None)
 
     def _session(self, one: Append) -> None:
         session_id = one.record.entity_id
         self._states[session_id] = one.state
         if one.record.event == "OperatorStop" and one.record.from_status != "Stopped":
             self._stopped_by[session_id] = one.record.abort_id
+        if one.record.event == "AbortJoined":
+            self._joined.add((session_id, one.record.abort_id))
         if self._parents.get(session_id) != one.parent_id:
             self._children.get(self._parents.get(session_id) or "", {}).pop(session_id, None)
         self._parents[session_id] = one.parent_id
@@ -139,15 +177,17 @@ class Hearing:
         return tuple(one for one in self._children.get(parent, ()) if one != session_id)
 
     def abort_answered(self, wanted: Wanted, receipt: Receipt, waited: Collection[str] = ()) -> None:
-        """An abort was answered: what it was to end has been told so, on record; a disk that is down, or had not
-        answered by the deadline, is said so in the receipt. *waited*: those whose last record it waits for."""
+        """An abort was answered: what it was to end has been told so, on record, or was ending already; a disk that is
+        down, or had not answered by the deadline, is said so in the receipt. *waited*: those whose last record it waits
+        for."""
         if receipt.outage is not None or (receipt.recorded_at is None and not receipt.already_ended):
             return
         if receipt.already_ended and wanted.sessions != (wanted.target,):
             return  # the call or the session that it was aimed at had ended: nobody else is its business
         for session_id in wanted.sessions:
             adopted = wanted.beside is not None and self._parents.get(session_id) != wanted.beside
-            if self._states.get(session_id) != "Stopped" and not adopted:
+            joined = (session_id, receipt.abort_id) in self._joined
+            if self._states.get(session_id) != "Stopped" and not (adopted or joined):
                 words = f"the abort of {wanted.target} was answered, and it is {self._states.get(session_id)} on record"
                 self._say("one_answer", session_id, words)
         named = {one.id for one in receipt.nodes}

@@ -80,6 +80,7 @@ class Operators:
             ("host.delegates", self._delegate),
             ("host.closes", self._close),
             ("host.late", self._speak_to_the_dead),
+            ("host.answers", self._answer),
             ("host.flood", self._flood),
             ("host.drains", self._drain),
             ("host.lies_in_wait", self._lie_in_wait),
@@ -242,6 +243,22 @@ class Operators:
         await self.abort(target, AbortScope.SESSION, False)
         await self._send(target, urgent=chance.happens(0.5, "urgent"))
         await misuse(self._oracle.violated, self._sup, self._pick(chance, "session"))
+
+    async def _answer(self, chance: Chance, place: str) -> None:
+        """A permission that somebody waits for, by one operator, or by two at once."""
+        waiting = self._sup.permissions()
+        if waiting:
+            one = chance.choice([one.id for one in waiting], "permission")
+            async with anyio.create_task_group() as group:
+                for number in range(2 if self._faults.strikes("host.duplicate", place) else 1):
+                    allow, always = chance.happens(0.5, "allow", number), chance.happens(0.2, "always", number)
+                    group.start_soon(self._answer_one, one, allow, always)
+
+    async def _answer_one(self, permission_id: str, allow: bool, always: bool) -> None:
+        with self._desk.asking(f"answer {permission_id}") as said:
+            choice = await self._sup.answer(permission_id, allow=allow, always=always, by="operator")
+            said.append(f"{choice.option}")
+            self._oracle.hearing.permission_answered(permission_id, choice.option)
 
     async def _flood(self, chance: Chance, place: str) -> None:
         target = self._pick(chance, "session")

@@ -15,10 +15,12 @@ from actors.machine import Step
 from actors.timers import GRACE_S
 from supervisor.abort import Receipt
 from supervisor.invariants import INVARIANTS, RecordChecker, Violation
+from supervisor.model_trouble import ModelLimits
 from supervisor.ports import Append, EntityRow
 from supervisor.simulation.coverage import Coverage
 from supervisor.simulation.hearing import Hearing
 from supervisor.simulation.machine.processes import ProcessEvent
+from supervisor.simulation.model_books import ModelBooks
 from supervisor.simulation.promised import Promised
 from supervisor.simulation.specified import Specified
 from supervisor.simulation.trace import Trace
@@ -58,9 +60,17 @@ class Oracle:
         trace: hears of all it sees.
         ladder: the ladder of the run's sessions.
         grain_s: to multiples of which the run rounds its timers up.
+        model: how often in a row its agents' models may fail.
     """
 
-    def __init__(self, now: Callable[[], float], trace: Trace, ladder: Ladder, grain_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        trace: Trace,
+        ladder: Ladder,
+        grain_s: float = 0.0,
+        model: ModelLimits | None = None,
+    ) -> None:
         self.errands = Errands()
         """What the tasks of plans meet, and met."""
         self.works = WorkBooks(self.violated, self.errands)
@@ -72,6 +82,7 @@ class Oracle:
         self._bound_s = ladder.total_s + SLACK_S
         self._specified = Specified(self.violated)
         self.promises = Promised(self.violated, now, self._slept_since, ladder, grain_s)
+        self._models = ModelBooks(self.violated, model or ModelLimits())
         self._checker = RecordChecker(on_step=self._stepped)
         self._offset_s = 0.0
         self._live: dict[str, dict[int, str]] = {}
@@ -233,6 +244,7 @@ class Oracle:
         if record.event in _TELLING:
             self._told(record)
         self.coverage.record(record)
+        self._models.wrote(record)
         at_s = record.monotonic_s - self._offset_s
         self.promises.heard(record, at_s)
         if record.entity_type == "session" or record.outcome == "fact":

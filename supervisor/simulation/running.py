@@ -133,7 +133,9 @@ class _Run:
         """Everything, in the run's own event loop."""
         now = _clock()
         self.trace = Trace(now, self.tell)
-        self.oracle = Oracle(now, self.trace, self.drawn.settings.policy.ladder.value(), self.drawn.grain_s)
+        settings = self.drawn.settings
+        ladder, model = settings.policy.ladder.value(), settings.model_trouble.value()
+        self.oracle = Oracle(now, self.trace, ladder, self.drawn.grain_s, model)
         async with anyio.create_task_group() as outside:
             self.world = World(self.drawn, outside, now, self.trace, self.oracle, self.agents)
             self.host = self.guest(self.world) if self.guest is not None else self._customers()

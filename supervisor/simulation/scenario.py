@@ -129,11 +129,13 @@ class Load(Model):
 
 
 class Agents(Model):
-    """Who works: the weights of the three ways to have an agent, and how they work when nothing strikes."""
+    """Who works: the weights of the three ways to have an agent, and how they work when nothing strikes. *asks*: the
+    share of them about whose permissions a human is asked."""
 
     acp: Weight = 0.4
     command: Weight = 0.3
     inprocess: Weight = 0.3
+    asks: Weight = 0.0
     shape: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -199,6 +201,7 @@ class Scenario(Model):
             settings=settings,
             shape=shape,
             weights=(self.agents.acp, self.agents.command, self.agents.inprocess),
+            asks=self.agents.asks,
             kinds=tuple(kind for kind in FAULTS if any(fnmatchcase(kind, one) for one in self.faults.kinds)),
             intensity=drawn(self.faults.intensity, chance, "intensity"),
             only=self.faults.only,
@@ -234,6 +237,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings
     shape: AgentShape
     weights: tuple[float, float, float]
+    asks: float
     kinds: tuple[str, ...]
     intensity: float
     only: tuple[str, ...] | None

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.equipment import NoTranscript
 from supervisor.parts import Parts
+from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch, Merge, TranscriptSink
 from supervisor.simulation.agents import program_for
 from supervisor.simulation.agents.function_agent import function_agent
@@ -24,6 +25,7 @@ from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SimulatedDisk, SimulatedJournal
+from supervisor.simulation.machine.files import SimulatedFiles
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
 from supervisor.simulation.meter import Meter
@@ -44,6 +46,8 @@ AGENT = "SIMULATED_AGENT"
 """The variable that tells a program which agent it is."""
 EPOCH_S = 1_800_000_000.0
 """Unix time at which every run begins."""
+ANSWERS_S = (0.5, 5.0, 20.0, 40.0)
+"""How long humans may have to answer."""
 JUMP_S = 3600.0
 TICK_S = 15.0
 """How often clocks may go wrong."""
@@ -160,6 +164,7 @@ class World:
             journal=self._journal,
             processes=self._processes,
             workspace=_Workspace(self.chance.below("workspace"), self.faults, self.errands),
+            files=SimulatedFiles(),
             wall=self.wall,
             transcript_of=_no_transcript,
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
@@ -221,7 +226,16 @@ class World:
             function = function_agent(agent, self.chance, self.faults, self.meter.spend)
             return AgentProfile(name=name, adapter="inprocess", function=function, directory=HOME)
         command = (f"sim-{agent.adapter}",)
-        return AgentProfile(name=name, adapter=agent.adapter, command=command, env={AGENT: name}, directory=HOME)
+        may = self._permissions(name)
+        env = {AGENT: name}
+        return AgentProfile(name=name, adapter=agent.adapter, command=command, env=env, directory=HOME, permissions=may)
+
+    def _permissions(self, name: str) -> PermissionPolicy:
+        """What it may when it asks: everything, or what a human says within a time that may be short."""
+        chance = self.chance.below("permissions", name)
+        if not self.drawn.asks or not chance.happens(self.drawn.asks, "asks"):
+            return PermissionPolicy()
+        return PermissionPolicy(default=Decision.ASK, answer_within_s=chance.choice(ANSWERS_S, "within"))
 
     # ------------------------------------------------------------------ points in the runtime
     def decide(self, name: str, who: str) -> bool:

@@ -6,7 +6,7 @@ the runtime are handed in: a surface does not know the runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ class RunRequest(NamedTuple):
     verbose: bool
     fresh: bool = False
     plugins: bool = True
+    instead: Mapping[str, str] = {}
+    """Agents of the catalogue that take the place of agents of the plan."""
 
 
 Run = Callable[[RunRequest], int]
@@ -41,8 +43,10 @@ Group = Callable[[], click.Group]
 
 _POINTS = ("now", "tool_boundary", "turn_end")
 _SCOPES = ("tool", "sibling", "session")
+_AGENTS = "List the known agents, and try what one does."
 _PLAN = "Check a plan, or say what one may hold."
 _SIMULATE = "Run the supervisor in a simulated world, in virtual time."
+_STUB_MODEL = "Serve a scripted model on loopback, for agents under test."
 
 
 def _verbose(command: Any) -> Any:
@@ -87,10 +91,16 @@ def commands(run: Run, demo: Demo, plan: Group, simulate: Group) -> click.Group:
         Exit status: 0 done, 1 the work failed, 2 bad input.
         """
 
-    later = (_Later("plan", plan, _PLAN), _Later("simulate", simulate, _SIMULATE))
-    steering = (_run(run), _demo(demo), *later, abort, send, stop, approve, reject, task, dead_letters)
+    later = (
+        _Later("plan", plan, _PLAN),
+        _Later("agents", _agents, _AGENTS),
+        _Later("simulate", simulate, _SIMULATE),
+        _Later("stub-model", _stub_model, _STUB_MODEL),
+    )
+    steering = (_run(run), _demo(demo), *later, abort, send, stop, permissions, answer)
+    working = (approve, reject, task, dead_letters, mcp)
     seeing = (machines, ps, tree, events, inspect, why, logs, validate, replay, journal, doctor, plugins)
-    for command in (*steering, *seeing):
+    for command in (*steering, *working, *seeing):
         supervisor.add_command(command)
     return supervisor
 
@@ -106,6 +116,18 @@ class _Later(click.Command):
         return self._load().make_context(*args, **options)
 
 
+def _agents() -> click.Command:
+    from supervisor.probing.commands import agents_group
+
+    return agents_group
+
+
+def _stub_model() -> click.Command:
+    from supervisor.surfaces.stub_model_cli import command
+
+    return command
+
+
 def _run(run: Run) -> click.Command:
     @click.command("run")
     @click.argument("plan", type=PATH)
@@ -115,6 +137,13 @@ def _run(run: Run) -> click.Command:
     @click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Where the agents work.")
     @click.option("--fresh", is_flag=True, help="Start anew: end what an interrupted run left, and go on with nothing.")
     @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
+    @click.option(
+        "--agent",
+        "instead",
+        multiple=True,
+        metavar="NAME=KNOWN",
+        help="A known agent in the place of one of the plan: worker=codex; or worker=gemini:jsonl, to say which way.",
+    )
     @_verbose
     def command(
         plan: Path,
@@ -124,6 +153,7 @@ def _run(run: Run) -> click.Command:
         workdir: Path,
         fresh: bool,
         no_plugins: bool,
+        instead: tuple[str, ...],
         verbose: bool,
     ) -> int:
         """Run the tasks of a plan (a YAML file).
@@ -133,9 +163,27 @@ def _run(run: Run) -> click.Command:
         """
         if not workdir.is_dir():
             raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
-        return run(RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose, fresh, not no_plugins))
+        asked = RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose, fresh, not no_plugins)
+        return run(asked._replace(instead=replacements(instead)))
 
     return command
+
+
+def replacements(given: Sequence[str]) -> Mapping[str, str]:
+    """Which agents of the catalogue take the place of which of a plan.
+
+    Raises:
+        BadInput: one of *given* is no ``NAME=KNOWN``, or a name is there twice.
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        name, _, known = one.partition("=")
+        if not (name and known):
+            raise BadInput(f"--agent {one}: give NAME=KNOWN, for example worker=codex")
+        if name in found:
+            raise BadInput(f"--agent {one}: {name} is {found[name]} already; give it once")
+        found[name] = known
+    return found
 
 
 def _demo(demo: Demo) -> click.Command:
@@ -286,6 +334,54 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
     from supervisor.surfaces import commanding
 
     commanding.send(state_dir, session, text, click.echo, urgent=urgent, at=at, as_json=as_json)
+
+
+@click.command()
+@state_dir_option
+@json_option
+def permissions(state_dir: Path, as_json: bool) -> None:
+    """List what agents ask for and wait for.
+
+    Only what a human is to answer: what a policy decides does not wait.
+    """
+    from supervisor.surfaces import permitting
+
+    permitting.permissions(state_dir, click.echo, as_json=as_json)
+
+
+@click.command()
+@click.argument("permission_id", metavar="ID")
+@click.argument("decision", type=click.Choice(["allow", "deny"]))
+@click.option("--always", is_flag=True, help="As often as the agent asks for the same in its session.")
+@click.option("--because", default="", metavar="TEXT", help="Why, for the record.")
+@state_dir_option
+@json_option
+def answer(permission_id: str, decision: str, always: bool, because: str, state_dir: Path, as_json: bool) -> None:
+    """Answer the permission ID that an agent waits for.
+
+    The first answer counts; a later one is refused. What nobody answers in time is denied.
+    """
+    from supervisor.surfaces import permitting
+
+    how: dict[str, Any] = {"allow": decision == "allow", "always": always, "because": because}
+    permitting.answer(state_dir, permission_id, click.echo, **how, as_json=as_json)
+
+
+@click.command()
+@state_dir_option
+def mcp(state_dir: Path) -> None:
+    """Be an MCP server on standard input and output.
+
+    Its tools do what the commands list, inspect, why, send, abort, permissions and answer do, with the supervisor that
+    runs on the state directory.
+    """
+    try:
+        from supervisor.surfaces.mcp_server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise BadInput("mcp: its library is not installed; pip install 'supervisor-runtime[mcp]'") from None
+    serve(state_dir)
 
 
 @click.command()

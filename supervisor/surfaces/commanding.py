@@ -22,7 +22,7 @@ from supervisor.ports import JournalError
 from supervisor.projection import Inspected
 from supervisor.surfaces.calling import request
 from supervisor.surfaces.failure import BadInput, ControlError, NotRunning, UnknownId
-from supervisor.surfaces.reading import ended, namesakes
+from supervisor.surfaces.reading import ended, namesakes, used_by
 from supervisor.surfaces.render import inspected_text, json_text, plan_text, receipt_text
 from supervisor.vocabulary import AbortScope
 
@@ -111,8 +111,11 @@ def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, at
 def inspect(state_dir: Path, entity_id: str, say: Say, warn: Say, *, as_json: bool) -> None:
     """Print what goes on in a living entity, also in one that is stuck."""
     answer = ask(state_dir, {"do": "inspect", "entity": entity_id})
+    used = used_by(state_dir, entity_id)
+    told = {**answer["inspected"], "used": used.told if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
-    say(json_text(answer["inspected"]) if as_json else inspected_text(inspected))
+    words = inspected_text(inspected) + (f"\n  used: {used.words}" if used is not None and used.words else "")
+    say(json_text(told) if as_json else words)
     _tell_of_the_disk(answer, warn)
 
 

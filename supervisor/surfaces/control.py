@@ -23,14 +23,17 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from supervisor.abort import AbortPlan, Receipt, scope_of
 from supervisor.logs import get_logger
 from supervisor.outage import Outage
+from supervisor.permissions import Choice, OpenPermission
 from supervisor.ports import Compacted, Retention
 from supervisor.projection import Inspected
 from supervisor.scheduling.control import WorkControl
 from supervisor.surfaces.requests import (
     Abort,
+    Answer,
     Compact,
     Follow,
     Inspect,
+    Permissions,
     Ping,
     Request,
     Send,
@@ -88,6 +91,10 @@ class Controlled(Protocol):
     async def stop(self, *, now: bool, actor: str) -> None: ...
 
     def inspect(self, entity_id: str) -> Inspected: ...
+
+    def permissions(self) -> list[OpenPermission]: ...
+
+    async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> Choice: ...
 
     async def compact(self, retention: Retention | None = None) -> Compacted: ...
 
@@ -186,6 +193,13 @@ class _Door:
             case Inspect():
                 seen = self._controlled.inspect(asked.entity)
                 await client.say({"inspected": seen, "outage": self._controlled.outage})
+            case Permissions():
+                await client.say({"permissions": self._controlled.permissions()})
+            case Answer():
+                choice = await self._controlled.answer(
+                    asked.permission, allow=asked.allow, always=asked.always, because=asked.because, by=asked.by
+                )
+                await client.say({"answered": choice._asdict()})
             case Compact():
                 await client.say({"compacted": await self._controlled.compact(asked.retention)})
             case Follow():

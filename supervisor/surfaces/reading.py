@@ -16,6 +16,7 @@ from typing import Final
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from supervisor.budgets import Amounts
 from supervisor.causality import Explanation, why
 from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
@@ -38,6 +39,7 @@ from supervisor.surfaces.render import (
     tree_text,
     why_text,
 )
+from supervisor.usage import TOLD_IN, UsageBooks
 from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "read_ps",
     "read_tree",
     "read_why",
+    "used_by",
 ]
 
 Say = Callable[[str], None]
@@ -88,12 +91,19 @@ def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json:
     with _journal(state_dir) as (state, reader):
         running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
         rows = _wanted(reader.live.entities(), all_of_it)
-    nodes = tree(rows)
+        used = UsageBooks(reader.named(*TOLD_IN)).sums() if as_json else {}
+    nodes = tree(rows, used)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     if not running:
         _tell_of_the_dead(state, rows, warn)
     elif (outage := outage_of(state.control_socket)) is not None:
         warn(outage.words)
+
+
+def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
+    """What agents say that it, and all below it, has used; ``None``: nothing."""
+    with _journal(state_dir) as (_, reader):
+        return UsageBooks(reader.named(*TOLD_IN)).sums().get(entity_id)
 
 
 def _tell_of_the_dead(state: StateDir, rows: list[EntityRow], warn: Say) -> None:

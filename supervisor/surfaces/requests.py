@@ -18,10 +18,12 @@ from supervisor.surfaces.failure import cause_of
 
 __all__ = [
     "Abort",
+    "Answer",
     "Asked",
     "Compact",
     "Follow",
     "Inspect",
+    "Permissions",
     "Ping",
     "Request",
     "Send",
@@ -81,6 +83,20 @@ class Inspect(Asked, frozen=True, kw_only=True):
     entity: str
 
 
+class Permissions(Asked, frozen=True, kw_only=True):
+    """The permissions that wait for a human."""
+
+
+class Answer(Asked, frozen=True, kw_only=True):
+    """Answer one of them; *always*: as often as the agent asks for the same."""
+
+    permission: str
+    allow: bool
+    always: bool = False
+    because: str = ""
+    by: str = "control"
+
+
 class Follow(Asked, frozen=True, kw_only=True):
     """Events with a number above *after*, those of *entity* only if it is given, until the supervisor ends."""
 
@@ -120,7 +136,7 @@ class Split(Asked, frozen=True, kw_only=True):
     command_id: str | None = None
 
 
-Request = Ping | Abort | Send | Stop | Inspect | Follow | Compact | Steer | Split
+Request = Ping | Abort | Send | Stop | Inspect | Permissions | Answer | Follow | Compact | Steer | Split
 
 
 # ------------------------------------------------------------------------------------------------------- refusals

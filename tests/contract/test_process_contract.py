@@ -42,6 +42,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promi
 
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 UP = Say(b"up\n")
+TICK_S = 0.01
+"""How exactly a kernel tells the birth of a process."""
 CHILD = Fork((Ready(), Hang()))
 DEAF = Fork((IgnoreTerm(), Ready(), Hang()))
 DAEMON = (Fork((Fork((IgnoreTerm(), Ready(), Hang()), new_session=True), Exit(0))), Reap())
@@ -193,6 +195,26 @@ async def test_an_exit_takes_all_along(port: Port) -> None:
         await process.send(b"go\n")
         assert await process.wait_exit() == 3
         assert fate(await process.wait_ended()) == (3, "exit", 3, 0)
+
+
+@contract
+async def test_a_strike_ends_what_was_born_since_in_other_sessions(port: Port) -> None:
+    """The main process lives on, and so do what shares its session and what was there before."""
+    before, daemon = (Fork((Ready(), Hang()), new_session=True) for _ in range(2))
+    beside = Fork((Ready(), Hang()))
+    steps = (before, UP, ReadLine(), daemon, beside, Say(b"more\n"), ReadLine(), Exit(3))
+    async with spawn(port, *steps) as process:
+        await up(process)
+        since = process.clock()
+        await anyio.sleep(2 * TICK_S)
+        await process.send(b"go\n")
+        await up(process, b"more\n")
+        assert len(await process.strike(since)) == 1
+        while await process.strike(since):
+            pass  # what was killed takes its time to die
+        await process.send(b"go\n")
+        assert fate(await process.wait_ended()) == (3, "exit", 2, 0)
+        assert await process.strike(0.0) == ()
 
 
 # ------------------------------------------------------------------------------------------------------------- ends

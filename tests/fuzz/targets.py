@@ -19,6 +19,7 @@ from anyio.abc import ByteStream
 from supervisor import open_supervisor, overview
 from supervisor.abort import AbortPlan
 from supervisor.adapters.catalogue import codec_for
+from supervisor.agents import catalogue
 from supervisor.entity import Refused
 from supervisor.invariants import RecordChecker
 from supervisor.journal.database import open_database
@@ -28,7 +29,17 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.session import SessionData, SessionLimits
 from supervisor.plans import BadPlan, load_plan
-from supervisor.ports import Append, ChildAsked, JournalError, Out, PermissionAsked, Ready, TerminalOpened
+from supervisor.ports import (
+    Append,
+    ChildAsked,
+    FileAsked,
+    JournalError,
+    Out,
+    PermissionAsked,
+    Ready,
+    TerminalOpened,
+    ToolOpened,
+)
 from supervisor.surfaces.control import _Door
 from supervisor.validate import split_lines, validate_lines
 from supervisor.vocabulary import LifecycleEvent
@@ -63,9 +74,11 @@ def simple(take: Take) -> Callable[[], AbstractContextManager[Take]]:
 # ------------------------------------------------------------------------------------------------------------ agents
 def agent(adapter: str) -> Take:
     """A codec never raises for anything an agent sends; and it goes on to its end whatever it was told."""
+    mappings = [way.mapping for one in catalogue().values() for way in one.ways if way.mapping is not None]
 
     def take(data: bytes) -> None:
-        codec, chance = codec_for(adapter)(), random.Random(len(data))
+        chance = random.Random(len(data))
+        codec = codec_for(adapter, mapping=chance.choice(mappings))()
         codec.argv(("agent",), "do it")
         outs: list[Out] = list(codec.start("/"))
         at = 0
@@ -76,6 +89,9 @@ def agent(adapter: str) -> Take:
             for out in fed:
                 outs += answered(codec, out)
             at += size
+        for call_id in sorted({out.call_id for out in outs if isinstance(out, ToolOpened)})[:100]:
+            outs += codec.end_call(call_id) or []
+        outs += codec.steer("and this") or []
         outs += [*codec.interrupt(), *codec.close(), *codec.feed(b""), *codec.exited(0)]
         assert all(isinstance(out, msgspec.Struct) for out in outs)
         assert len(outs) < 100 + 20 * len(data), f"{len(outs)} answers to {len(data)} bytes"
@@ -91,6 +107,8 @@ def answered(codec: Any, out: Out) -> list[Out]:
             return list(codec.permission(request_id, None))
         case TerminalOpened(terminal_id=terminal_id):
             return [*codec.terminal_output(terminal_id, b"\xffout"), *codec.terminal_exited(terminal_id, 1)]
+        case FileAsked(request_id=request_id, text=text):
+            return list(codec.file_answered(request_id, "a\nb\n", "" if text is None else "it is full"))
         case ChildAsked(request_id=request_id):
             return list(codec.child_ended(request_id, "completed", "done"))
         case _:
@@ -314,6 +332,54 @@ ACP = (
     b'"stopReason":"end_turn"',
     b'"error":{"code":-32603,"message":"no"}',
 )
+CODEX = (
+    b'"id":3',
+    b'"id":0',
+    b'"method":"item/started"',
+    b'"method":"item/completed"',
+    b'"method":"turn/completed"',
+    b'"method":"item/commandExecution/requestApproval"',
+    b'"method":"thread/tokenUsage/updated"',
+    b'"method":"error"',
+    b'"type":"commandExecution"',
+    b'"type":"contextCompaction"',
+    b'"codexErrorInfo":{"httpConnectionFailed":{"httpStatusCode":401}}',
+    b'"status":"interrupted"',
+    b'"error":{"code":-32600,"message":"no"}',
+)
+CLAUDE = (
+    b'"type":"assistant"',
+    b'"type":"user"',
+    b'"type":"result"',
+    b'"type":"tool_use"',
+    b'"type":"tool_result"',
+    b'"type":"control_request"',
+    b'"type":"control_response"',
+    b'"subtype":"can_use_tool"',
+    b'"subtype":"task_started"',
+    b'"subtype":"api_retry"',
+    b'"request_id":"supervisor-1"',
+    b'"parent_tool_use_id":"c"',
+    b'"is_error":true',
+    b'"isReplay":true',
+)
+JSONL = (
+    b'"type":"result"',
+    b'"type":"tool_use"',
+    b'"type":"tool_result"',
+    b'"type":"assistant"',
+    b'"type":"item.completed"',
+    b'"type":"turn.completed"',
+    b'"type":"step_finish"',
+    b'"type":"turn_end"',
+    b'"role":"tool"',
+    b'"status":"success"',
+    b'"is_error":false',
+    b'"content":[{"type":"text","text":"x"}]',
+    b'"content":{"0":1}',
+    b'"usage":{"input_tokens":1e400}',
+    b'"usage":{"input_tokens":-5,"output_tokens":true}',
+)
 PLAN = (b"agents:", b"tasks:", b"limits:", b"policy:", b"ladder:", b"depends_on: [a]", b"adapter: scripted", b"- id: a")
 ASKED = (b'"do":"abort"', b'"do":"follow"', b'"target":"a"', b'"scope":"tool"', b'"now":1', b'"within_s":-1')
 RECORD = (
@@ -333,7 +399,10 @@ LINE = (b'"event_type":"turn_state_transition"', b'"from_state":"IDLE"', b'"trig
 TARGETS: Mapping[str, Target] = {
     one.name: one
     for one in (
-        Target("acp", 0.35, ACP, simple(agent("acp"))),
+        Target("acp", 0.15, ACP, simple(agent("acp"))),
+        Target("claude", 0.1, CLAUDE, simple(agent("claude"))),
+        Target("codex", 0.1, CODEX, simple(agent("codex"))),
+        Target("jsonl", 0.05, JSONL, simple(agent("jsonl"))),
         Target("command", 0.05, (), simple(agent("command"))),
         Target("plan", 0.1, PLAN, plans),
         Target("request", 0.05, ASKED, simple(request)),

@@ -49,6 +49,13 @@ class Keyed(NamedTuple):
 
 
 KEYED = Coalesce(lambda message: message.key)
+
+
+def named(value: object) -> str:
+    """The id of a test, the same in every process: a policy of a key is a function, which prints as its address."""
+    return "Coalesce" if isinstance(value, Coalesce) else str(value)
+
+
 BY_SIZE = partial(Limits, size_of=lambda message: message.size)
 
 
@@ -81,7 +88,7 @@ async def in_order(group: anyio.abc.TaskGroup, *calls: Callable[[], Awaitable[An
 # ---------------------------------------------------------------------- each policy, lane and way to send
 @both
 @pytest.mark.parametrize("lane", COUNTED)
-@pytest.mark.parametrize("policy", [*WAITS, Overflow.REJECT], ids=str)
+@pytest.mark.parametrize("policy", [*WAITS, Overflow.REJECT], ids=named)
 async def test_tell_to_a_full_mailbox_is_refused_where_nothing_may_be_dropped(policy: Any, lane: Lane) -> None:
     """Tell never waits: the error names the bound, and nothing of what was there is lost."""
     async with running() as system:
@@ -99,7 +106,7 @@ async def test_tell_to_a_full_mailbox_is_refused_where_nothing_may_be_dropped(po
 
 @both
 @pytest.mark.parametrize("lane", COUNTED)
-@pytest.mark.parametrize("policy", WAITS, ids=str)
+@pytest.mark.parametrize("policy", WAITS, ids=named)
 async def test_send_and_ask_wait_for_room_in_order(policy: Any, lane: Lane) -> None:
     """Senders and askers get in as they came, each as soon as there is room for it."""
     async with running() as system:
@@ -122,7 +129,7 @@ async def test_send_and_ask_wait_for_room_in_order(policy: Any, lane: Lane) -> N
 
 @virtual
 @pytest.mark.parametrize("way", ["send", "ask"])
-@pytest.mark.parametrize("policy", WAITS, ids=str)
+@pytest.mark.parametrize("policy", WAITS, ids=named)
 async def test_waiting_for_room_has_an_end(autojump_clock: trio.abc.Clock, policy: Any, way: str) -> None:
     """Without room by the deadline it is MailboxFull, at that time, and the message is not handled later."""
     async with running() as system:
@@ -189,7 +196,7 @@ async def test_drop_newest_keeps_the_oldest(way: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("policy", DROPS, ids=str)
+@pytest.mark.parametrize("policy", DROPS, ids=named)
 async def test_an_ask_that_is_dropped_is_told_so_at_once(policy: Overflow) -> None:
     """Whichever ask goes, its asker hears which policy gave it up, and not a time-out."""
     async with running() as system:
@@ -251,7 +258,7 @@ async def test_a_coalesced_ask_is_told_so_and_the_newer_one_is_answered() -> Non
 
 
 @both
-@pytest.mark.parametrize("policy", [*Overflow, KEYED], ids=str)
+@pytest.mark.parametrize("policy", [*Overflow, KEYED], ids=named)
 async def test_a_key_of_the_sender_replaces_under_every_policy(policy: Any) -> None:
     """tell(key=...) replaces within its lane only, and needs no room for it."""
     async with running() as system:
@@ -269,7 +276,7 @@ async def test_a_key_of_the_sender_replaces_under_every_policy(policy: Any) -> N
 
 # ---------------------------------------------------------------------- CONTROL
 @both
-@pytest.mark.parametrize("policy", [*Overflow, KEYED], ids=str)
+@pytest.mark.parametrize("policy", [*Overflow, KEYED], ids=named)
 async def test_control_is_never_dropped(policy: Any) -> None:
     """However full the mailbox is, and by whatever policy, each CONTROL message without a key is handled."""
     async with running() as system:
@@ -367,7 +374,7 @@ async def test_bytes_bound_text_without_a_function() -> None:
 
 @both
 @pytest.mark.parametrize("way", ["tell", "send", "ask"])
-@pytest.mark.parametrize("policy", [*Overflow, KEYED], ids=str)
+@pytest.mark.parametrize("policy", [*Overflow, KEYED], ids=named)
 async def test_a_message_larger_than_the_whole_capacity_is_refused_at_once(policy: Any, way: str) -> None:
     """No waiting and no dropping would ever make room for it, and the error says so."""
     async with running() as system:
@@ -508,7 +515,7 @@ async def test_a_smaller_replacement_makes_room() -> None:
 
 @both
 @pytest.mark.parametrize(
-    ("policy", "why"), [(Overflow.BLOCK, None), (Overflow.DROP_NEWEST, "dropped_newest"), (KEYED, None)], ids=str
+    ("policy", "why"), [(Overflow.BLOCK, None), (Overflow.DROP_NEWEST, "dropped_newest"), (KEYED, None)], ids=named
 )
 async def test_a_replacement_must_fit_too(policy: Any, why: str | None) -> None:
     """Taking another's place is no way around the bound in bytes; what was there stays."""

@@ -254,13 +254,13 @@ async def test_what_a_program_leaves_behind(autojump_clock: MockClock) -> None:
 
 @virtual
 async def test_a_deaf_agent(autojump_clock: MockClock) -> None:
-    """SIGTERM means nothing to the one it strikes; a cancel means nothing to another, which ends its turn well."""
+    """SIGTERM means nothing to the one it strikes; a cancel means nothing to another: its turn counts as cancelled."""
     async with with_agent(1, "process.ignores_term@s:a1", "process.ignores_cancel@s:a1:t1") as talk:
         await talk.ready()
         talk.do(talk.codec.prompt("work"))
         await anyio.sleep(1.0)
         talk.do([*talk.codec.interrupt(), *talk.codec.interrupt()])
-        assert await talk.ended() == "end_turn"
+        assert await talk.ended() == "cancelled"
         assert talk.machine.deaf
 
 

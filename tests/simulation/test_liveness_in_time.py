@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from supervisor import AgentTurn
 from supervisor.plans import LimitsConfig, LivenessConfig, Settings
@@ -19,7 +20,8 @@ async def _facts(sup: Supervisor, name: str, session_id: str = "s") -> list[Life
 
 
 def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: Simulate) -> None:
-    """Each step is a fact, the first two are messages in a prompt, the last one is an abort with its reason."""
+    """Each step is a fact, the first two are messages in a prompt, the last one is an abort with its reason; that it
+    lets itself be interrupted is no sign of life."""
     prompts: list[str] = []
 
     async def agent(turn: AgentTurn) -> None:
@@ -34,6 +36,8 @@ def test_who_does_not_move_is_woken_then_asked_then_ended(simulated_supervisor: 
         assert result.error == "nothing was heard from it for 210 s, after it was woken up and asked to stop"
         steps = [(one.metadata["step"], one.metadata["silent_s"]) for one in await _facts(sup, "Stalled")]
         assert steps == [("wake", 90.0), ("stop", 150.0), ("kill", 210.0)]
+        first, *_, last = [one.monotonic_s for one in await _facts(sup, "Stalled")]
+        assert last - first == pytest.approx(120.0, abs=1.0)
         assert ["Say where you are" in one for one in prompts] == [False, True, True]
         assert "Stop what you are at" in prompts[2]
 

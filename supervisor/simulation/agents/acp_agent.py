@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -36,10 +37,22 @@ __all__ = ["acp_agent"]
 CONTEXT_TOKENS: Final = 200_000
 LOSES: Final = 0.1
 """How often a conversation that is to be loaded is lost."""
+ENDS_CALLS: Final = 0.3
+"""How many agents end a call of their own when they are asked to."""
 _encode: Final = msgspec.json.Encoder().encode
 _STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
 _OPTIONS: Final = [{"optionId": one, "name": one, "kind": one} for one in ("allow_once", "reject_once")]
 _FLOOD_CHARS: Final = 8 * 1024
+
+_FEW: Final = (1, 4)
+_PASSES: Final = ("overloaded", "rate_limit", "server_error", "connection", "unknown")
+_STAYS: Final = ("authentication_failed", "billing_error", "not_found", "context_length")
+_MODEL_TROUBLE: Final = {
+    "agent.model_retries": (_PASSES, _FEW),
+    "agent.model_down": (_PASSES, (30, 200)),
+    "agent.model_denied": (_STAYS, (30, 200)),
+}
+"""How the model fails, and how often an agent tries again that nobody stops."""
 
 _Answer = dict[str, Any]
 """The part of a response that answers: ``{"result": ...}`` or ``{"error": ...}``."""
@@ -92,9 +105,13 @@ class _Agent:
         self._turns = 0
         self._depth = 0
         self._working: anyio.CancelScope | None = None
+        self.running: dict[str, anyio.CancelScope] = {}
+        """The calls that are worked on by us, and not by a command of the client's."""
         self._cancelled = False
         self._idle = anyio.Event()
         self._idle.set()
+        self._told: list[Any] = []
+        """The requests that told us something within the turn, and that we have not taken up."""
         self._fate: Callable[[], Awaitable[int]] | None = None
 
     # -------------------------------------------------------------------------------------------------- the process
@@ -166,10 +183,23 @@ class _Agent:
                 self._cancel()
             case "session/prompt":
                 self._begin(message["id"], message["params"]["prompt"][0]["text"])
+            case "_supervisor/session/steer" if self._working is not None:
+                self._told.append(message["id"])
+            case "_supervisor/tool_call/end":
+                self._end_call(message["id"], message["params"]["toolCallId"])
             case "session/load":
                 self.put({"id": message["id"], **self._load(message["params"]["sessionId"])})
             case method:
                 self.put({"id": message["id"], **self._reply(method)})
+
+    def _end_call(self, rpc_id: Any, call: str) -> None:
+        """End one call of our own, and nothing that it has started."""
+        scope = self.running.get(call)
+        if scope is None:
+            self.put({"id": rpc_id, "error": {"code": -32602, "message": f"{call} is none of ours"}})
+        elif not self.trouble.strikes("process.ignores_cancel", call):
+            self.put({"id": rpc_id, "result": {}})
+            self._group.start_soon(self._react, scope, call)
 
     def _answered(self, asked: _Request, answer: _Answer) -> None:
         asked.answer = answer
@@ -182,7 +212,14 @@ class _Agent:
             case "initialize":
                 closes: dict[str, Any] = {"close": {}} if self.chance.happens(0.5, "closes") else {}
                 info = {"name": "simulated", "version": "1"}
-                can = {"loadSession": self.chance.happens(self.shape.loads, "loads"), "sessionCapabilities": closes}
+                ours = {"endCalls": self.chance.happens(ENDS_CALLS, "ends calls")}
+                if self.shape.steers and self.chance.happens(self.shape.steers, "steers"):
+                    ours["steer"] = True
+                can: dict[str, Any] = {
+                    "_meta": {"supervisor": ours},
+                    "loadSession": self.chance.happens(self.shape.loads, "loads"),
+                    "sessionCapabilities": closes,
+                }
                 return {"result": {"protocolVersion": 1, "agentCapabilities": can, "agentInfo": info}}
             case "session/new":
                 return {"result": {"sessionId": self.place}}
@@ -216,6 +253,7 @@ class _Agent:
         with scope:
             answer = await _Turn(self, plan).play()
         self._working = None
+        self.take_up({"error": {"code": -32800, "message": "the turn is over"}})
         line = self.put({"id": rpc_id, **answer})
         if self.trouble.strikes("agent.duplicate", plan.place):
             self.put_raw(line)
@@ -239,6 +277,12 @@ class _Agent:
     async def _react(self, scope: anyio.CancelScope, place: str) -> None:
         await anyio.sleep(self.chance.between(*self.shape.cancel_s, place, "cancel"))
         scope.cancel()
+
+    def take_up(self, answer: _Answer) -> None:
+        """Answer what we were told within the turn."""
+        told, self._told = self._told, []
+        for rpc_id in told:
+            self.put({"id": rpc_id, **answer})
 
     # ------------------------------------------------------------------------------------------------------ terminals
     async def created(self, params: dict[str, Any]) -> _Answer:
@@ -281,12 +325,13 @@ class _Turn:
         if self._trouble.strikes("agent.open_call", self._plan.place):
             self._tell("tool_call", toolCallId=f"{self._plan.place}:open", title="left open", status="in_progress")
         self._agent.tokens += self._plan.tokens
-        used = {"inputTokens": self._plan.tokens, "outputTokens": len(self._plan.steps)}
+        used = {"inputTokens": self._plan.tokens, "outputTokens": len(self._plan.steps), "requests": 1}
         self._tell("usage_update", used=self._agent.tokens, size=CONTEXT_TOKENS, _meta={"usage": used})
         return {"result": {"stopReason": "end_turn"}}
 
     async def _step(self, at: int, step: StepPlan) -> None:
         await anyio.sleep(step.think_s)
+        self._agent.take_up({"result": {}})
         self._agent.spend(self._plan.tokens_of(at))
         if at == self._plan.strike_at:
             await self._meet_trouble(self._plan.place)
@@ -308,11 +353,36 @@ class _Turn:
             self._agent.put_raw(data)
         if self._trouble.strikes("agent.provider_hangs", place):
             await anyio.sleep_forever()
+        await self._meet_model_trouble(place)
         if self._trouble.strikes("agent.provider_error", place):
             raise _Over({"error": {"code": -32603, "message": "the model's provider answered 529: overloaded"}})
         if self._trouble.strikes("agent.refuses", place):
             stop = self._agent.chance.choice(_STOPS, place, "stop")
             raise _Over({"result": {"stopReason": stop}})
+
+    async def _meet_model_trouble(self, place: str) -> None:
+        """The model fails, or gives nothing: told in ``_meta``, as agents that have one tell it."""
+        for kind, (errors, tries) in _MODEL_TROUBLE.items():
+            if self._trouble.strikes(kind, place):
+                how = self._agent.chance.below(place, kind)
+                await self._try_again(how, how.choice(errors, "error"), how.integer(*tries, "tries"))
+        if self._trouble.strikes("agent.asks_in_vain", place):
+            await self._ask_in_vain(self._agent.chance.below(place, "vain"))
+
+    async def _try_again(self, how: Chance, error: str, tries: int) -> None:
+        for attempt in range(1, tries + 1):
+            wait_ms = how.integer(50, 4_000, "wait", attempt)
+            told = {"errorKind": error, "attempt": attempt, "retryMs": wait_ms}
+            self._tell("session_info_update", _meta={"modelTrouble": told})
+            await anyio.sleep(wait_ms / 1000)
+        if tries > _FEW[1]:
+            raise _Over({"error": {"code": -32603, "message": "the model fails", "data": {"errorKind": error}}})
+
+    async def _ask_in_vain(self, how: Chance) -> None:
+        pause_s = how.between(0.02, 1.0, "pause")
+        for requests in range(1, how.integer(5, 300, "requests")):
+            self._tell("usage_update", used=0, size=CONTEXT_TOKENS, _meta={"usage": {"requests": requests}})
+            await anyio.sleep(pause_s)
 
     async def _compact(self, place: str) -> None:
         """Make room in the context; where that is never said to be over, the turn's end is the end of it."""
@@ -330,8 +400,9 @@ class _Turn:
     def _say(self, chars: int) -> None:
         self._tell("agent_message_chunk", content=_text(said(self._plan.place, chars)))
 
-    def _open(self, call: str, title: str, kind: str) -> None:
-        self._tell("tool_call", toolCallId=call, title=title, kind=kind, status="pending")
+    def _open(self, call: str, title: str, kind: str, within: str = "") -> None:
+        inner: dict[str, Any] = {"_meta": {"claudeCode": {"parentToolUseId": within}}} if within else {}
+        self._tell("tool_call", toolCallId=call, title=title, kind=kind, status="pending", **inner)
 
     def _close(self, call: str, *, done: bool) -> None:
         line = self._agent.put(
@@ -341,10 +412,19 @@ class _Turn:
             self._agent.put_raw(line)
 
     # --------------------------------------------------------------------------------------------------------- tools
-    async def _tool(self, tool: ToolPlan) -> None:
-        self._open(tool.place, f"{tool.way} tool", "execute")
+    async def _tool(self, tool: ToolPlan, within: str = "") -> None:
+        if tool.inner:
+            await self._sub_agent(tool)
+            return
+        self._open(tool.place, f"{tool.way} tool", "execute", within)
         done = (not tool.asks or await self._permitted(tool.place)) and await self._run(tool) == 0
         self._close(tool.place, done=done)
+
+    async def _sub_agent(self, tool: ToolPlan) -> None:
+        """One of its own, which is a call: what that does are calls within it."""
+        self._open(tool.place, "a sub-agent", "agent")
+        await side_by_side(partial(self._tool, within=tool.place), tool.inner)
+        self._close(tool.place, done=True)
 
     async def _permitted(self, call: str) -> bool:
         asked = {"toolCall": {"toolCallId": call, "title": "may I?"}, "options": _OPTIONS}
@@ -354,11 +434,19 @@ class _Turn:
     async def _run(self, tool: ToolPlan) -> int:
         match tool.way:
             case "own":
-                return await self._trouble.work(tool.place, tool.seconds)
+                return await self._by_us(self._trouble.work, tool)
             case "process":
-                return await self._trouble.in_process(tool.place, tool.seconds)
+                return await self._by_us(self._trouble.in_process, tool)
             case "terminal":
                 return await self._in_terminal(tool)
+
+    async def _by_us(self, work: Callable[[str, float], Awaitable[int]], tool: ToolPlan) -> int:
+        status = 1
+        with anyio.CancelScope() as scope:
+            self._agent.running[tool.place] = scope
+            status = await work(tool.place, tool.seconds)
+        self._agent.running.pop(tool.place, None)
+        return status
 
     async def _in_terminal(self, tool: ToolPlan) -> int:
         created = await self._agent.created(_command(tool))

@@ -17,7 +17,17 @@ __all__ = ["AgentShape"]
 
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
 COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
-PROBABILITIES: Final = ("parallel", "terminals", "child_processes", "delegation", "beside", "permission", "loads")
+PROBABILITIES: Final = (
+    "parallel",
+    "nested",
+    "terminals",
+    "child_processes",
+    "delegation",
+    "beside",
+    "permission",
+    "loads",
+    "steers",
+)
 
 
 class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +40,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         steps: thoughts per turn, at least 1.
         tools: tool calls per turn, spread over its steps.
         parallel: that a tool call runs beside the one before it.
+        nested: that calls which run side by side are those of a sub-agent of its own, within a call (ACP only).
         think_s: seconds per thought.
         tool_s: seconds per tool call.
         terminals: that a tool is a command which the supervisor runs (ACP only); else the agent runs it by itself.
@@ -41,6 +52,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         cancel_modes: what its end may mean to its child sessions.
         permission: that a tool call asks for permission first (ACP only).
         loads: that it can load its conversations again (ACP only).
+        steers: that it takes messages within a turn, between two steps (ACP only).
         text_chars: characters said per step.
         tokens: tokens used per turn.
         start_s: seconds until it is ready.
@@ -55,6 +67,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     steps: tuple[int, int] = (2, 5)
     tools: tuple[int, int] = (0, 6)
     parallel: float = 0.3
+    nested: float = 0.0
     think_s: tuple[float, float] = (2.0, 15.0)
     tool_s: tuple[float, float] = (0.2, 20.0)
     terminals: float = 0.5
@@ -66,6 +79,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     cancel_modes: tuple[CancelMode, ...] = tuple(CancelMode)
     permission: float = 0.1
     loads: float = 0.5
+    steers: float = 0.0
     text_chars: tuple[int, int] = (20, 400)
     tokens: tuple[int, int] = (1_000, 20_000)
     start_s: tuple[float, float] = (0.5, 4.0)

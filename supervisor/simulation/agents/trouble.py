@@ -190,14 +190,14 @@ class Trouble:
         return int(self.strikes("agent.tool_fails", place))
 
     async def in_process(self, place: str, seconds: float) -> int:
-        """The same in a process of its own, and wait for it."""
+        """The same in a process of its own, in a session of its own as agents have it, and wait for it."""
 
         async def tool(inside: Inside) -> int:
             if self.strikes("process.ignores_term", place):
                 inside.ignore_terminate()
             return await self.work(place, seconds)
 
-        return await self._inside.wait_child(self._inside.fork(tool, name=place))
+        return await self._inside.wait_child(self._inside.fork(tool, name=place, new_session=True))
 
     def at_exit(self, status: int) -> int:
         """The last thing before it exits with *status*."""

@@ -47,6 +47,8 @@ class ToolPlan(NamedTuple):
     seconds: float
     asks: bool
     """Whether it asks for permission first."""
+    inner: tuple[ToolPlan, ...] = ()
+    """Of a sub-agent of its own: the calls that this one makes, side by side."""
 
 
 class Delegation(NamedTuple):
@@ -115,6 +117,8 @@ def plan_turn(shape: AgentShape, chance: Chance, place: str, depth: int) -> Turn
     batches: list[list[list[ToolPlan]]] = [[] for _ in range(rng.randint(*shape.steps))]
     for batch in _batches(shape, rng, place):
         rng.choice(batches).append(batch)
+    if shape.adapter == "acp" and shape.nested > 0:  # who never does it draws as before
+        batches = [[_nested(shape, rng, batch) for batch in done] for done in batches]
     steps = [_step(shape, rng, f"{place}:d{at}", done, depth) for at, done in enumerate(batches, 1)]
     return TurnPlan(place, steps, rng.randrange(len(steps)), rng.randint(*shape.tokens))
 
@@ -128,6 +132,13 @@ def _batches(shape: AgentShape, rng: Random, place: str) -> list[list[ToolPlan]]
         else:
             batches.append([tool])
     return batches
+
+
+def _nested(shape: AgentShape, rng: Random, batch: list[ToolPlan]) -> list[ToolPlan]:
+    """The batch, or one call of a sub-agent that makes all of its calls."""
+    if rng.random() >= shape.nested:
+        return batch
+    return [ToolPlan(f"{batch[0].place}:within", "own", 0.0, False, tuple(batch))]
 
 
 def _tool(shape: AgentShape, rng: Random, place: str) -> ToolPlan:

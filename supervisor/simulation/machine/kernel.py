@@ -88,6 +88,7 @@ class OsProcess:
         self.parent = parent
         self.reaper = reaper
         self.session = self._pid if session is None else session
+        self._born_s = anyio.current_time()
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
         self.ignores_term = False
@@ -114,6 +115,10 @@ class OsProcess:
         self.end(-self._asked if status is None else status)
 
     # ------------------------------------------------------------------ from outside
+    def born_elsewhere(self, session: int, since: float) -> bool:
+        """Whether it was born after *since*, lives, and is in another session."""
+        return self.status is None and self.session != session and self._born_s > since
+
     def deliver(self, number: int) -> None:
         """Send it a signal."""
         if self.status is not None or number in HARMLESS:

@@ -14,7 +14,7 @@ import anyio
 from supervisor.moments import Moment
 from supervisor.ports import ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
-from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status
+from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status, Struck
 from supervisor.processes.refusals import silence
 from supervisor.simulation.machine.kernel import Kernel
 from supervisor.simulation.machine.launching import Start
@@ -53,6 +53,8 @@ class SimulatedProcess:
         self._order = "exit"
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = Moment(), Moment(), Moment()
+        self._struck = Moment()
+        self._hit: tuple[int, ...] = ()
         self._sending = anyio.Lock(fast_acquire=True)
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._open_input = True
@@ -109,6 +111,20 @@ class SimulatedProcess:
         self._note_order("kill")
         self.warden.kill()
 
+    def clock(self) -> float:
+        """Virtual time."""
+        return anyio.current_time()
+
+    async def strike(self, since: float) -> tuple[int, ...]:
+        """One round against what was born after *since* in other sessions; the pids."""
+        if not self._pid or self._exited.is_set():
+            return ()
+        self._hit = ()
+        self._struck = struck = Moment()
+        self.warden.strike(since)
+        await struck.wait()
+        return self._hit
+
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
         await self._exited.wait()
@@ -149,6 +165,10 @@ class SimulatedProcess:
             case Exited(status=number):
                 self._status = number
                 self._exited.set()
+                self._struck.set()
+            case Struck(pids=pids):
+                self._hit = pids
+                self._struck.set()
             case Ended():
                 self._fate = status
             case _:
@@ -189,6 +209,7 @@ class SimulatedProcess:
         self.report = report
         self._settled.set()
         self._exited.set()
+        self._struck.set()
         self._ended.set()
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:

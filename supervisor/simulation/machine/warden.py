@@ -17,7 +17,7 @@ import anyio
 
 from actors.parking import Bell
 from supervisor.ports import Launch
-from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status
+from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status, Struck
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
@@ -81,6 +81,7 @@ class Warden:
         self._chance = chance
         self._lost_after_s = lost_after_s
         self._fate = anyio.CancelScope()
+        self._listener: Listener | None = None
         self._orphaned = False
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = Bell()
@@ -110,6 +111,10 @@ class Warden:
         """SIGTERM to the whole tree."""
         self._order(self._terminate)
 
+    def strike(self, since: float) -> None:
+        """SIGKILL for what was born after *since* in other sessions than the main process's."""
+        self._order(partial(self._strike_born, since))
+
     def kill(self) -> None:
         """The end of the lifeline: kill everything."""
         self._order(self._end)
@@ -130,6 +135,7 @@ class Warden:
     # ------------------------------------------------------------------------------------------ its life
     async def run(self, listener: Listener) -> None:
         """Serve until it is over, sweep, report; or be lost on the way."""
+        self._listener = listener
         self._fate.deadline = anyio.current_time() + self._lost_after_s
         with self._fate:
             await self._serve(listener)
@@ -192,6 +198,13 @@ class Warden:
         self._since()
         for process in self._kernel.below(self):
             process.deliver(signal.SIGTERM)
+
+    def _strike_born(self, since: float) -> None:
+        found = [one for one in self._kernel.below(self) if one.born_elsewhere(self._pid, since)]
+        for process in found:
+            process.deliver(signal.SIGKILL)
+        assert self._listener is not None, "it obeys no order before it runs"
+        self._listener.learn(Struck(tuple(one.pid for one in found)))
 
     def _end(self) -> None:
         self._over = True

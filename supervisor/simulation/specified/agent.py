@@ -28,6 +28,7 @@ class AgentCopy(Copy):
     cells: ClassVar[Mapping[str, frozenset[str]]] = {
         "process_started": frozenset({"starting"}),
         "agent_ready": frozenset({"starting"}),
+        "agent_named": frozenset({"working"}),
         "task_finished": frozenset({"working"}),
         "task_assigned": frozenset({"idle"}),
         "agent_exited": frozenset({"starting", "working", "idle"}),
@@ -47,6 +48,10 @@ class AgentCopy(Copy):
 
     def on_agent_ready(self, meta: Meta) -> Effects:
         self.state, self.resume_id = "working", meta["resume_id"]
+        return []
+
+    def on_agent_named(self, meta: Meta) -> Effects:
+        self.resume_id = meta["resume_id"]
         return []
 
     def on_task_finished(self, meta: Meta) -> Effects:

@@ -7,13 +7,15 @@ from typing import Any, ClassVar
 
 import msgspec
 
-__all__ = ["Copy", "Effects", "Meta", "shown"]
+__all__ = ["Copy", "Effects", "Meta", "shown", "verdict_in"]
 
 Meta = Mapping[str, Any]
 Effects = list[tuple[Any, ...]]
 
 WORDS = frozenset({"error", "reason", "message", "info", "note", "at", "title", "sender", "text"})
 """Fields that people read, and the time."""
+_MODEL = (("status", None), ("attempts", 0), ("final", False))
+"""What a record says of a model that failed, and what it means where it does not."""
 
 
 def shown(value: Any) -> tuple[Any, ...]:
@@ -24,6 +26,13 @@ def shown(value: Any) -> tuple[Any, ...]:
 
 def _plain(value: Any) -> Any:
     return shown(value) if isinstance(value, msgspec.Struct) else getattr(value, "value", value)
+
+
+def verdict_in(told: Meta) -> tuple[Any, ...]:
+    """A verdict of a record, as it is shown in an effect."""
+    model = told.get("model")
+    blamed = model and ("ModelFailure", model["problem"], *(model.get(name, unsaid) for name, unsaid in _MODEL))
+    return ("Verdict", told["exit"], told["transition_reason"], told["abort_reason"], told["status"], blamed)
 
 
 class Copy:

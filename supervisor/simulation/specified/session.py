@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from supervisor.simulation.specified.copy import Copy, Effects, Meta
+from supervisor.simulation.specified.copy import Copy, Effects, Meta, verdict_in
 
 __all__ = ["SessionCopy"]
 
@@ -23,6 +23,8 @@ class Waiting(NamedTuple):
     id: str
     urgent: bool
     point: str
+    steer: bool = False
+    told: bool = False
 
     @property
     def interrupts(self) -> bool:
@@ -44,6 +46,8 @@ class SessionCopy(Copy):
         "MessageReceived": LIVE,
         "BoundaryReached": frozenset({"Running", "Interrupting", "Stopped"}),
         "GraceExceeded": frozenset({"Interrupting"}),
+        "MessageHeard": frozenset({"Running", "Interrupting", "Stopped"}),
+        "SteerElapsed": frozenset({"Running", "Interrupting", "Stopped"}),
         "BackoffElapsed": frozenset({"CoolingDown"}),
         "OperatorStop": ALL,
         "FatalError": ALL,
@@ -78,8 +82,6 @@ class SessionCopy(Copy):
         return number is not None and (number < self.incarnation or number <= self.concluded)
 
     def knows(self, event: str, meta: Meta) -> bool:
-        if event == "BoundaryReached" and self.state == "Running":
-            return any(one.interrupts for one in self.inbox)
         return super().knows(event, meta)
 
     # ------------------------------------------------------------------ prompts
@@ -117,7 +119,7 @@ class SessionCopy(Copy):
         self.latched = any(one.interrupts for one in self.inbox[self.offered :])
         self.state, self.prompt = "Spawning", meta["prompt"]
         self.incarnation += 1
-        late = ("SessionExited", self.incarnation, ("Verdict", "Timeout", None, "timeout", None))
+        late = ("SessionExited", self.incarnation, ("Verdict", "Timeout", None, "timeout", None, None))
         return [
             ("StorePrompt", self.prompt),
             ("LaunchAgent", self.incarnation, self.prompt),
@@ -141,7 +143,7 @@ class SessionCopy(Copy):
             return [*effects, ("SendPrompt", self.incarnation, self.turn_id, self.prompt)]
         self.latched = False
         last = [one for one in self.inbox if one.interrupts][-1]
-        return [*effects, ("Tell", self.id, ("UrgentMessage", last.id, "now"))]
+        return [*effects, ("Tell", self.id, ("UrgentMessage", last.id, "now", False))]
 
     def on_sessionstable(self, meta: Meta) -> Effects:
         self.consecutive = 0
@@ -177,14 +179,14 @@ class SessionCopy(Copy):
         spent = self.consecutive >= limits["max_consecutive_errors"] or self.total >= limits["max_total_errors"]
         told: Effects = []
         if tell:
-            how = "Error" if verdict["exit"] == "Success" else verdict["exit"]
-            words = ("Verdict", how, verdict["transition_reason"], verdict["abort_reason"], verdict["status"])
+            words = verdict_in({**verdict, "exit": "Error"} if verdict["exit"] == "Success" else verdict)
             told = [("Tell", self.turn_id, ("TaskFailed", words, None, ())), ("CancelStep",)]
         if spent and charged:
             self.state, self.outcome = "Stopped", "failed"
             return [("LogFatal",), *told, ("EndScope", self.abort_id, False)]
         self.state = "CoolingDown"
-        self.spent = charged and not tell and self.current is not None and self.current[0] in self.once
+        last = self.current is not None and (self.current[0] in self.once or (verdict["model"] or {}).get("final"))
+        self.spent = charged and not tell and bool(last)
         wait_ms = limits["backoff_base_ms"]
         for _ in range(min(max(self.consecutive - 1, 0), 32)):
             wait_ms *= 2
@@ -205,12 +207,15 @@ class SessionCopy(Copy):
         return []
 
     def on_urgentmessage(self, meta: Meta) -> Effects:
-        self._keep_urgent(meta["message_id"], meta["point"])
+        new = all(one.id != meta["message_id"] for one in self.inbox)
+        self._keep_urgent(meta["message_id"], meta["point"], meta["steer"])
         match self.state, meta["point"]:
             case "Running", "turn_end":
                 return []
             case "Running", "tool_boundary":
                 return [("Tell", self.turn_id, ("BoundaryAwaited",))]
+            case "Running", _ if new and meta["steer"]:
+                return self._steer([meta["message_id"]])
             case "Running", _:
                 return self._interrupt()
             case "Spawning", point:
@@ -219,13 +224,33 @@ class SessionCopy(Copy):
                 return self._deliver()
         return []
 
-    def _keep_urgent(self, message_id: str, point: str) -> None:
+    def _steer(self, ids: list[str]) -> Effects:
+        """The agent is told within its turn, and has so long to take up the last of it."""
+        self.inbox = [one._replace(told=True) if one.id in ids else one for one in self.inbox]
+        late = ("SteerElapsed", self.incarnation, ids[-1])
+        grace = ("StartTimer", f"steer {ids[-1]}", self.limits["steer_grace_s"], late, False)
+        return [*(("SteerAgent", self.incarnation, one) for one in ids), grace]
+
+    def on_messageheard(self, meta: Meta) -> Effects:
+        """As if it had been in the prompt."""
+        waiting = [one for one in self.inbox[self.offered :] if one.id == meta["message_id"]]
+        if waiting and self.state != "Stopped":
+            self.inbox.remove(waiting[0])
+            self.inbox.insert(self.offered, waiting[0])
+            self.offered += 1
+        return []
+
+    def on_steerelapsed(self, meta: Meta) -> Effects:
+        unheard = any(one.id == meta["message_id"] for one in self.inbox[self.offered :])
+        return self._interrupt() if self.state == "Running" and unheard else []
+
+    def _keep_urgent(self, message_id: str, point: str, steer: bool) -> None:
         for number, one in enumerate(self.inbox):
             if one.id == message_id:
                 sooner = min(one.point, point, key=POINTS.index) if one.urgent else point
-                self.inbox[number] = Waiting(one.id, True, sooner)
+                self.inbox[number] = one._replace(urgent=True, point=sooner)
                 return
-        self.inbox.append(Waiting(message_id, True, point))
+        self.inbox.append(Waiting(message_id, True, point, steer))
 
     def _interrupt(self) -> Effects:
         self.state = "Interrupting"
@@ -236,7 +261,12 @@ class SessionCopy(Copy):
         ]
 
     def on_boundaryreached(self, meta: Meta) -> Effects:
-        return self._interrupt() if self.state == "Running" else []
+        waiting = [one for one in self.inbox[self.offered :] if one.interrupts]
+        if self.state != "Running" or not waiting:
+            return []
+        if all(one.steer and not one.told for one in waiting):
+            return self._steer([one.id for one in waiting])
+        return self._interrupt()
 
     def on_graceexceeded(self, meta: Meta) -> Effects:
         self.concluded, self.latched, self.state = self.incarnation, False, "BuildingPrompt"
@@ -244,7 +274,7 @@ class SessionCopy(Copy):
 
     def _deliver(self) -> Effects:
         """A message that waited for the end of a turn, and for which nobody waits, gets a turn of its own."""
-        owed = next((one for one in self.inbox if one.urgent and one.point == "turn_end"), None)
+        owed = next((one for one in self.inbox if _owed(one)), None)
         if owed is None:
             return []
         self.current = (owed.id, "")
@@ -264,7 +294,7 @@ class SessionCopy(Copy):
                 return []
             answer, self.current = ("Answer", self.current[0], "completed", _how(meta)), None
             return [answer]
-        if meta["completed"] and any(one.urgent and one.point == "turn_end" for one in self.inbox):
+        if meta["completed"] and any(map(_owed, self.inbox)):
             self.current = (self.current[0], "")
             return [*self._open_turn(), ("PrepareWorktree",)]
         answer = ("Answer", self.current[0], "completed" if meta["completed"] else "failed", _how(meta))
@@ -285,7 +315,7 @@ class SessionCopy(Copy):
             return [("CancelSession", meta["abort_id"], meta["abort_reason"]), end]
         if self.current is None or not self.turns:
             return [("CancelStep",), end]
-        words = ("Verdict", "Error", "aborted", meta["abort_reason"] or None, None)
+        words = ("Verdict", "Error", "aborted", meta["abort_reason"] or None, None, None)
         return [("CancelStep",), ("Tell", self.turn_id, ("TaskFailed", words, meta["abort_id"], ())), end]
 
     def on_fatalerror(self, meta: Meta) -> Effects:
@@ -294,7 +324,7 @@ class SessionCopy(Copy):
         self.state, self.outcome = "Stopped", "failed"
         effects: Effects = [("LogFatal",), ("CancelStep",)]
         if self.current is not None and self.turns:
-            failed = ("TaskFailed", ("Verdict", "Error", None, None, None), None, ())
+            failed = ("TaskFailed", ("Verdict", "Error", None, None, None, None), None, ())
             effects.append(("Tell", self.turn_id, failed))
         return [*effects, ("EndScope", self.abort_id, False)]
 
@@ -316,7 +346,7 @@ class SessionCopy(Copy):
             "errors": (data.consecutive_errors, data.total_errors),
             "current": current,
             "queue": [(one.id, one.prompt) for one in data.queue],
-            "inbox": [(one.id, one.urgent, one.point) for one in data.inbox],
+            "inbox": [(one.id, one.urgent, one.point, one.steer, one.told) for one in data.inbox],
             "offered": data.offered,
             "latched": data.urgent_latched,
             "outcome": data.outcome,
@@ -347,9 +377,11 @@ class SessionCopy(Copy):
         }
 
 
+def _owed(one: Waiting) -> bool:
+    """Whether it gets a turn of its own: it waited for that, or was told and not taken up."""
+    return one.urgent and (one.point == "turn_end" or one.told)
+
+
 def _how(meta: Meta) -> tuple[Any, ...] | None:
     """The verdict that an answer passes on."""
-    how = meta["how"]
-    if how is None:
-        return None
-    return ("Verdict", how["exit"], how["transition_reason"], how["abort_reason"], how["status"])
+    return None if meta["how"] is None else verdict_in(meta["how"])

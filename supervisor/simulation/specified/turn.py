@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from supervisor.simulation.specified.copy import Copy, Effects, Meta
+from supervisor.simulation.specified.copy import Copy, Effects, Meta, verdict_in
 
 __all__ = ["TurnCopy"]
 
@@ -27,6 +27,8 @@ class TurnCopy(Copy):
         "task_completed": frozenset({"VERIFYING"}),
         "agent_reaped": frozenset({"COMPLETING", "FAILED"}),
         "BoundaryAwaited": frozenset(RUNS),
+        "PermissionRequested": frozenset(RUNS[:3]),
+        "PermissionAnswered": frozenset({*RUNS[:3], "FAILED"}),
     }
 
     def __init__(self, state: str, data: Meta) -> None:
@@ -35,7 +37,11 @@ class TurnCopy(Copy):
         self.request_id = ""
         self.incarnation = self.calls = 0
         self.phase = ""
-        self.open: dict[str, int] = {}
+        self.open: dict[str, tuple[int, int]] = {}
+        """Of each open call its number, and that of the call that it is made within."""
+        self.asked = 0
+        self.asking: dict[int, str] = {}
+        """The permissions that wait for their answer: number, and the agent's name for it."""
         self.awaited = False
         self.verdict: Meta | None = None
         self.abort_id: str | None = None
@@ -47,6 +53,8 @@ class TurnCopy(Copy):
         if event == "agent_spawned":
             again = self.phase == meta["phase"] or self.settled
             return bool(meta["incarnation"] == self.incarnation and (again or meta["phase"] == "launched"))
+        if event == "PermissionAnswered":
+            return meta["number"] not in self.asking
         return event in ("task_failed", "verify_requested", "BoundaryAwaited") and self.settled
 
     def knows(self, event: str, meta: Meta) -> bool:
@@ -65,19 +73,19 @@ class TurnCopy(Copy):
         self.incarnation, self.phase = meta["incarnation"], meta["phase"]
         if first:
             return []
-        late = ("TaskFailed", ("Verdict", "Timeout", None, "timeout", None), None, ())
+        late = ("TaskFailed", ("Verdict", "Timeout", None, "timeout", None, None), None, ())
         return [("StartTimer", "turn", self.timeout_s, late, True)]
 
     # ------------------------------------------------------------------ calls
     def on_tool_started(self, meta: Meta) -> Effects:
         self.state = "TOOL_USE"
         self.calls += 1
-        self.open[meta["call_id"]] = meta["number"]
+        self.open[meta["call_id"]] = meta["number"], meta["within"]
         return []
 
     def on_tool_completed(self, meta: Meta) -> Effects:
         call_id = meta["call_id"]
-        number, effects = self.open.pop(call_id), []
+        (number, _), effects = self.open.pop(call_id), []
         if meta["outcome"] == "aborted" and not meta["over"]:
             effects.append(("CancelTool", number, call_id, meta["abort_id"]))
         if self.state == "TOOL_USE" and not self.open:
@@ -94,6 +102,19 @@ class TurnCopy(Copy):
         self.awaited = False
         return [("TellNow", self.session_id, ("BoundaryReached", self.incarnation))]
 
+    # ------------------------------------------------------------------ permissions
+    def on_permissionrequested(self, meta: Meta) -> Effects:
+        number = meta["number"]
+        self.asked += 1
+        self.asking[number] = meta["request_id"]
+        if meta["asked"]:
+            return [("AskPermission", number, meta["within_s"])]
+        answer = (number, meta["decision"], meta["option"], meta["kind"], "policy", meta["why"], False)
+        return [("Tell", self.id, ("PermissionAnswered", *answer))]
+
+    def on_permissionanswered(self, meta: Meta) -> Effects:
+        return [("AnswerPermission", meta["number"], self.asking.pop(meta["number"]), meta["option"])]
+
     # ------------------------------------------------------------------ compaction
     def on_compact_needed(self, meta: Meta) -> Effects:
         if self.state == "VERIFYING":
@@ -106,7 +127,7 @@ class TurnCopy(Copy):
         self.state = "RUNNING"
         if self.verdict is None:
             return []
-        return [("Tell", self.id, ("VerifyRequested", _verdict(self.verdict)))]
+        return [("Tell", self.id, ("VerifyRequested", verdict_in(self.verdict)))]
 
     # ------------------------------------------------------------------ the end
     def on_verify_requested(self, meta: Meta) -> Effects:
@@ -122,8 +143,12 @@ class TurnCopy(Copy):
     def on_task_failed(self, meta: Meta) -> Effects:
         before, self.state, self.settled = self.state, "FAILED", True
         self.verdict, self.abort_id = meta["verdict"], meta["abort_id"]
-        effects: Effects = []
-        for call_id, number in self.open.items() if before == "TOOL_USE" else ():
+        why = f"its turn failed: {meta['verdict']['error']}"
+        effects: Effects = [
+            ("Tell", self.id, ("PermissionAnswered", number, "withdrawn", None, None, "supervisor", why, False))
+            for number in self.asking
+        ]
+        for call_id, (number, _) in self.open.items() if before == "TOOL_USE" else ():
             outcome = "aborted" if call_id in meta["stopped"] else "unknown"
             effects.append(("CancelTool", number, call_id, self.abort_id))
             effects.append(("Tell", self.id, ("ToolCompleted", call_id, outcome, self.abort_id, True)))
@@ -132,29 +157,28 @@ class TurnCopy(Copy):
         return [*effects, ("CleanUp",)]
 
     def _exit(self) -> tuple[Any, ...]:
-        return ("Tell", self.session_id, ("SessionExited", self.incarnation, _verdict(self.verdict or {})))
+        return ("Tell", self.session_id, ("SessionExited", self.incarnation, verdict_in(self.verdict or {})))
 
     def on_agent_reaped(self, meta: Meta) -> Effects:
         self.state, self.over = "REAPED", True
         completed = (self.verdict or {}).get("exit") == "Success"
-        how = _verdict(self.verdict) if self.verdict is not None else ("Verdict", "Error", None, None, None)
+        how = verdict_in(self.verdict) if self.verdict is not None else ("Verdict", "Error", None, None, None, None)
         reaped = ("TurnReaped", self.id, completed, how)
         return [("Tell", self.session_id, reaped), ("Bury",)]
 
     # ------------------------------------------------------------------ its data
     def differs(self, data: Any) -> str:
-        here = (self.request_id, self.incarnation, self.calls, list(self.open.items()), self.awaited, self.abort_id)
+        calls, asking = list(self.open.items()), list(self.asking.items())
+        here = (self.request_id, self.incarnation, self.calls, calls, self.awaited, self.asked, asking, self.abort_id)
         there = (
             data.request_id,
             data.incarnation,
             data.calls,
-            [(one.call_id, one.number) for one in data.open],
+            [(one.call_id, (one.number, one.within)) for one in data.open],
             data.boundary_awaited,
+            data.permissions,
+            [(one.number, one.request_id) for one in data.asking],
             data.abort_id,
         )
         phase = "settled" if self.settled else self.phase
         return f"{there}, {data.phase} of {here}, {phase}" if here != there or data.phase != phase else ""
-
-
-def _verdict(told: Meta) -> tuple[Any, ...]:
-    return ("Verdict", told["exit"], told["transition_reason"], told["abort_reason"], told["status"])

@@ -1,0 +1,79 @@
+"""What codex says of its model when a request fails, in the words of the house.
+
+``codexErrorInfo`` is a word, or an object whose one key is a word and whose value may have the HTTP status. The status
+says more than the word where both are there. A word that nobody knows is ``unknown``, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from supervisor.vocabulary import ModelProblem
+
+__all__ = ["Problem", "problem_of"]
+
+_HTTP: Final = range(100, 600)
+_BY_STATUS: Final[Mapping[int, ModelProblem]] = MappingProxyType(
+    {
+        401: ModelProblem.AUTH,
+        402: ModelProblem.QUOTA,
+        403: ModelProblem.AUTH,
+        404: ModelProblem.NOT_FOUND,
+        413: ModelProblem.CONTEXT_LENGTH,
+        429: ModelProblem.RATE_LIMIT,
+        503: ModelProblem.OVERLOADED,
+        529: ModelProblem.OVERLOADED,
+    }
+)
+_BY_WORD: Final[Mapping[str, ModelProblem]] = MappingProxyType(
+    {
+        "contextWindowExceeded": ModelProblem.CONTEXT_LENGTH,
+        "sessionBudgetExceeded": ModelProblem.QUOTA,
+        "usageLimitExceeded": ModelProblem.QUOTA,
+        "rateLimitExceeded": ModelProblem.RATE_LIMIT,
+        "flexUnavailable": ModelProblem.OVERLOADED,
+        "serverOverloaded": ModelProblem.OVERLOADED,
+        "policyCapacityUnavailable": ModelProblem.OVERLOADED,
+        "modelNotFound": ModelProblem.NOT_FOUND,
+        "cyberPolicy": ModelProblem.REFUSED,
+        "misalignmentPolicyViolation": ModelProblem.REFUSED,
+        "inferenceHookDenied": ModelProblem.REFUSED,
+        "internalServerError": ModelProblem.SERVER,
+        "unauthorized": ModelProblem.AUTH,
+        "httpConnectionFailed": ModelProblem.CONNECTION,
+        "responseStreamConnectionFailed": ModelProblem.CONNECTION,
+        "responseStreamDisconnected": ModelProblem.CONNECTION,
+        "responseTooManyFailedAttempts": ModelProblem.CONNECTION,
+    }
+)
+_OWN: Final = frozenset({"sandboxError", "threadRollbackFailed", "tooManyDenials", "activeTurnNotSteerable"})
+"""What is codex's own trouble: its model has no part in it."""
+
+
+class Problem(NamedTuple):
+    """What is the matter, and the HTTP status where one is told. ``kind`` ``None``: nothing with its model."""
+
+    kind: ModelProblem | None
+    status: int | None = None
+
+
+def problem_of(info: Any) -> Problem:
+    """What *info*, a ``codexErrorInfo``, says. ``other`` and what nobody knows are ``unknown``."""
+    word, details = next(iter(info.items()), ("", None)) if isinstance(info, dict) else (info, None)
+    if not isinstance(word, str) or word in _OWN:
+        return Problem(None)
+    status = _status(details)
+    return Problem(_of_status(status) or _BY_WORD.get(word, ModelProblem.UNKNOWN), status)
+
+
+def _status(details: Any) -> int | None:
+    told = details.get("httpStatusCode") if isinstance(details, dict) else None
+    return told if isinstance(told, int) and told in _HTTP else None
+
+
+def _of_status(status: int | None) -> ModelProblem | None:
+    if status is None:
+        return None
+    return _BY_STATUS.get(status) or (ModelProblem.SERVER if status >= 500 else None)

@@ -1,0 +1,64 @@
+"""What an agent may when it asks, as a person may write it: one word, or rules in their order."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from supervisor.permissions import ANSWER_WITHIN_S, Decision, PermissionPolicy, PermissionRule
+from supervisor.plans.complaints import Problems
+from supervisor.plans.fields import Duration, Model, Name, Text
+
+__all__ = ["PermissionRuleConfig", "Permissions", "PermissionsConfig"]
+
+Pattern = Annotated[Text, Field(min_length=1)]
+_KEYS = ("kind", "title", "tool", "path")
+
+
+def _listed(kinds: Any) -> Any:
+    return (kinds,) if isinstance(kinds, str) else kinds
+
+
+class PermissionRuleConfig(Model):
+    """What holds for the wishes that fit all that is given: the kinds of tool, and patterns for the rest."""
+
+    then: Decision
+    kind: Annotated[tuple[Name, ...], BeforeValidator(_listed, json_schema_input_type=Name | tuple[Name, ...])] = ()
+    title: Pattern | None = None
+    tool: Pattern | None = None
+    path: Pattern | None = None
+
+    @model_validator(mode="after")
+    def _says_for_what(self) -> PermissionRuleConfig:
+        if not any(getattr(self, key) for key in _KEYS):
+            words = "the rule fits everything; give kind, title, tool or path, or write default instead"
+            raise Problems([(("then",), words)])
+        return self
+
+    def value(self) -> PermissionRule:
+        return PermissionRule(
+            then=self.then, kinds=self.kind, title=self.title or "", tool=self.tool or "", path=self.path or ""
+        )
+
+
+class PermissionsConfig(Model):
+    """The first rule that fits decides, else *default*. A human has *answer_within_s* to answer, then it is denied."""
+
+    default: Decision = Decision.ALLOW
+    rules: tuple[PermissionRuleConfig, ...] = ()
+    answer_within_s: Duration = ANSWER_WITHIN_S
+
+    def value(self) -> PermissionPolicy:
+        rules = tuple(rule.value() for rule in self.rules)
+        return PermissionPolicy(default=self.default, rules=rules, answer_within_s=self.answer_within_s)
+
+
+def _worded(given: Any) -> Any:
+    return {"default": given} if isinstance(given, str) else given
+
+
+Permissions = Annotated[
+    PermissionsConfig, BeforeValidator(_worded, json_schema_input_type=Decision | PermissionsConfig)
+]
+"""``allow``, ``deny``, ``ask``, or all of it."""

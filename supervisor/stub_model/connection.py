@@ -1,0 +1,136 @@
+"""One connection of a client: requests in, answers out, byte by byte as they are wanted.
+
+h11 knows the protocol, anyio the socket. A client that breaks the protocol is told so and left; one that goes away is
+no error. Every request is bounded: its head by h11, its body by ``BODY_BYTES_MAX``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import anyio
+import anyio.abc
+import h11
+
+__all__ = ["BODY_BYTES_MAX", "Connection", "Gone", "Request"]
+
+BODY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What Anthropic takes at most; nobody takes more."""
+HEAD_BYTES_MAX: Final = 64 * 1024
+PIECE_BYTES: Final = 64 * 1024
+
+
+class Gone(Exception):
+    """The client closed the connection."""
+
+
+class Request(NamedTuple):
+    """A request as it came; ``body`` is ``None`` where it was too long to be read."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes | None
+
+
+class Connection:
+    """The server's end of a connection."""
+
+    def __init__(self, stream: anyio.abc.ByteStream) -> None:
+        self._stream = stream
+        self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._bodiless = False
+
+    async def request(self) -> Request | None:
+        """The next request; ``None`` where there is no more.
+
+        Raises:
+            Gone: the client went in the middle of one.
+            h11.RemoteProtocolError: it is none.
+        """
+        head = await self._event()
+        if not isinstance(head, h11.Request):
+            return None
+        self._bodiless = head.method == b"HEAD"
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
+        body = await self._body()
+        return Request(head.method.decode("latin-1"), head.target.decode("latin-1"), headers, body)
+
+    async def _body(self) -> bytes | None:
+        if self._wire.they_are_waiting_for_100_continue:
+            await self._send(h11.InformationalResponse(status_code=100, headers=[]))
+        body = bytearray()
+        while isinstance(event := await self._event(), h11.Data):
+            if len(body) + len(event.data) > BODY_BYTES_MAX:
+                return None
+            body += event.data
+        return bytes(body)
+
+    async def _event(self) -> h11.Event | None:
+        """The next event; ``None`` where the client waits for an answer first."""
+        while not isinstance(event := self._wire.next_event(), h11.Event):
+            if event is h11.PAUSED:
+                return None
+            try:
+                data = await self._stream.receive(PIECE_BYTES)
+            except anyio.EndOfStream:
+                data = b""
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                raise Gone from None
+            self._wire.receive_data(data)
+        return event
+
+    def again(self) -> bool:
+        """Whether another request may come; the connection is ready for it then."""
+        if self._wire.our_state is not h11.DONE or self._wire.their_state is not h11.DONE:
+            return False
+        self._wire.start_next_cycle()
+        return True
+
+    # ------------------------------------------------------------------------------------------------- answers
+    async def json(self, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
+        """A whole answer."""
+        await self.begin_json(status, data := _encoded(body), headers)
+        await self.end(data)
+
+    async def begin_json(self, status: int, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """The head of an answer that will be *data*."""
+        fields = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
+        await self._send(h11.Response(status_code=status, headers=list(fields.items())))
+
+    async def begin_events(self) -> None:
+        """The head of a stream of events."""
+        fields = {"content-type": "text/event-stream", "cache-control": "no-cache"}
+        await self._send(h11.Response(status_code=200, headers=list(fields.items())))
+
+    async def piece(self, data: bytes) -> None:
+        """A piece of the body, at once."""
+        await self._send(h11.Data(data=data))
+
+    async def end(self, data: bytes = b"") -> None:
+        """The last of the body, and its end. The answer to a HEAD has none."""
+        if data and not self._bodiless:
+            await self.piece(data)
+        await self._send(h11.EndOfMessage())
+
+    async def silence(self) -> None:
+        """Nothing, until the client goes."""
+        try:
+            while await self._stream.receive(PIECE_BYTES):
+                pass
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise Gone from None
+
+    async def _send(self, event: h11.Event) -> None:
+        data = self._wire.send(event)
+        try:
+            if data:
+                await self._stream.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise Gone from None
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()

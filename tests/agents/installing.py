@@ -1,0 +1,74 @@
+"""Brings the agents of the catalogue, in its pinned versions, into a folder of their own, each by its own client."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from supervisor.agents.catalogue import Install, Known
+
+__all__ = ["NotInstalled", "program_of"]
+
+INSTALL_S = 300.0
+
+
+class NotInstalled(Exception):
+    """It could not be had; the message says what its client said."""
+
+
+def program_of(agent: Known, cache: Path) -> Path:
+    """The agent's program, installed below *cache* unless that version of it is there already.
+
+    Raises:
+        NotInstalled: it cannot be installed.
+    """
+    if agent.install is None:
+        raise NotInstalled(f"the catalogue does not say how to install {agent.name}")
+    folder = (cache / f"{agent.name}-{agent.install.version}").absolute()
+    done = folder / "installed"
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for command in _commands(agent.install, folder):
+            _run(command)
+        done.touch()
+    program = folder / ("node_modules/.bin" if agent.install.client == "npm" else "bin") / agent.program
+    if not program.exists():
+        raise NotInstalled(f"{agent.install.package} has no program {agent.program!r}")
+    return program
+
+
+def _python() -> str:
+    """The interpreter for agents from PyPI, which may need a newer one than ours: what ``AGENTS_PYTHON`` names, else
+    3.12 or 3.13 (newer ones have no wheels of everything yet) from PATH or from where pyenv keeps those that it has not
+    switched on, else the newest on PATH that starts."""
+    kept = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    kept_too = [str(one) for minor in (12, 13) for one in sorted(kept.glob(f"3.{minor}.*/bin/python3"))]
+    names = ["python3.12", "python3.13", *kept_too, *(f"python3.{minor}" for minor in range(20, 10, -1))]
+    for name in [os.environ.get("AGENTS_PYTHON", ""), *names]:
+        found = shutil.which(name) if name else None
+        if found and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0:
+            return found
+    return sys.executable
+
+
+def _commands(install: Install, folder: Path) -> list[list[str]]:
+    if install.client == "npm":
+        quiet = ["--no-audit", "--no-fund", "--no-save", "--loglevel=error"]
+        return [["npm", "install", "--prefix", str(folder), *quiet, *install.wanted]]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return [[_python(), "-m", "venv", str(folder)], [*pip, *install.wanted]]
+
+
+def _run(command: list[str]) -> None:
+    env = {**os.environ, "PYTHONWARNINGS": ""}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False, env=env)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstalled(str(error)) from None
+    if done.returncode:
+        last = [line for line in done.stderr.splitlines() if line.strip()][-3:]
+        raise NotInstalled(f"{' '.join(command[:3])} ...: {' / '.join(last)[:500]}")

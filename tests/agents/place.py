@@ -1,0 +1,163 @@
+"""Where one cell of the table happens: a scratch directory, a home, a tag that every process of the cell carries.
+
+The tag is in the environment, which every agent was seen to hand on to its tools and their daemons, and the tools of a
+cell sleep for a time that nobody else sleeps: so whatever it leaves is found by one or the other.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
+
+import anyio
+import msgspec
+
+from supervisor.agents import known
+from supervisor.plans import AgentConfig
+from supervisor.stub_model.environment import KEY
+
+__all__ = ["Broken", "Place", "scratch"]
+
+TAG = "AGENTS_CELL"
+NO_SANDBOX = {"codex": ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="on-request"')}
+"""A machine for tests is often a container, where an agent cannot make a sandbox of its own: its tools fail."""
+LOOK_S = 0.05
+WAIT_S = 60.0
+
+
+class Broken(Exception):
+    """What should hold does not; the message says what was seen."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A cell's place; it can be handed to another process as JSON."""
+
+    agent: str
+    program: str
+    folder: str
+    tag: str
+    base_url: str
+
+    @property
+    def state(self) -> Path:
+        return Path(self.folder) / "state"
+
+    @property
+    def work(self) -> Path:
+        return Path(self.folder) / "work"
+
+    @property
+    def home(self) -> Path:
+        return Path(self.folder) / "home"
+
+    @property
+    def once(self) -> str:
+        """A command that does not end the first time, and does afterwards: a prompt that was interrupted may be given
+        again as a whole."""
+        return f"test -e once || {{ touch once; echo begun; sleep {self.seconds}; }}; echo again >> again"
+
+    @property
+    def seconds(self) -> str:
+        """For how long the tools of this cell sleep."""
+        return f"3600.{int(self.tag, 16)}"
+
+    def config(self) -> AgentConfig:
+        """The agent, pointed at the stub, as a plan would have it."""
+        agent = known(self.agent)
+        way, model = agent.way(), agent.model
+        arguments = (*NO_SANDBOX.get(self.agent, ()), *(self._filled(one) for one in model.arguments))
+        env = {name: self._filled(value) for name, value in model.env.items()}
+        return AgentConfig(
+            known=self.agent,
+            command=(self.program, *way.command[1:]),
+            arguments=arguments,
+            env={**self._base_env(), **env},
+        )
+
+    def write_files(self) -> None:
+        """The directories, and the agent's own files that point it at the stub."""
+        for folder in (self.work, self.home):
+            folder.mkdir(parents=True)
+        for file in known(self.agent).model.files:
+            path = self.home / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self._filled(file.text))
+
+    def _filled(self, text: str) -> str:
+        return text.replace("{base_url}", self.base_url).replace("{key}", KEY)
+
+    def _base_env(self) -> dict[str, str]:
+        node = shutil.which("node")
+        folders = ["/usr/local/bin", "/usr/bin", "/bin", *([str(Path(node).parent)] if node else [])]
+        return {
+            "PATH": ":".join(folders),
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "NO_PROXY": "127.0.0.1,localhost",
+            TAG: self.tag,
+        }
+
+    # ------------------------------------------------------------------ processes
+    def processes(self) -> dict[int, str]:
+        """Everything alive that is of this cell, with its command line."""
+        return {pid: words for pid in _pids() if (words := self._mine(pid)) is not None}
+
+    def sleepers(self) -> dict[int, str]:
+        """Those that are its tools."""
+        return {pid: words for pid, words in self.processes().items() if words == f"sleep {self.seconds}"}
+
+    def _mine(self, pid: int) -> str | None:
+        words = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+        tagged = f"{TAG}={self.tag}".encode() in _read(pid, "environ").split(b"\0")
+        return words if words and pid != os.getpid() and (tagged or f"sleep {self.seconds}" in words) else None
+
+    async def until(self, holds: Callable[[], bool], what: str, within_s: float = WAIT_S) -> None:
+        """Look again and again until something holds.
+
+        Raises:
+            Broken: it does not hold in time.
+        """
+        with anyio.move_on_after(within_s):
+            while not holds():  # noqa: ASYNC110 - other people's processes ring no bell
+                await anyio.sleep(LOOK_S)
+            return
+        raise Broken(f"{what}: not within {within_s:g} s; there are {self.told()}")
+
+    def told(self) -> str:
+        """Its processes in words."""
+        there = self.processes()
+        return "; ".join(f"{pid} {words[:80]}" for pid, words in there.items()) or "no processes"
+
+
+@contextmanager
+def scratch(agent: str, program: Path, base_url: str, *, keep: bool = False) -> Iterator[Place]:
+    """A new place. Afterwards nothing of it is left, whatever happened; *keep* leaves its files, to look at."""
+    folder = mkdtemp(prefix=f"agents-{agent}-")
+    place = Place(agent, str(program), folder, secrets.token_hex(4), base_url)
+    place.write_files()
+    try:
+        yield place
+    finally:
+        for pid in place.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has gone, or is another's
+        return b""

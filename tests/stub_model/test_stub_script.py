@@ -1,0 +1,219 @@
+"""What a prompt asks the stub for, without a socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.stub_model import (
+    Answer,
+    Delegate,
+    Drop,
+    Fail,
+    Hang,
+    Loop,
+    Run,
+    Say,
+    Slow,
+    Spent,
+    Use,
+    answers_in,
+)
+from supervisor.stub_model.answers import spent_in
+from supervisor.stub_model.asked import Asked, BadRequest, Call, Spoken, Tool, newest
+from supervisor.stub_model.book import KEPT_MAX, Book, path_of
+from supervisor.stub_model.deciding import answer_to, reply_to
+from supervisor.stub_model.dialects import DIALECTS
+from supervisor.stub_model.routes import Business, route
+from supervisor.stub_model.tools import SHELL_TOOLS, find, shell_call
+
+
+def _asked(text: str, results: int = 0, tools: tuple[Tool, ...] = (), **more: Any) -> Asked:
+    return Asked(dialect="chat", model="m", stream=False, text=text, results=results, tools=tools, **more)
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        ("hello", ()),
+        ("RUN[[make test]]", (Run("make test"),)),
+        ("please RUN[[a]] and SAY[[b]]", (Run("a"), Say("b"))),
+        ("RUN[[if [[ -f x ]]; then y; fi]]", (Run("if [[ -f x "),)),
+        ("RUN[[test a[0]]]", (Run("test a[0]"),)),
+        ("RUN[[two\nlines]]", (Run("two\nlines"),)),
+        ("LOOP[[ls]]", (Loop("ls"),)),
+        ("AGENT[[RUN<<ls>>]]", (Delegate("RUN[[ls]]"),)),
+        ('TOOL[[read {"path": "x"}]]', (Use("read", {"path": "x"}),)),
+        ("TOOL[[read {broken]]", (Use("read", {}),)),
+        ("SLOW[[3 0.5]]", (Slow(3, 0.5),)),
+        ("SLOW[[x]]", (Slow(5, 1.0),)),
+        ("ERR[[529]]", (Fail(529),)),
+        ("ERR[[503 2]]", (Fail(503, times=2),)),
+        ("ERR[[429 1 30]]", (Fail(429, times=1, retry_after_s=30.0),)),
+        ("ERR[[context]]", (Fail(400, "context"),)),
+        ("ERR[[200]]", (Fail(500),)),
+        ("HANG", (Hang(),)),
+        ("HANG[[mute]]", (Hang(mute=True),)),
+        ("DROP", (Drop(),)),
+        ("DROP[[clean]]", (Drop(clean=True),)),
+        ("CHANGE HANGAR DROPS", ()),
+        ("USAGE[[1 2]]", ()),
+    ],
+)
+def test_a_prompt_is_read(text: str, answers: tuple[Answer, ...]) -> None:
+    """Each word stands for its answer, in order; everything else is no script."""
+    assert answers_in(text) == answers
+
+
+@given(st.text(alphabet="RUNSAYHGDROPLEWT[]<>{}0123456789.-einf \n", max_size=60))
+def test_no_text_is_an_error(text: str) -> None:
+    """Whatever a prompt holds, there is an answer to it."""
+    asked = _asked(text)
+    assert reply_to(asked, answer_to(asked)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "results", "failed", "answer"),
+    [
+        ("hello", 0, 0, Say()),
+        ("RUN[[a]]", 0, 0, Run("a")),
+        ("RUN[[a]]", 1, 0, Say("stub: done")),
+        ("RUN[[a]] RUN[[b]]", 1, 0, Run("b")),
+        ("RUN[[a]] HANG", 1, 0, Hang()),
+        ("LOOP[[a]]", 7, 0, Loop("a")),
+        ("SAY[[x]]", 3, 0, Say("x")),
+        ("ERR[[500 2]] SAY[[x]]", 0, 1, Fail(500, times=2)),
+        ("ERR[[500 2]] SAY[[x]]", 0, 2, Say("x")),
+        ("ERR[[500]] SAY[[x]]", 0, 99, Fail(500)),
+    ],
+)
+def test_a_script_goes_on_with_each_result(text: str, results: int, failed: int, answer: Answer) -> None:
+    """A call waits for its result, a failure for its number; what ends a turn is said as often as asked."""
+    assert answer_to(_asked(text, results), failed) == answer
+
+
+def test_the_newest_script_counts() -> None:
+    """A text that an agent adds after the user's is no script, and does not hide one; an older script is over."""
+    said = [("RUN[[old]]", 0), ("", 1), ("RUN[[new]]", 0), ("a reminder", 0), ("", 1)]
+    assert newest(said) == ("RUN[[new]]", 1)
+    assert newest([("hello", 0), ("again", 0)]) == ("again", 0)
+
+
+def test_usage_is_what_the_prompt_says() -> None:
+    """Tokens in and out; without the word, small ones."""
+    assert spent_in("SAY[[a]] USAGE[[1200 300]]") == Spent(1200, 300)
+    assert spent_in("SAY[[a]]") == Spent()
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "form", "arguments"),
+    [
+        ("Bash", "command", {"type": "string"}, "ls"),
+        ("shell", "command", {"type": "array"}, ["bash", "-lc", "ls"]),
+        ("run_commands", "commands", {"type": "array"}, ["ls"]),
+        ("exec_command", "cmd", {"type": "string"}, "ls"),
+    ],
+)
+def test_every_shell_tool_is_found_and_filled(name: str, field: str, form: dict[str, Any], arguments: Any) -> None:
+    """Whatever an agent names its shell, it is given the command in the form that it wants."""
+    schema = {"properties": {field: form, "timeout_ms": {"type": "number"}}, "required": [field, "timeout_ms"]}
+    tool = find([Tool("other"), Tool(name, schema)], SHELL_TOOLS)
+    assert tool is not None
+    assert shell_call(tool, "ls") == {field: arguments, "timeout_ms": 600_000}
+
+
+def test_a_tool_that_is_not_there_is_said_to_be_missing() -> None:
+    """The turn ends with words that name what there is."""
+    reply = reply_to(_asked("RUN[[a]]", tools=(Tool("read"),)), Run("a"))
+    assert isinstance(reply, Spoken)
+    assert reply.text == "stub: no shell tool among read"
+    assert reply.call is None
+
+
+def test_a_demanded_form_is_kept() -> None:
+    """Where the client demands JSON of a form, it gets that."""
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "who": {"enum": ["user"]}}}
+    reply = reply_to(_asked("SAY[[x]]", schema=schema), Say("x"))
+    assert isinstance(reply, Spoken)
+    assert reply.text == '{"ok": false, "who": "user"}'
+
+
+def test_a_program_says_what_is_answered() -> None:
+    """A list of answers is used up in order, by the requests that it is for; then prompts decide again."""
+    book = Book()
+    book.script([Say("first"), Fail(429)], where=lambda asked: bool(asked.tools))
+    with_tools = _asked("SAY[[prompt]]", tools=(Tool("bash"),))
+    words = [book.reply(one, "/") for one in (_asked("title"), with_tools, with_tools, with_tools)]
+    assert [getattr(one, "text", one) for one in words] == ["stub: ok", "first", Fail(429), "prompt"]
+    assert book.unused == 0
+    assert [one.answer for one in book.requests] == ["say", "say", "fail", "say"]
+
+
+def test_what_is_kept_is_bounded_and_counted() -> None:
+    """Old requests go, their number does not."""
+    book = Book()
+    for _ in range(KEPT_MAX + 1):
+        book.refused("chat", "/", 400, "")
+    assert (book.count, len(book.requests), book.requests[0].number) == (KEPT_MAX + 1, KEPT_MAX, 2)
+
+
+def test_no_key_of_a_query_is_kept() -> None:
+    """Of a query only the names are written down."""
+    assert path_of("/v1beta/models/m:generateContent?key=AIza&alt=sse") == "/v1beta/models/m:generateContent?key&alt"
+
+
+_KEYS = st.sampled_from(
+    [
+        *("model", "messages", "input", "contents", "role", "content", "parts", "text", "type", "tools", "function"),
+        *("parameters", "name", "tool_result", "user", "functionDeclarations", "generationConfig", "format", "enum"),
+        *("response_format", "output_config", "schema", "properties", "required", "json_schema", "namespace"),
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(_KEYS, JSON, max_size=6), st.sampled_from(DIALECTS))
+def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
+    """Any object is a request or a bad one, and what it asks can be answered in that dialect."""
+    try:
+        asked = dialect.asked("/v1beta/models/m:streamGenerateContent", body)
+    except BadRequest:
+        return
+    call = Spoken(call=Call(Tool("t"), {}))
+    for spoken in (call, reply_to(asked, Run("a"))):
+        assert isinstance(spoken, Spoken)
+        assert dialect.whole(asked, spoken, "1")
+        assert dialect.streamed(asked, spoken, "1").closing
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "dialect", "business"),
+    [
+        ("POST", "/v1/messages?beta=true", "anthropic", Business.ANSWER),
+        ("POST", "/v1/messages/count_tokens", "anthropic", Business.COUNT),
+        ("POST", "/v1beta/models/m:countTokens", "google", Business.COUNT),
+        ("POST", "/openai/v1/chat/completions", "chat", Business.ANSWER),
+        ("POST", "/v1/responses", "responses", Business.ANSWER),
+        ("POST", "/v1/embeddings", "chat", Business.UNKNOWN),
+        ("GET", "/v1/models", "chat", Business.MODELS),
+        ("GET", "/v1beta/models", "google", Business.MODELS),
+        ("HEAD", "/", "chat", Business.ALIVE),
+        ("DELETE", "/v1/messages", "anthropic", Business.UNKNOWN),
+    ],
+)
+def test_a_path_is_somebodys(method: str, target: str, dialect: str, business: Business) -> None:
+    """The path says the dialect and the business."""
+    assert route(method, target, {}).dialect.name == dialect
+    assert route(method, target, {}).business is business
+
+
+def test_the_list_of_models_is_anthropics_for_who_says_so() -> None:
+    """Two dialects have it at the same path; a header tells them apart."""
+    assert route("GET", "/v1/models", {"anthropic-version": "2023-06-01"}).dialect.name == "anthropic"

@@ -1,0 +1,347 @@
+"""The stub on a socket, in every dialect, under asyncio and trio."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import anyio
+import pytest
+from asking import NAMES, PATHS, Answered, ask, body_of, post
+
+from supervisor.stub_model import Say, Spent
+from supervisor.stub_model.connection import BODY_BYTES_MAX
+from supervisor.stub_model.hosting import hosted_stub_model
+from supervisor.stub_model.server import open_stub_model
+
+pytestmark = pytest.mark.anyio
+
+every_dialect = pytest.mark.parametrize("dialect", NAMES)
+either_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def _text(dialect: str, answer: Answered, stream: bool) -> str:
+    """The words of an answer, as a client puts them together."""
+    parts = answer.events if stream else [answer.body]
+    return "".join(_words(dialect, part, stream) for part in parts)
+
+
+def _words(dialect: str, part: Any, stream: bool) -> str:
+    match dialect:
+        case "anthropic":
+            return part.get("delta", {}).get("text", "") if stream else part["content"][0]["text"]
+        case "chat":
+            choice = part["choices"][0]
+            return choice["delta"].get("content", "") if stream else choice["message"]["content"]
+        case "responses":
+            if stream:
+                return part["delta"] if part["type"] == "response.output_text.delta" else ""
+            return part["output"][0]["content"][0]["text"]
+        case _:
+            return part["candidates"][0]["content"]["parts"][0]["text"]
+
+
+def _call(dialect: str, answer: Answered, stream: bool) -> tuple[str, dict[str, Any]]:
+    """The call in an answer: the tool's name, its arguments."""
+    parts = answer.events if stream else [answer.body]
+    match dialect:
+        case "anthropic" if stream:
+            block = next(one["content_block"] for one in parts if one["type"] == "content_block_start")
+            given = next(one["delta"]["partial_json"] for one in parts if one["type"] == "content_block_delta")
+            return block["name"], json.loads(given)
+        case "anthropic":
+            return parts[0]["content"][0]["name"], parts[0]["content"][0]["input"]
+        case "chat":
+            choices = [one["choices"][0]["delta" if stream else "message"] for one in parts]
+            call = next(one["tool_calls"][0]["function"] for one in choices if "tool_calls" in one)
+            return call["name"], json.loads(call["arguments"])
+        case "responses":
+            item = parts[-1]["response"]["output"][0] if stream else parts[0]["output"][0]
+            return item["name"], json.loads(item["arguments"])
+        case _:
+            call = parts[0]["candidates"][0]["content"]["parts"][0]["functionCall"]
+            return call["name"], call["args"]
+
+
+def _usage(answer: Answered, stream: bool) -> str:
+    return json.dumps(answer.events if stream else answer.body)
+
+
+@every_dialect
+@either_way
+async def test_it_says_what_the_prompt_says(dialect: str, stream: bool) -> None:
+    """The text arrives, with the usage that was asked for, and with an end."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, "SAY[[hello there]] USAGE[[1234 567]]", stream=stream)
+    assert (answer.status, answer.whole) == (200, True)
+    assert _text(dialect, answer, stream) == "hello there"
+    assert "1234" in _usage(answer, stream)
+    assert "567" in _usage(answer, stream)
+
+
+@every_dialect
+@either_way
+async def test_it_calls_the_shell_and_then_is_done(dialect: str, stream: bool) -> None:
+    """The first request is answered with a call of the client's own tool, the one with the result with a text."""
+    async with open_stub_model() as stub:
+        first = await ask(stub.port, dialect, "RUN[[make test]]", stream=stream)
+        second = await ask(stub.port, dialect, "RUN[[make test]]", stream=stream, results=1)
+        seen = [(one.results, one.answer) for one in stub.requests]
+    assert _call(dialect, first, stream) == ("Bash", {"command": "make test"})
+    assert _text(dialect, second, stream) == "stub: done"
+    assert seen == [(0, "run"), (1, "say")]
+
+
+@every_dialect
+@either_way
+async def test_it_starts_a_sub_agent(dialect: str, stream: bool) -> None:
+    """A prompt for a sub-agent goes to the tool that makes one, with its script."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, "AGENT[[RUN<<ls>>]]", stream=stream)
+    assert _call(dialect, answer, stream) == ("Task", {"prompt": "RUN[[ls]]"})
+
+
+async def test_a_call_names_its_namespace() -> None:
+    """A tool of a namespace is called with it."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, "responses", "AGENT[[x]]")
+    assert answer.body["output"][0]["namespace"] == "collab"
+
+
+@every_dialect
+@either_way
+async def test_pieces_come_one_by_one(dialect: str, stream: bool) -> None:
+    """A slow answer is complete in the end."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, "SLOW[[3 0]]", stream=stream)
+    assert _text(dialect, answer, stream) == "slow 0 slow 1 slow 2 "
+
+
+@every_dialect
+@either_way
+async def test_an_answer_is_torn(dialect: str, stream: bool) -> None:
+    """The connection ends in the middle: something came, and its end did not."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, "DROP", stream=stream)
+    assert (answer.status, answer.whole) == (200, False)
+    assert answer.text
+
+
+@every_dialect
+async def test_a_stream_ends_without_its_last_event(dialect: str) -> None:
+    """The connection is fine, and the answer is not: nothing says that it is over."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, "DROP[[clean]]", stream=True)
+    assert answer.whole
+    assert _text(dialect, answer, True) == "stub: this is not the whole"
+    assert not any(
+        word in answer.text
+        for word in ("message_stop", '"finish_reason": "stop"', "response.completed", "finishReason")
+    )
+
+
+@every_dialect
+@either_way
+async def test_it_is_silent_for_as_long_as_it_is_there(dialect: str, stream: bool) -> None:
+    """An answer begins and does not go on; the end of the server is what ends it."""
+    async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
+        path = PATHS[dialect]
+        if stream:
+            path = path.replace(":generateContent", ":streamGenerateContent")
+        body = json.dumps(body_of(dialect, "HANG", stream=stream))
+        await client.send(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        assert (await client.receive()).startswith(b"HTTP/1.1 200")
+        assert stub.requests[0].answer == "hang"
+
+
+@every_dialect
+async def test_it_can_be_mute(dialect: str) -> None:
+    """Not one byte comes before the server ends."""
+    answers: list[bytes] = []
+
+    async def listen(client: anyio.abc.SocketStream) -> None:
+        try:
+            answers.append(await client.receive())
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            answers.append(b"")
+
+    asked = anyio.Event()
+    body = json.dumps(body_of(dialect, "HANG[[mute]]"))
+    head = f"POST {PATHS[dialect]} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    async with anyio.create_task_group() as group:
+        async with open_stub_model(tell=lambda seen: asked.set()) as stub:
+            client = await anyio.connect_tcp("127.0.0.1", stub.port)
+            await client.send(f"{head}{body}".encode())
+            await asked.wait()
+            group.start_soon(listen, client)
+    await client.aclose()
+    assert answers == [b""]
+
+
+FAILURES = [
+    ("anthropic", "ERR[[401]]", 401, {"type": "authentication_error"}),
+    ("anthropic", "ERR[[413]]", 413, {"type": "request_too_large"}),
+    ("anthropic", "ERR[[429]]", 429, {"type": "rate_limit_error"}),
+    ("anthropic", "ERR[[500]]", 500, {"type": "api_error"}),
+    ("anthropic", "ERR[[529]]", 529, {"type": "overloaded_error"}),
+    (
+        "anthropic",
+        "ERR[[context]]",
+        400,
+        {"type": "invalid_request_error", "message": "prompt is too long: 250000 tokens > 200000 maximum"},
+    ),
+    ("chat", "ERR[[401]]", 401, {"code": "invalid_api_key"}),
+    ("chat", "ERR[[429]]", 429, {"code": "rate_limit_exceeded"}),
+    ("chat", "ERR[[quota]]", 429, {"type": "insufficient_quota", "code": "insufficient_quota"}),
+    ("responses", "ERR[[context]]", 400, {"code": "context_length_exceeded"}),
+    ("responses", "ERR[[500]]", 500, {"type": "server_error"}),
+    ("google", "ERR[[429]]", 429, {"code": 429, "status": "RESOURCE_EXHAUSTED"}),
+    ("google", "ERR[[503]]", 503, {"code": 503, "status": "UNAVAILABLE"}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "prompt", "status", "expected"), FAILURES)
+@either_way
+async def test_failures_have_the_providers_own_form(
+    dialect: str, prompt: str, status: int, expected: dict[str, Any], stream: bool
+) -> None:
+    """The status, and an error as that provider words it."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, prompt, stream=stream)
+        assert stub.requests[0].status == status
+    assert answer.status == status
+    assert answer.body["error"].items() >= expected.items()
+
+
+@every_dialect
+async def test_a_limit_says_when_to_come_again(dialect: str) -> None:
+    """A 429 has a retry-after, the one of the script where it has one."""
+    async with open_stub_model() as stub:
+        usual = await ask(stub.port, dialect, "ERR[[429]]")
+        longer = await ask(stub.port, dialect, "ERR[[429 9 30]]")
+    assert (usual.headers["retry-after"], longer.headers["retry-after"]) == ("1", "30")
+
+
+@every_dialect
+async def test_it_recovers_after_some_failures(dialect: str) -> None:
+    """A failure with a number is over when that many requests have failed."""
+    async with open_stub_model() as stub:
+        answers = [await ask(stub.port, dialect, "ERR[[503 2]] SAY[[at last]]") for _ in range(3)]
+    assert [one.status for one in answers] == [503, 503, 200]
+    assert _text(dialect, answers[2], False) == "at last"
+
+
+@every_dialect
+@pytest.mark.parametrize("body", ["", "[", "[]", "null", '"x"', "{}", '{"model": 3}', b"\xff\xfe", "[" * 100_000])
+async def test_a_bad_request_is_told_so_in_the_providers_words(dialect: str, body: str | bytes) -> None:
+    """The error has that provider's form, whatever was sent, and the server goes on."""
+    async with open_stub_model() as stub:
+        answer = await post(stub.port, PATHS[dialect], body)
+        good = await ask(stub.port, dialect, "SAY[[fine]]")
+        assert stub.requests[0].error
+    kind = answer.body["error"].get("status") or answer.body["error"]["type"]
+    assert (answer.status, kind.casefold()) == (
+        400,
+        "invalid_argument" if dialect == "google" else "invalid_request_error",
+    )
+    assert good.status == 200
+
+
+async def test_what_is_no_http_is_answered_and_left() -> None:
+    """A client that breaks the protocol is told so, and others are served."""
+    async with open_stub_model() as stub:
+        async with await anyio.connect_tcp("127.0.0.1", stub.port) as client:
+            await client.send(b"\x00\x01 nonsense\r\n\r\n")
+            assert (await client.receive()).startswith(b"HTTP/1.1 400")
+        assert (await ask(stub.port, "chat", "SAY[[fine]]")).status == 200
+
+
+async def test_a_body_beyond_the_bound_is_refused() -> None:
+    """It is not kept in memory, and the client is told the provider's own 413."""
+    async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
+        size = BODY_BYTES_MAX + 1
+        await client.send(f"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode())
+        piece = bytes(1024 * 1024)
+        for _ in range(size // len(piece)):
+            await client.send(piece)
+        await client.send(b"x")
+        assert (await client.receive()).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/models", 200),
+        ("GET", "/v1beta/models", 200),
+        ("HEAD", "/", 200),
+        ("POST", "/v1/messages/count_tokens", 200),
+        ("POST", "/v1/embeddings", 404),
+        ("PUT", "/v1/messages", 404),
+    ],
+)
+async def test_the_other_paths(method: str, path: str, status: int) -> None:
+    """Agents ask for models, counts and signs of life; what is not there is a 404, and no traceback."""
+    async with open_stub_model() as stub:
+        assert (await post(stub.port, path, "{}", method)).status == status
+
+
+async def test_a_connection_serves_many_requests() -> None:
+    """Agents keep their connections."""
+    body = json.dumps(body_of("chat", "SAY[[a]]"))
+    request = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+    async with open_stub_model() as stub, await anyio.connect_tcp("127.0.0.1", stub.port) as client:
+        for number in (1, 2, 3):
+            await client.send(request)
+            answer = b""
+            while not answer.endswith(b"}}"):
+                answer += await client.receive()
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert len(stub.requests) == number
+
+
+async def test_ids_are_never_given_twice() -> None:
+    """Not by one server, and not by the next: a conversation may outlive it."""
+    ids: list[str] = []
+    for _ in range(2):
+        async with open_stub_model() as stub:
+            ids += [(await ask(stub.port, "chat", "SAY[[a]]")).body["id"] for _ in range(2)]
+    assert len(set(ids)) == 4
+
+
+async def test_a_program_scripts_it() -> None:
+    """Answers in a list, whatever the prompt says, and with one usage."""
+    async with open_stub_model() as stub:
+        stub.script([Say("one"), Say("two")], spent=Spent(5, 6))
+        answers = [(await ask(stub.port, "chat", "SAY[[prompt]]")).body for _ in range(3)]
+    words = [one["choices"][0]["message"]["content"] for one in answers]
+    assert words == ["one", "two", "prompt"]
+    assert answers[0]["usage"]["total_tokens"] == 11
+
+
+async def test_what_is_seen_has_no_key() -> None:
+    """Neither the header nor the query of a key is anywhere in what is kept."""
+    async with open_stub_model() as stub:
+        await post(stub.port, "/v1/messages?key=sk-secret", "{}")
+        assert "sk-secret" not in str(stub.requests)
+
+
+async def test_it_is_served_from_a_thread() -> None:
+    """A test of any event loop, or of none, has it beside it."""
+    with hosted_stub_model() as stub:
+        answer = await ask(stub.port, "google", "SAY[[hi]]", stream=True)
+        assert _text("google", answer, True) == "hi"
+        assert stub.env["GOOGLE_GEMINI_BASE_URL"] == stub.base_url
+
+
+def test_the_plugin_costs_nothing_to_those_who_do_not_use_it() -> None:
+    """Its import brings neither the server nor an event loop."""
+    program = (
+        "import sys, pytest; before = set(sys.modules)\n"
+        "import supervisor.stub_model.pytest_plugin\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*sorted(new & {'trio', 'anyio', 'asyncio', 'pydantic', 'h11'}))\n"
+    )
+    loaded = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == ""

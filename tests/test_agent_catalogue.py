@@ -1,0 +1,211 @@
+"""The catalogue of agents: every file of it is sound, and a plan names an agent by it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from supervisor.agents import BadData, Quirks, UnknownAgent, catalogue, known, read_data
+from supervisor.agents.catalogue import HERE, Known
+from supervisor.agents.mapping import Mapping
+from supervisor.equipment import profile_of
+from supervisor.plans import AgentConfig, BadPlan, Plan, load_plan
+
+TASKS = "tasks: [{id: t, agent: w, prompt: hi}]\n"
+MAPPING = 'rules = [{when = {type = "result"}, says = "end", stop = "end_turn"}]\n'
+
+
+def plan_of(folder: Path, agent: str, **instead: str) -> Plan:
+    path = folder / "plan.yaml"
+    path.write_text(f"agents: {{w: {agent}}}\n{TASKS}")
+    return load_plan(path, instead=instead)
+
+
+def refusal(folder: Path, agent: str, **instead: str) -> str:
+    with pytest.raises(BadPlan) as refused:
+        plan_of(folder, agent, **instead)
+    return str(refused.value).replace(f"{folder}/", "")
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH on which every known agent is a program that does nothing."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    for one in catalogue().values():
+        for way in one.ways:
+            program = place / way.command[0]
+            program.write_text("#!/bin/sh\n")
+            program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+    return place
+
+
+# ------------------------------------------------------------------------------------------------------ the files
+@pytest.mark.parametrize("path", sorted((HERE / "known").glob("*.toml")), ids=lambda path: path.stem)
+def test_each_agent_has_a_file_of_its_name(path: Path) -> None:
+    """A file is sound, is called as the agent that it is about, and no other agent has one of its names."""
+    one = read_data(path, Known)
+    assert one.name == path.stem
+    others = [name for other in catalogue().values() if other.name != one.name for name in (other.name, *other.also)]
+    assert not {one.name, *one.also} & set(others)
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "mappings").glob("*.toml")), ids=lambda path: path.stem)
+def test_each_mapping_is_that_of_an_agent(path: Path) -> None:
+    """A mapping is sound, and an agent of that name is had by it."""
+    assert known(path.stem).way("jsonl").mapping == read_data(path, Mapping)
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_an_agent_names_no_place_that_packages_come_from(name: str) -> None:
+    """It says which package and version, and leaves the registry to the client."""
+    install = known(name).install
+    assert install is not None
+    assert "://" not in install.command
+    assert install.version in install.command
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_only_the_jsonl_adapter_has_a_mapping(name: str) -> None:
+    """Each way has what its adapter needs, and no two ways are by the same adapter."""
+    ways = known(name).ways
+    assert [way.mapping is not None for way in ways] == [way.adapter == "jsonl" for way in ways]
+    assert len({way.adapter for way in ways}) == len(ways)
+
+
+def test_an_agent_is_found_by_another_name_of_its() -> None:
+    """``claude-code`` is claude."""
+    assert known("claude-code") is known("claude")
+
+
+def test_an_unknown_agent_is_told_with_the_nearest() -> None:
+    """A slip of the pen is answered with what was meant."""
+    with pytest.raises(UnknownAgent, match=r"'gemni' is not in the catalogue of agents; did you mean 'gemini'\?"):
+        known("gemni")
+
+
+# ------------------------------------------------------------------------------------------------------ in a plan
+def test_a_plan_names_an_agent_of_the_catalogue(tmp_path: Path, programs: Path) -> None:
+    """Adapter, command, environment and quirks come from the catalogue."""
+    agent = plan_of(tmp_path, "{known: gemini}").agents["w"]
+    assert (agent.adapter, agent.command) == ("acp", known("gemini").ways[0].command)
+    assert agent.env == known("gemini").env
+    assert agent.inherit_env == known("gemini").passes
+    assert agent.quirks == Quirks(needs_kill=True, exit_status_lies=True)
+
+
+def test_what_a_plan_says_of_a_known_agent_goes_first(tmp_path: Path, programs: Path) -> None:
+    """Another way, more arguments, variables and other quirks are the plan's to choose."""
+    words = "{known: qwen, adapter: jsonl, arguments: [--model, m], env: {A: b}, inherit_env: [C], quirks: {}}"
+    agent = plan_of(tmp_path, words).agents["w"]
+    assert agent.adapter == "jsonl"
+    assert agent.env == {**known("qwen").env, "A": "b"}
+    assert agent.inherit_env == (*known("qwen").passes, "C")
+    assert agent.quirks == Quirks()
+    profile = profile_of("w", agent, tmp_path)
+    assert profile.command == (*known("qwen").way("jsonl").command, "--model", "m")
+    assert profile.mapping == known("qwen").way("jsonl").mapping
+
+
+def test_another_agent_takes_the_part_of_one_in_a_plan(tmp_path: Path, programs: Path) -> None:
+    """`--agent w=gemini:jsonl`: the program is another one, what the plan says of its part stays."""
+    agent = plan_of(tmp_path, "{adapter: command, command: [git], permissions: deny}", w="gemini:jsonl").agents["w"]
+    assert (agent.known, agent.adapter, agent.permissions.default) == ("gemini", "jsonl", "deny")
+    assert agent.command == known("gemini").way("jsonl").command
+
+
+def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) -> None:
+    """Outside of a file the same words mean the same."""
+    agent = AgentConfig(known="opencode")
+    assert profile_of("w", agent, tmp_path).command == ("opencode", "acp")
+
+
+@pytest.mark.parametrize(
+    ("agent", "instead", "words"),
+    [
+        ("{known: gemni}", {}, "agents.w.known: 'gemni' is not in the catalogue of agents; did you mean 'gemini'?"),
+        ("{known: pi, adapter: acp}", {}, "agents.w.adapter: pi is not known to speak to 'acp'; it does to: jsonl"),
+        ("{known: 7}", {}, "agents.w.known: 7 is read as a number; quote it to make it text: '7'"),
+        (
+            "{known: pi, quirks: {neds_kill: true}}",
+            {},
+            "agents.w.quirks.neds_kill: unknown key; did you mean 'needs_kill'?",
+        ),
+        ("{command: [git]}", {}, "agents.w.adapter: missing; give one of command, acp, "),
+        ("{adapter: jsonl, command: [git]}", {}, "agents.w.mapping: missing; give the path of a file"),
+        ("{adapter: jsonl, command: [git], mapping: no.toml}", {}, "agents.w.mapping: no.toml: cannot be read"),
+        ("{adapter: acp, command: [git], mapping: no.toml}", {}, "agents.w.mapping: adapter 'acp' has none"),
+        ("{adapter: scripted, arguments: [a]}", {}, "agents.w.arguments: the scripted agent has none"),
+        ("{adapter: scripted}", {"w": "clawde"}, "agents.w.known: 'clawde' is not in the catalogue"),
+        ("{adapter: scripted}", {"x": "pi"}, "--agent x=pi: 'x' is not an agent of this plan; the agents are w"),
+        (
+            "{adapter: command, command: [git], quirks: {exit_status_lies: true}}",
+            {},
+            "agents.w.adapter: 'command' goes by the exit status, and this agent's lies",
+        ),
+    ],
+)
+def test_a_plan_that_is_wrong_about_agents_is_refused(
+    tmp_path: Path, programs: Path, agent: str, instead: dict[str, str], words: str
+) -> None:
+    """The field, the value and the fix are named."""
+    assert words in refusal(tmp_path, agent, **instead)
+
+
+def test_an_agent_that_is_not_installed_is_told_with_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version that was tried is part of it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert re.search(
+        r"no program 'pi' on PATH; install it \(`npm install .+@0\.73\.1`\)", refusal(tmp_path, "{known: pi}")
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ a mapping
+def test_a_plan_has_a_mapping_of_its_own(tmp_path: Path) -> None:
+    """It is found beside the plan, and the adapter gets it."""
+    (tmp_path / "mine.toml").write_text(MAPPING)
+    agent = plan_of(tmp_path, "{adapter: jsonl, command: [git], mapping: mine.toml}").agents["w"]
+    assert profile_of("w", agent, tmp_path).mapping == read_data(tmp_path / "mine.toml", Mapping)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rules = [", "is no TOML: "),
+        ("rules = 3", "rules: 3: input should be a valid tuple"),
+        ("rules = [{}]", "rules[0]: says: missing; say what a line means"),
+        ('rules = [{says = "speak"}]', "rules[0]: says: 'speak' is not one of session, text"),
+        ('rules = [{says = "text", when = {a = 1}}]', "rules[0].text: missing"),
+        ('rules = [{says = "text", when = {}, text = "a"}]', "rules[0].when: "),
+        ('rules = [{says = "text", when = {"a..b" = 1}, text = "a"}]', "'a..b' is no path"),
+        (
+            'rules = [{says = "text", when = {a = {b = 1}}, text = "a"}]',
+            "rules[0].when.a: {'b': 1} is no value to look",
+        ),
+        (
+            'rules = [{says = "text", when = {a = 1}, where = {b = 1}, text = "a"}]',
+            "where: is about the items of a list",
+        ),
+        (f'prompt = "stdout"\n{MAPPING}', "prompt: 'stdout': input should be 'argument' or 'stdin'"),
+        (f'prompt_arguments = ["-p"]\n{MAPPING}', "prompt_arguments: none of them says {prompt}"),
+        (f'prompt = "stdin"\nprompt_arguments = "{{prompt}}"\n{MAPPING}', "and the prompt goes to standard input"),
+        (f'resume_arguments = ["-r"]\n{MAPPING}', "resume_arguments: none of them says {id}"),
+        (f'new_arguments = "{{id}}"\n{MAPPING}', "a name is of no use without resume_arguments"),
+        ('rules = [{when = {a = 1}, says = "end", stop = "error"}]', "without it no turn can ever succeed"),
+        (f"extra = 1\n{MAPPING}", "extra: unknown key"),
+        (f'prompt_arguments = "{{prompt}}\\u0000"\n{MAPPING}', "holds a NUL character"),
+    ],
+)
+def test_a_mapping_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    """The file, the field and the fix are named."""
+    path = tmp_path / "m.toml"
+    path.write_text(text)
+    with pytest.raises(BadData) as refused:
+        read_data(path, Mapping)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert words in str(refused.value)

@@ -1,0 +1,371 @@
+"""The codex adapter, driven by bytes alone: what no recorded conversation shows, and every way to break it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from supervisor.adapters.codex import CodexCodec
+from supervisor.adapters.codex_trouble import Problem, problem_of
+from supervisor.ports import (
+    CallKept,
+    Compaction,
+    Malformed,
+    ModelTrouble,
+    Out,
+    PermissionAsked,
+    Ready,
+    Send,
+    Text,
+    ToolClosed,
+    ToolOpened,
+    TurnEnded,
+    Usage,
+)
+from supervisor.vocabulary import ModelProblem
+
+COMMAND = {"type": "commandExecution", "id": "c", "command": "make", "cwd": "/work", "status": "inProgress"}
+
+
+def said(*messages: Any) -> bytes:
+    """What codex writes to say *messages*."""
+    return b"".join(json.dumps(one).encode() + b"\n" for one in messages)
+
+
+def sent(outs: list[Out] | None) -> list[dict[str, Any]]:
+    """The messages among *outs* that go to codex; each is one line, and none says which JSON-RPC it is."""
+    messages = [json.loads(out.data) for out in outs or () if isinstance(out, Send)]
+    assert all("jsonrpc" not in one for one in messages)
+    return messages
+
+
+def asked(outs: list[Out] | None) -> list[str]:
+    """What codex is asked for."""
+    return [one["method"] for one in sent(outs)]
+
+
+def told(outs: list[Out]) -> list[Out]:
+    """What among *outs* is for us."""
+    return [out for out in outs if not isinstance(out, Send)]
+
+
+class Conversation:
+    """A codec whose turn ``u`` is under way in thread ``t``, and codex's half of the conversation."""
+
+    def __init__(self, *, named: bool = True) -> None:
+        self.codec = CodexCodec()
+        self.codec.start("/work")
+        self.feed({"id": 1, "result": {}})
+        self.ready = self.feed({"id": 2, "result": {"thread": {"id": "t", "cliVersion": "1.2"}}})
+        self.codec.prompt("work")
+        if named:
+            self.feed({"id": 3, "result": {"turn": {"id": "u", "status": "inProgress"}}})
+
+    def feed(self, *messages: Any) -> list[Out]:
+        return self.codec.feed(said(*messages))
+
+    def hear(self, method: str, thread: str = "t", turn_id: str = "u", **params: Any) -> list[Out]:
+        return self.feed({"method": method, "params": {"threadId": thread, "turnId": turn_id, **params}})
+
+    def answer(self, outs: list[Out] | None, **answer: Any) -> list[Out]:
+        """Answer the last request among *outs*."""
+        return self.feed({"id": sent(outs)[-1]["id"], **answer})
+
+    def over(self, status: str = "completed", **more: Any) -> list[Out]:
+        return self.hear("turn/completed", turn={"id": "u", "status": status, **more})
+
+
+# ------------------------------------------------------------------------------------------------------------ opening
+def test_a_thread_is_named_before_its_first_prompt() -> None:
+    """Ready has the name under which the thread can be loaded again, and what runs there."""
+    assert told(Conversation().ready) == [Ready("t", "codex 1.2", steers=True)]
+
+
+def test_a_thread_is_loaded_again() -> None:
+    """It is resumed without its history, and what it had used before is not counted again."""
+    codec = CodexCodec()
+    codec.start("/work", "old")
+    resume = sent(codec.feed(said({"id": 1, "result": {}})))[1]
+    assert resume["method"] == "thread/resume"
+    assert resume["params"] == {"threadId": "old", "cwd": "/work", "excludeTurns": True}
+    ready = codec.feed(said({"id": 2, "result": {"thread": {"id": "old"}}}))
+    assert ready == [Ready("old", "codex", steers=True)]
+    used = {"inputTokens": 100, "outputTokens": 10}
+    usage = {"threadId": "old", "turnId": "x", "tokenUsage": {"total": used, "last": used}}
+    assert codec.feed(said({"method": "thread/tokenUsage/updated", "params": usage})) == []
+    codec.prompt("go on")
+    usage["tokenUsage"] = {"total": {"inputTokens": 107, "outputTokens": 11}, "last": {"totalTokens": 8}}
+    [more] = codec.feed(said({"method": "thread/tokenUsage/updated", "params": usage}))
+    assert isinstance(more, Usage)
+    assert (more.input_tokens, more.output_tokens, more.requests) == (7, 1, 1)
+
+
+def test_a_thread_that_is_lost_is_begun_anew() -> None:
+    """The work goes on in a new one, and the log says why."""
+    codec = CodexCodec()
+    codec.start("/work", "old")
+    codec.feed(said({"id": 1, "result": {}}))
+    outs = codec.feed(said({"id": 2, "error": {"code": -32600, "message": "no rollout found"}}))
+    [log] = told(outs)
+    assert isinstance(log, Text)
+    assert "no rollout found" in log.text
+    assert asked(outs) == ["thread/start"]
+
+
+def test_a_refusal_to_open_ends_it() -> None:
+    """Without a thread there is no conversation."""
+    codec = CodexCodec()
+    codec.start("/work")
+    codec.feed(said({"id": 1, "result": {}}))
+    [end] = codec.feed(said({"id": 2, "error": {"code": -32600, "message": "not here"}}))
+    assert end == Malformed("the agent refused to open a thread: not here (code -32600)")
+
+
+# ------------------------------------------------------------------------------------------------------------- turns
+def test_an_interrupt_waits_for_the_name_of_the_turn() -> None:
+    """A turn that codex has not named yet is interrupted as soon as it has."""
+    one = Conversation(named=False)
+    assert one.codec.interrupt() == []
+    assert asked(one.feed({"id": 3, "result": {"turn": {"id": "u", "status": "inProgress"}}})) == ["turn/interrupt"]
+
+
+def test_an_interrupted_turn_is_over_when_its_commands_are() -> None:
+    """Codex leaves them running: it is told to end them, and only its answer ends the turn."""
+    one = Conversation()
+    one.hear("item/started", item=COMMAND)
+    assert asked(one.codec.interrupt()) == ["turn/interrupt"]
+    cleaning = one.over("interrupted")
+    assert asked(cleaning) == ["thread/backgroundTerminals/clean"]
+    assert told(cleaning) == []
+    assert [type(out) for out in one.answer(cleaning, result={})] == [ToolClosed, TurnEnded]
+
+
+def test_a_turn_that_leaves_a_command_running_ends_it() -> None:
+    """A call ends with its turn: codex is told to end what it has not waited for, and that has failed."""
+    one = Conversation()
+    one.hear("item/started", item=COMMAND)
+    cleaning = one.over()
+    assert asked(cleaning) == ["thread/backgroundTerminals/clean"]
+    closed, ended = one.answer(cleaning, error={"code": -32601, "message": "no such method"})
+    assert isinstance(closed, ToolClosed)
+    assert (closed.outcome, ended) == ("failed", TurnEnded("end_turn"))
+
+
+@pytest.mark.parametrize("status", ["inProgress", "strange"])
+def test_an_unknown_end_is_an_error(status: str) -> None:
+    """Success is a word that we know."""
+    [ended] = Conversation().over(status)
+    assert isinstance(ended, TurnEnded)
+    assert ended.stop == "error"
+
+
+def test_a_vague_failure_has_the_reason_that_was_told_before() -> None:
+    """The last word, ``other``, says less than what codex said when it tried again."""
+    one = Conversation()
+    trouble = {"message": "again", "codexErrorInfo": {"responseStreamDisconnected": {"httpStatusCode": 429}}}
+    assert one.hear("error", error=trouble, willRetry=True) == [
+        ModelTrouble(ModelProblem.RATE_LIMIT, 429, attempt=1, words="again")
+    ]
+    ended = one.over("failed", error={"message": "it failed", "codexErrorInfo": "other"})
+    assert ended == [TurnEnded("error", "it failed", ModelProblem.RATE_LIMIT, 429)]
+
+
+@pytest.mark.parametrize(
+    ("info", "problem"),
+    [
+        ("unauthorized", Problem(ModelProblem.AUTH)),
+        ("contextWindowExceeded", Problem(ModelProblem.CONTEXT_LENGTH)),
+        ("usageLimitExceeded", Problem(ModelProblem.QUOTA)),
+        ("serverOverloaded", Problem(ModelProblem.OVERLOADED)),
+        ({"httpConnectionFailed": {"httpStatusCode": 503}}, Problem(ModelProblem.OVERLOADED, 503)),
+        ({"httpConnectionFailed": {"httpStatusCode": 502}}, Problem(ModelProblem.SERVER, 502)),
+        ({"responseStreamDisconnected": {"httpStatusCode": None}}, Problem(ModelProblem.CONNECTION)),
+        ({"responseStreamDisconnected": 7}, Problem(ModelProblem.CONNECTION)),
+        ("a word of tomorrow", Problem(ModelProblem.UNKNOWN)),
+        ("sandboxError", Problem(None)),
+        (None, Problem(None)),
+        ({}, Problem(ModelProblem.UNKNOWN)),
+        (["unauthorized"], Problem(None)),
+    ],
+)
+def test_what_is_the_matter_with_the_model(info: Any, problem: Problem) -> None:
+    """The status decides, then the word; what is codex's own trouble is none of its model."""
+    assert problem_of(info) == problem
+
+
+def test_a_compaction_begins_and_ends_once() -> None:
+    """Whatever codex repeats."""
+    one = Conversation()
+    item = {"type": "contextCompaction", "id": "k"}
+    heard = [one.hear(f"item/{word}", item=item) for word in ("started", "started", "completed", "completed")]
+    assert heard == [[Compaction(True)], [], [Compaction(False)], []]
+
+
+def test_messages_are_heard_once_each_on_a_line_of_its_own() -> None:
+    """As they are written, or, where they were not, when they are complete."""
+    one = Conversation()
+    one.hear("item/agentMessage/delta", itemId="m", delta="one")
+    assert one.hear("item/completed", item={"type": "agentMessage", "id": "m", "text": "one"}) == []
+    whole = one.hear("item/completed", item={"type": "agentMessage", "id": "n", "text": "two"})
+    assert whole == [Text("message", "\ntwo")]
+
+
+# ------------------------------------------------------------------------------------------------------ ending a call
+def test_a_command_is_ended_alone() -> None:
+    """By the name that codex has for it, which it is asked for."""
+    one = Conversation()
+    one.hear("item/started", item=COMMAND)
+    finding = one.codec.end_call("c")
+    assert asked(finding) == ["thread/backgroundTerminals/list"]
+    ending = one.answer(finding, result={"data": [{"itemId": "c", "processId": "77"}]})
+    assert sent(ending)[0]["params"] == {"threadId": "t", "processId": "77"}
+    assert one.answer(ending, result={"terminated": True}) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"result": {"data": []}}, "it runs no command for it"),
+        ({"error": {"code": -32601, "message": "no such method"}}, "no such method"),
+    ],
+)
+def test_a_command_that_codex_does_not_end_is_kept(answer: dict[str, Any], why: str) -> None:
+    """Whoever asked for its end hears why."""
+    one = Conversation()
+    one.hear("item/started", item=COMMAND)
+    assert one.answer(one.codec.end_call("c"), **answer) == [CallKept("c", why)]
+
+
+def test_a_call_that_waits_for_leave_is_refused() -> None:
+    """That ends it, and its turn goes on."""
+    one = Conversation()
+    one.hear("item/started", item=COMMAND)
+    one.feed({"id": 9, "method": "item/commandExecution/requestApproval", "params": {"itemId": "c"}})
+    assert sent(one.codec.end_call("c")) == [{"id": 9, "result": {"decision": "decline"}}]
+    assert one.codec.permission("permission-1", "accept") == []
+
+
+def test_what_is_no_command_cannot_be_ended_alone() -> None:
+    """Codex knows no way to end a tool of a server."""
+    one = Conversation()
+    one.hear(
+        "item/started", item={"type": "mcpToolCall", "id": "m", "server": "s", "tool": "t", "status": "inProgress"}
+    )
+    assert one.codec.end_call("m") is None
+
+
+# --------------------------------------------------------------------------------------------------------- sub-agents
+def test_a_sub_agent_is_a_call_and_its_calls_are_within_it() -> None:
+    """Its turn is a call of kind ``agent``, named after what it was asked; it can be ended alone."""
+    one = Conversation()
+    spawn = {
+        "type": "collabAgentToolCall",
+        "id": "s",
+        "tool": "spawnAgent",
+        "prompt": "look",
+        "receiverThreadIds": ["k"],
+    }
+    one.hear("item/completed", item={**spawn, "status": "completed"})
+    started = one.hear("turn/started", thread="k", turn={"id": "v", "status": "inProgress"})
+    assert started == [ToolOpened("v", "look", "agent")]
+    assert one.hear("item/started", thread="k", turn_id="v", item=COMMAND) == [ToolOpened("c", "make", "execute", "v")]
+    assert asked(one.codec.end_call("v")) == ["turn/interrupt", "thread/backgroundTerminals/clean"]
+    over = one.hear("turn/completed", thread="k", turn={"id": "v", "status": "interrupted"})
+    assert [(out.call_id, out.outcome) for out in over if isinstance(out, ToolClosed)] == [
+        ("c", "failed"),
+        ("v", "failed"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- leave
+def test_leave_is_given_for_what_was_asked() -> None:
+    """Permissions are granted as they were asked for, or not at all."""
+    one = Conversation()
+    wanted = {"network": {"enabled": True}}
+    ask = {"method": "item/permissions/requestApproval", "params": {"itemId": "p", "permissions": wanted}}
+    for number, (option, result) in enumerate(
+        [
+            ("accept", {"permissions": wanted, "scope": "turn"}),
+            ("acceptForSession", {"permissions": wanted, "scope": "session"}),
+            ("decline", {"permissions": {}, "scope": "turn"}),
+            (None, {"permissions": {}, "scope": "turn"}),
+        ],
+        start=1,
+    ):
+        [question] = one.feed({"id": number, **ask})
+        assert isinstance(question, PermissionAsked)
+        assert sent(one.codec.permission(question.request_id, option)) == [{"id": number, "result": result}]
+
+
+def test_an_option_that_was_not_offered_is_refused() -> None:
+    """That is our mistake, not codex's."""
+    one = Conversation()
+    one.feed({"id": 9, "method": "item/fileChange/requestApproval", "params": {"itemId": "c"}})
+    with pytest.raises(ValueError, match="choose of: accept, acceptForSession, decline"):
+        one.codec.permission("permission-1", "yes")
+
+
+def test_an_interrupt_answers_what_is_open() -> None:
+    """And what codex asks after that is refused at once."""
+    one = Conversation()
+    ask = {"method": "item/fileChange/requestApproval", "params": {"itemId": "c"}}
+    one.feed({"id": 8, **ask})
+    assert sent(one.codec.interrupt())[1] == {"id": 8, "result": {"decision": "cancel"}}
+    assert sent(one.feed({"id": 9, **ask})) == [{"id": 9, "result": {"decision": "cancel"}}]
+
+
+def test_what_codex_takes_back_needs_no_answer() -> None:
+    """A request that it has resolved itself is forgotten."""
+    one = Conversation()
+    one.feed({"id": 8, "method": "item/fileChange/requestApproval", "params": {"itemId": "c"}})
+    one.hear("serverRequest/resolved", requestId=8)
+    assert one.codec.permission("permission-1", "accept") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("item/tool/requestUserInput", {"result": {"answers": {}}}),
+        ("mcpServer/elicitation/request", {"result": {"action": "decline"}}),
+        ("attestation/generate", {"error": {"code": -32601, "message": "method not found: attestation/generate"}}),
+    ],
+)
+def test_other_requests_are_answered_too(method: str, answer: dict[str, Any]) -> None:
+    """Nothing that codex asks for is left open."""
+    assert sent(Conversation().feed({"id": 9, "method": method, "params": {}})) == [{"id": 9, **answer}]
+
+
+# --------------------------------------------------------------------------------------------------------- what breaks
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"method": "turn/completed", "params": {"threadId": "t"}},
+        {"method": "item/started", "params": {"threadId": "t", "turnId": "u", "item": {"type": "commandExecution"}}},
+        {
+            "method": "thread/tokenUsage/updated",
+            "params": {"threadId": "t", "turnId": "u", "tokenUsage": {"total": -1}},
+        },
+        {"id": 9},
+        [],
+    ],
+)
+def test_what_is_not_the_protocol_ends_it(message: Any) -> None:
+    """It is named, and nothing is heard after it."""
+    one = Conversation()
+    assert [type(out) for out in one.feed(message)] == [Malformed]
+    assert one.over() == []
+
+
+def test_what_we_do_not_know_is_passed_over() -> None:
+    """Codex has notifications and items that are not our business, and will have more."""
+    one = Conversation()
+    assert one.feed({"method": "tomorrow/happened", "params": {"what": 1}}) == []
+    assert one.hear("item/started", item={"type": "thoughtBubble", "id": "b", "status": 7, "text": None}) == []
+
+
+def test_an_exit_in_a_turn_is_its_end() -> None:
+    """However codex exited."""
+    [ended] = Conversation().codec.exited(0)
+    assert ended == TurnEnded("error", "the agent exited with status 0 in the middle of a turn")

@@ -1,0 +1,68 @@
+"""The text files that agents ask for: one suite for every implementation of the port, and what the disk adds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.bounds import FILE_BYTES_MAX
+from supervisor.ports import Files
+from supervisor.simulation.machine.files import SimulatedFiles
+from supervisor.workspace.files import DiskFiles
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[DiskFiles, SimulatedFiles])
+def files(request: pytest.FixtureRequest) -> Files:
+    made: Files = request.param()
+    return made
+
+
+async def test_what_was_written_is_read(files: Files, tmp_path: Path) -> None:
+    """The last text whole, also in directories that were not there."""
+    path = str(tmp_path / "a" / "b.txt")
+    await files.write(path, "first, and long\n")
+    await files.write(path, "schön\n")
+    assert await files.read(path) == "schön\n"
+
+
+async def test_a_file_that_is_not_there_is_an_error(files: Files, tmp_path: Path) -> None:
+    """It names the path."""
+    with pytest.raises(OSError, match="none"):
+        await files.read(str(tmp_path / "none.txt"))
+
+
+async def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """A pipe nobody writes to, a directory, a device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, Path("/dev/zero")):
+        with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
+            await DiskFiles().read(str(path))
+    with pytest.raises(OSError, match="not a regular file"):
+        await DiskFiles().write(str(pipe), "text")
+
+
+async def test_a_file_is_bounded_and_text(tmp_path: Path) -> None:
+    """One byte more than the bound, and bytes that are no UTF-8, are errors that say so."""
+    long, odd = tmp_path / "long", tmp_path / "odd"
+    long.write_bytes(b"x" * (FILE_BYTES_MAX + 1))
+    odd.write_bytes(b"\xff")
+    with pytest.raises(OSError, match="longer than"):
+        await DiskFiles().read(str(long))
+    with pytest.raises(OSError, match="not UTF-8"):
+        await DiskFiles().read(str(odd))
+
+
+async def test_a_written_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
+    """A script stays executable, and what a link leads to is written; nothing else is left beside it."""
+    script, link = tmp_path / "run.sh", tmp_path / "link"
+    script.write_text("old")
+    script.chmod(0o750)
+    link.symlink_to(script)
+    await DiskFiles().write(str(link), "new")
+    assert (script.read_text(), script.stat().st_mode & 0o777, link.is_symlink()) == ("new", 0o750, True)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "run.sh"]

@@ -1,0 +1,320 @@
+"""Programs that print lines of JSON: a mapping says what a line means, and only a line says that a turn succeeded."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor import AgentConfig, open_supervisor
+from supervisor.adapters.jsonl import JsonlCodec
+from supervisor.adapters.jsonl_paths import amount_at, fits, look, text_at
+from supervisor.agents import known
+from supervisor.agents.mapping import Mapping
+from supervisor.ports import (
+    CloseInput,
+    Malformed,
+    ModelTrouble,
+    Named,
+    Out,
+    Ready,
+    Send,
+    Signal,
+    Text,
+    ToolClosed,
+    ToolOpened,
+    TurnEnded,
+    Usage,
+)
+from supervisor.vocabulary import ModelProblem
+
+RULES: list[dict[str, Any]] = [
+    {"when": {"type": "hello"}, "says": "session", "id": "id"},
+    {"when": {"type": "say"}, "says": "text", "text": "text"},
+    {"when": {"type": "call"}, "says": "tool_begin", "id": "id", "title": "name", "kind": "name", "asked": "with"},
+    {"when": {"type": "back"}, "says": "tool_end", "id": "id", "failed": {"ok": False}, "answered": "result"},
+    {"when": {"type": "used"}, "says": "usage", "input": "in", "output": "out", "cost": "usd", "counts": "total"},
+    {"when": {"type": "again"}, "says": "trouble", "status": "code", "attempt": "n", "retry_ms": "ms", "words": "why"},
+    {"when": {"type": "over", "text": "[API Error*"}, "says": "end", "stop": "error", "words": "text"},
+    {"when": {"type": "over", "good": True}, "says": "end", "stop": "end_turn"},
+    {"when": {"type": "over"}, "says": "end", "stop": "error", "words": "why", "status": "code"},
+]
+
+
+def mapping(**more: Any) -> Mapping:
+    return Mapping.model_validate({"prompt": "stdin", "kinds": {"sh": "execute"}, "rules": RULES, **more})
+
+
+def codec(**more: Any) -> JsonlCodec:
+    """One with its prompt under way."""
+    made = JsonlCodec(mapping(**more))
+    made.argv(["agent"], "work", "new")
+    made.start("/")
+    made.prompt("work")
+    return made
+
+
+def line(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"type": kind, **fields}).encode() + b"\n"
+
+
+def told(lines: Iterable[bytes], status: int | None = 0, **more: Any) -> list[Out]:
+    """All that comes of a run that prints those lines and exits so."""
+    made = codec(**more)
+    return [*made.feed(b"".join(lines)), *made.feed(b""), *made.exited(status)]
+
+
+# ------------------------------------------------------------------------------------------------------ the turn's end
+@pytest.mark.parametrize("status", [0, 1, -9, None])
+def test_an_exit_status_is_no_success(status: int | None) -> None:
+    """Without a last word of the program its turn has failed, whatever it exits with."""
+    (ended,) = told([], status)
+    assert isinstance(ended, TurnEnded)
+    assert ended.stop == "error"
+    assert ended.error.endswith("and did not say how its turn ended")
+
+
+@pytest.mark.parametrize("status", [0, 1, -9, None])
+def test_a_last_word_is_believed_whatever_the_exit_status(status: int | None) -> None:
+    """A success stays one, and a failure stays one."""
+    assert told([line("over", good=True)], status) == [TurnEnded("end_turn")]
+    assert told([line("over", good=False, why="no", code=500)], status) == [TurnEnded("error", "no", status=500)]
+
+
+def test_of_several_rules_the_first_counts() -> None:
+    """A success that is an error by its words is an error."""
+    ended = told([line("over", good=True, text="[API Error: 401 no]")])
+    assert ended == [TurnEnded("error", "[API Error: 401 no]")]
+
+
+def test_of_several_last_words_the_last_counts() -> None:
+    """A program that failed and went on has not failed, and the other way round."""
+    good, bad = line("over", good=True), line("over", good=False, why="no")
+    assert told([bad, good]) == [TurnEnded("end_turn")]
+    assert told([good, bad]) == [TurnEnded("error", "no")]
+
+
+def test_a_last_line_needs_no_newline() -> None:
+    """What was said is heard though its line has no end."""
+    assert told([line("over", good=True).rstrip()]) == [TurnEnded("end_turn")]
+
+
+def test_a_stream_that_is_cut_is_told() -> None:
+    """Half a line is no last word, and nothing comes after it."""
+    (broken,) = told([line("over", good=True)[:-8]])
+    assert isinstance(broken, Malformed)
+    assert broken.why.startswith('the agent wrote a line that is not JSON: \'{"type": "over"')
+
+
+def test_a_line_that_is_no_json_is_a_note() -> None:
+    """A warning between the lines harms nothing."""
+    assert told([b"Warning: no colours\n", b"\n", b"[1]\n", line("over", good=True)]) == [
+        Text("log", "Warning: no colours\n"),
+        Text("log", "[1]\n"),
+        TurnEnded("end_turn"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ the interrupt
+@pytest.mark.parametrize(("name", "number"), [("INT", signal.SIGINT), ("KILL", signal.SIGKILL)])
+def test_an_interrupt_is_the_signal_of_the_mapping(name: str, number: int) -> None:
+    """Who ignores a signal is not sent it."""
+    assert codec(interrupt=name).interrupt() == [Signal(number)]
+
+
+def test_an_interrupted_turn_is_cancelled_with_its_calls() -> None:
+    """What was open has failed; a line that was cut by the end is none to complain of."""
+    made = codec()
+    made.feed(line("call", id="c", name="sh"))
+    made.interrupt()
+    outs = [*made.feed(b'{"type": "ba'), *made.feed(b""), *made.exited(-2)]
+    assert outs == [ToolClosed("c", "failed"), TurnEnded("cancelled")]
+
+
+def test_a_turn_that_was_over_when_it_was_interrupted_has_succeeded() -> None:
+    """The program's word came first."""
+    made = codec()
+    made.feed(line("over", good=True))
+    made.interrupt()
+    assert made.exited(-2) == [TurnEnded("end_turn")]
+
+
+# ------------------------------------------------------------------------------------------------------ what it says
+def test_calls_are_told_with_what_they_are() -> None:
+    """A call has a title, a kind of ours, digests, and an outcome; a late word about it opens none."""
+    outs = told(
+        [
+            line("call", id="c", name="sh", **{"with": {"cmd": "ls"}}),
+            line("back", id="c", ok=False, result="no"),
+            line("call", id="c", name="sh"),
+            line("call", id="d", name="other"),
+            line("back", id="d", ok=True),
+            line("over", good=True),
+        ]
+    )
+    opened, closed, *rest = outs
+    assert opened == ToolOpened("c", "sh", "execute")
+    assert isinstance(closed, ToolClosed)
+    assert (closed.outcome, bool(closed.asked), bool(closed.answered)) == ("failed", True, True)
+    assert rest == [ToolOpened("d", "other"), ToolClosed("d", "completed"), TurnEnded("end_turn")]
+
+
+def test_of_a_total_only_what_it_adds_counts() -> None:
+    """Totals that are told twice are counted once; one that falls adds nothing."""
+    lines = [line("used", **{"in": into, "out": 1, "usd": usd}) for into, usd in ((10, 0.5), (30, 0.5), (5, 0.25))]
+    used = [one for one in told(lines) if isinstance(one, Usage)]
+    assert [(one.input_tokens, one.output_tokens, one.cost_usd) for one in used] == [
+        (10, 1, 0.5),
+        (20, 0, 0.0),
+        (0, 0, 0.0),
+    ]
+
+
+def test_trouble_with_the_model_is_told_as_such() -> None:
+    """Its kind is found by the status, its delay is in seconds."""
+    (trouble, _) = told([line("again", code=429, n=2, ms=1500, why="slow down")])
+    assert trouble == ModelTrouble(ModelProblem.RATE_LIMIT, 429, 2, 1.5, "slow down")
+
+
+# ------------------------------------------------------------------------------------------------------ conversations
+NAMING = {"new_arguments": ["--new", "{id}"], "resume_arguments": ["--again={id}"]}
+
+
+def test_a_prompt_goes_where_the_mapping_says() -> None:
+    """To standard input, or into the command line."""
+    by_input, by_argument = (
+        JsonlCodec(mapping()),
+        JsonlCodec(mapping(prompt="argument", prompt_arguments="--do={prompt}")),
+    )
+    assert by_input.argv(["agent", "-x"], "-work") == ("agent", "-x")
+    assert by_input.prompt("-work") == [Send(b"-work"), CloseInput()]
+    assert by_argument.argv(["agent", "-x"], "-work") == ("agent", "-x", "--do=-work")
+    assert by_argument.prompt("-work") == [CloseInput()]
+
+
+def test_a_conversation_has_the_name_that_we_choose() -> None:
+    """It is known before the prompt is given; the next program goes on with it."""
+    first, second = JsonlCodec(mapping(**NAMING)), JsonlCodec(mapping(**NAMING))
+    assert first.argv(["agent"], "work", "n") == ("agent", "--new", "n")
+    assert first.start("/") == [Ready("n")]
+    assert second.argv(["agent"], "work", "other", "n") == ("agent", "--again=n")
+    assert second.start("/", "n") == [Ready("n")]
+
+
+def test_a_conversation_may_have_the_program_s_own_name() -> None:
+    """What the program says is so, and it says it once."""
+    made = JsonlCodec(mapping(resume_arguments="{id}"))
+    made.argv(["agent"], "work", "n")
+    assert made.start("/") == [Ready()]
+    assert made.feed(line("hello", id="its own") * 2) == [Named("its own")]
+
+
+def test_a_conversation_that_cannot_be_gone_on_with_is_begun_anew() -> None:
+    """A mapping without words for it says so, where people look."""
+    made = JsonlCodec(mapping())
+    assert made.argv(["agent"], "work", "n", "old") == ("agent",)
+    note, ready = made.start("/", "old")
+    assert isinstance(note, Text)
+    assert (note.kind, ready) == ("log", Ready())
+    assert made.feed(line("hello", id="own")) == []
+
+
+PROGRAM = """
+import json, sys
+prompt = sys.stdin.read()
+print("a note")
+for said in ({"type": "hello", "id": "talk"}, {"type": "say", "text": " ".join([prompt, *sys.argv[1:]])}):
+    print(json.dumps(said))
+if prompt != "fail":
+    print(json.dumps({"type": "over", "good": True}))
+"""
+
+
+@pytest.mark.anyio
+async def test_the_next_prompt_goes_on_with_the_conversation(tmp_path: Path) -> None:
+    """Each prompt is a program of its own; the second is told which conversation it is, and exit 0 is no success."""
+    program, file = tmp_path / "agent.py", tmp_path / "m.json.toml"
+    program.write_text(PROGRAM)
+    rules = "\n".join(f"[[rules]]\n{_toml(rule)}" for rule in RULES)
+    file.write_text(f'prompt = "stdin"\nresume_arguments = ["--again", "{{id}}"]\n{rules}')
+    agent = AgentConfig(adapter="jsonl", command=(sys.executable, str(program)), mapping=str(file))
+    async with open_supervisor(agents={"a": agent}) as sup:
+        session = await sup.start_session("s", agent="a")
+        assert (await session.run("one")).text == "one"
+        assert (await session.run("two")).text == "two --again talk"
+        failed = await session.run("fail")
+        assert (failed.ok, failed.text) == (False, "fail --again talk")
+        assert "did not say how its turn ended" in failed.error
+
+
+def _toml(rule: dict[str, Any]) -> str:
+    return "\n".join(f"{key} = {_value(value)}" for key, value in rule.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)
+
+
+# ------------------------------------------------------------------------------------------------------ where it looks
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("a.b.0.c", 1), ("a.b.1", None), ("a.b.x", None), ("a.b.c", None), ("d", None), ("d.e", None), ("a.b.-1", None)],
+)
+def test_a_path_leads_to_a_value_or_to_nothing(path: str, found: object) -> None:
+    """Keys and numbers of items; what is not there is nothing."""
+    assert look({"a": {"b": [{"c": 1}]}, "d": None}, path) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "does"),
+    [
+        ("abc", "abc", True),
+        ("abc", "a*", True),
+        ("abc", "*c", True),
+        ("abc", "a*b*c", True),
+        ("ab", "ab*b", False),
+        ("abxab", "ab*ab", True),
+        ("[API Error: 1]", "[API Error*", True),
+        ("abc", "A*", False),
+        ("a*", "a*", True),
+        (1, True, False),
+        (True, True, True),
+        (False, "*", True),
+        (None, "*", False),
+        (5, "*5", False),
+        (1, 1.0, True),
+    ],
+)
+def test_a_value_is_what_is_wanted_or_not(value: object, wanted: object, does: bool) -> None:
+    """Equal, or a text like it; a truth value is no number."""
+    assert fits({"a": value}, {"a": (wanted,)}) is does
+
+
+@pytest.mark.parametrize("number", [-1, 1e400, float("nan"), True, "7", None, 10**13])
+def test_a_number_that_cannot_be_believed_is_none(number: object) -> None:
+    """Negative, endless or absurd amounts count for nothing."""
+    assert amount_at({"a": number}, ("a",)) is None
+
+
+def test_the_parts_of_a_text_are_one_text() -> None:
+    """A list of parts is what they say together; another value is its JSON."""
+    assert text_at({"a": [{"text": "x"}, {"image": 1}, {"text": "y"}]}, ("b", "a")) == "xy"
+    assert text_at({"a": {"b": 1}}, ("a",)) == '{"b":1}'
+
+
+@pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "pi", "codex", "claude", "vibe"])
+def test_no_line_of_another_program_is_a_success(name: str) -> None:
+    """A mapping takes only its own program's last word for one."""
+    made = JsonlCodec(known(name).way("jsonl").mapping or mapping())
+    made.argv(["agent"], "work", "n")
+    made.feed(b'{"type": "done"}\n{"status": "success"}\n{"type": "result", "subtype": "success"}\n')
+    (*_, ended) = made.exited(0)
+    assert isinstance(ended, TurnEnded)
+    assert ended.stop == "error"

@@ -1,0 +1,133 @@
+"""A running supervisor as an MCP server: what its tools do, by the library's own client, in memory and over stdio."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from click.testing import CliRunner
+from mcp import Client, StdioServerParameters
+
+from supervisor.journal.statedir import StateDir
+from supervisor.permissions import Decision
+from supervisor.plans import AgentConfig
+from supervisor.plans.permissions import PermissionsConfig
+from supervisor.runtime import Session, Supervisor, open_supervisor
+from supervisor.surfaces import cli
+from supervisor.surfaces.control import serve_control
+from supervisor.surfaces.mcp_server import server_of
+from tests.support import quick, until
+
+pytestmark = pytest.mark.anyio
+
+AGENTS = {"a": AgentConfig(adapter="scripted", permissions=PermissionsConfig(default=Decision.ASK))}
+TOOLS = ["abort", "answer", "inspect", "list", "permissions", "send", "why"]
+
+
+@asynccontextmanager
+async def waiting(state_dir: Path) -> AsyncIterator[Supervisor]:
+    """A supervisor that can be spoken to, with one session whose agent waits for a permission."""
+    door = anyio.Event()
+
+    async def serve(sup: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        await serve_control(StateDir(state_dir).control_socket, sup, closing=door, task_status=task_status)
+
+    async def work(session: Session) -> None:
+        await session.run("@ask edit: a.txt\n@say did it")
+
+    async with anyio.create_task_group() as group:
+        async with open_supervisor(state_dir, agents=AGENTS, settings=quick()) as sup:
+            await group.start(serve, sup)
+            session = await sup.start_session("lead", agent="a")
+            group.start_soon(work, session)
+            await until(sup, "PermissionRequested", "lead:t1")
+            yield sup
+            await sup.stop(now=True)
+        door.set()
+
+
+async def called(client: Client, tool: str, **given: Any) -> Any:
+    """What a tool answers, as it is typed."""
+    result = await client.call_tool(tool, given)
+    assert not result.is_error, result.content
+    told = result.structured_content
+    return told["result"] if told is not None and set(told) == {"result"} else told
+
+
+async def refused(client: Client, tool: str, **given: Any) -> str:
+    result = await client.call_tool(tool, given)
+    assert result.is_error
+    return str(result.content[0].text)
+
+
+async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:
+    """It lists, looks, asks why, sends a message, and aborts by the plan of a dry run."""
+    async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
+        assert sorted(one.name for one in (await client.list_tools()).tools) == TOOLS
+        rows = await called(client, "list")
+        assert {(one["id"], one["kind"]) for one in rows} == {
+            ("lead", "session"),
+            ("lead:a1", "agent"),
+            ("lead:t1", "turn"),
+        }
+        assert (await called(client, "inspect", id="lead:t1"))["permissions"] == ["lead:t1:p1"]
+        assert (await called(client, "why", id="lead"))["roots"] == 1
+        [asked] = await called(client, "permissions")
+        assert (asked["id"], asked["title"]) == ("lead:t1:p1", "edit: a.txt")
+        assert (await called(client, "send", session="lead", text="hello"))["message_id"]
+        plan = await called(client, "abort", target="lead", scope="session", dry_run=True)
+        assert [one["id"] for one in plan["nodes"]] == ["lead"]
+        receipt = await called(client, "abort", target="lead", scope="session", plan=plan["id"])
+        assert [one["id"] for one in receipt["nodes"]] == ["lead"]
+
+
+async def test_an_agent_answers_for_a_human(tmp_path: Path) -> None:
+    """A permission that waits is answered once."""
+    async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
+        told = await called(client, "answer", permission="lead:t1:p1", allow=False, because="not now")
+        assert told == {"option": "reject_once", "kind": "reject_once"}
+        assert "lead:t1:p1" in await refused(client, "answer", permission="lead:t1:p1", allow=True)
+
+
+async def test_what_is_refused_is_a_tool_error(tmp_path: Path) -> None:
+    """Each with the words of the command line; the server goes on."""
+    async with waiting(tmp_path / "sd"), Client(server_of(tmp_path / "sd")) as client:
+        assert "nothing alive has the id 'nobody'" in await refused(client, "inspect", id="nobody")
+        assert "nothing has the id 'nobody'" in await refused(client, "why", id="nobody")
+        assert "for urgent messages only" in await refused(client, "send", session="lead", text="x", at="now")
+        unknown = {"permission": "lead:t1:p9", "allow": True}
+        assert "no permission 'lead:t1:p9' waits" in await refused(client, "answer", **unknown)
+        assert "root session" in await refused(client, "abort", target="lead", scope="sibling")
+        assert (await called(client, "list"))[0]["id"] == "lead"
+
+
+async def test_without_a_supervisor(tmp_path: Path) -> None:
+    """Nobody is there: that is what every tool says."""
+    async with Client(server_of(tmp_path / "sd")) as client:
+        assert "no supervisor runs on" in await refused(client, "permissions")
+        assert "sd" in await refused(client, "list")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_over_standard_streams(tmp_path: Path) -> None:
+    """`supervisor mcp` serves the same, as a program, until its input ends."""
+    command = ["-m", "supervisor", "mcp", "--state-dir", str(tmp_path / "sd")]
+    async with waiting(tmp_path / "sd"):
+        async with Client(StdioServerParameters(command=sys.executable, args=command)) as client:
+            assert [one["id"] for one in await called(client, "permissions")] == ["lead:t1:p1"]
+
+
+def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command says how to get it, and that is bad input: nothing was started."""
+    for name in [one for one in sys.modules if one.partition(".")[0] == "mcp" or one.endswith("mcp_server")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    result = CliRunner().invoke(cli.mcp, ["--state-dir", str(tmp_path)])
+    assert "pip install 'supervisor-runtime[mcp]'" in str(result.exception)

@@ -1,0 +1,113 @@
+"""A stdio MCP server as a resource of a session: there in time, asked, started again, given up, and gone with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.adapters import mcp_stdio
+from supervisor.adapters.mcp_stdio import McpError
+from tests.support import Run, nothing_left, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+SERVER = """
+import json, os, subprocess, sys
+mode = sys.argv[1]
+subprocess.Popen(["sleep", "1000"], start_new_session=True)  # what servers leave behind
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    method = message["method"]
+    if mode == "mute" or method == "mute":
+        continue
+    if method == "die":
+        os._exit(3)
+    answer = {"result": {"said": method, "secret": os.environ.get("A_TOKEN")}}
+    if method == "bad":
+        answer = {"error": {"code": -32601, "message": "no such thing"}}
+    print("this is no message")
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
+if mode == "stays":
+    import time
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+def command(mode: str = "serves") -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", SERVER, mode]
+
+
+def facts(run: Run, name: str) -> list[dict[str, object]]:
+    return [one.metadata for one in run.events("s") if one.event == name]
+
+
+async def test_it_is_there_and_asked(tmp_path: Path) -> None:
+    """Its result is given, its error raised, and what nobody answers in time is told so; others are not disturbed."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        server = await run.sup.start_mcp_server("s", "git", command(), env={"A_TOKEN": "0123456789"})
+        assert await server.call("tools/list") == {"said": "tools/list", "secret": "0123456789"}
+        with pytest.raises(McpError, match="git: bad: no such thing"):
+            await server.call("bad")
+        with pytest.raises(McpError, match=r"git: mute was not answered within 0\.05 s"):
+            await server.call("mute", timeout_s=0.05)
+        assert (await session.run("@say hello")).ok
+        await session.close()
+        with pytest.raises(McpError, match="its session has ended"):
+            await server.call("tools/list")
+    assert [one["why"] for one in facts(run, "McpServerEnded")] == ["its session ends"]
+    assert [(one["status"], one["killed"], one["survivors"]) for one in facts(run, "McpServerEnded")] == [(0, 1, 0)]
+
+
+@pytest.mark.parametrize("mode", ["serves", "stays"])
+async def test_an_abort_takes_it_along(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that does not leave when its input ends: it is ended, with all that it has started."""
+    monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        await run.sup.start_mcp_server("s", "git", command(mode))
+        receipt = await session.abort()
+        assert receipt.survivors == 0
+    assert [one["survivors"] for one in facts(run, "McpServerEnded")] == [0]
+
+
+async def test_one_that_ends_is_started_again(tmp_path: Path) -> None:
+    """Whoever asked it is told that it ended; the next one is asked another server, until it ends too often."""
+    async with supervising(tmp_path) as run:
+        await run.sup.start_session("s", agent="scripted")
+        server = await run.sup.start_mcp_server("s", "git", command())
+        for number in range(1, 5):
+            with pytest.raises(McpError, match="git: die: the server ended before it answered"):
+                await server.call("die")
+            if number < 4:
+                await until(run.sup, "McpServerStarted", "s", number=number + 1, outcome="fact")
+        await until(run.sup, "McpServerGivenUp", "s", outcome="fact")
+        with pytest.raises(McpError, match=r"given up after 4 ends within 60 s: it ended by itself"):
+            await server.call("tools/list")
+    assert [one["status"] for one in facts(run, "McpServerEnded")] == [3] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "why"), [(command("mute"), "was not answered within"), (["/nowhere/server"], "/nowhere/server")]
+)
+async def test_one_that_cannot_be_had(
+    tmp_path: Path, words: list[str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that does not answer, or is not there, is tried a few times, and then said to be given up."""
+    monkeypatch.setattr(mcp_stdio, "LEAVE_S", 0.05)
+    async with supervising(tmp_path) as run:
+        await run.sup.start_session("s", agent="scripted")
+        with anyio.fail_after(30), pytest.raises(McpError, match=f"given up after 4 ends.*{why}"):
+            await run.sup.start_mcp_server("s", "git", words, start_s=0.05)

@@ -1,0 +1,331 @@
+"""Model trouble: what an agent's own retries, a failing provider and endless requests come to; pure, and whole runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from supervisor.adapters.acp_messages import InfoUpdate
+from supervisor.adapters.acp_telling import trouble_of
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.model_trouble import PERMANENT, ModelLimits, ModelRecord
+from supervisor.plans import AgentConfig, ModelTroubleConfig, Plan, Settings, TaskConfig
+from supervisor.policy import blamed_on_model, judge
+from supervisor.ports import ModelTrouble
+from supervisor.runtime import open_supervisor
+from supervisor.scheduling.runner import run_plan
+from supervisor.surfaces.reading import read_tree
+from supervisor.usage import UsageBooks
+from supervisor.vocabulary import (
+    AbortReason,
+    Exit,
+    LifecycleEvent,
+    ModelFailure,
+    ModelProblem,
+    TransitionReason,
+    Verdict,
+)
+from tests.support import Run, quick, supervising, until
+
+P = ModelProblem
+FAILED = blamed_on_model("it failed", ModelFailure(problem=P.SERVER, status=500))
+
+
+def troubles(record: ModelRecord, times: int, problem: ModelProblem = P.OVERLOADED) -> list[Verdict | None]:
+    return [record.troubled(problem, None, "", 0.0).verdict for _ in range(times)]
+
+
+# ---------------------------------------------------------------------------------------------------- counting
+def test_the_tries_of_an_agent_and_ours_are_one_budget() -> None:
+    """Turns that failed, and tries within a turn, add up to one more than the limit; a new turn forgives none."""
+    record = ModelRecord(ModelLimits(retries_max=3))
+    assert troubles(record, 2) == [None, None]
+    failed = record.failed(FAILED)
+    assert failed.model is not None
+    assert (failed.model.final, failed.model.attempts) == (False, 2)
+    record.turn_opened()
+    (verdict,) = troubles(record, 1)
+    assert verdict is not None
+    assert verdict.model == ModelFailure(problem=P.OVERLOADED, attempts=1, final=True)
+    assert "4 times in a row (overloaded), the most is 3" in verdict.error
+
+
+def test_after_the_budget_each_turn_has_one_try() -> None:
+    """Who has used the budget up fails at the first trouble of every later turn, until the model answers."""
+    record = ModelRecord(ModelLimits(retries_max=1))
+    troubles(record, 2)
+    for _ in range(3):
+        record.turn_opened()
+        assert troubles(record, 1)[0] is not None
+    record.turn_opened()
+    record.said("here is something")
+    assert troubles(record, 1) == [None]
+
+
+def test_no_bound_is_no_bound() -> None:
+    """0 bounds nothing, of troubles, of requests in vain, or of requests in a time."""
+    record = ModelRecord(ModelLimits(retries_max=0, fruitless_max=0, requests_max=0))
+    assert set(troubles(record, 1000)) == {None}
+    assert record.requested(10_000, 0.0) is None
+
+
+@pytest.mark.parametrize("problem", PERMANENT)
+def test_what_no_retry_mends_is_not_retried(problem: ModelProblem) -> None:
+    """The first trouble of a permanent kind ends the turn; where the plan says otherwise, it is counted as any."""
+    (verdict,) = troubles(ModelRecord(ModelLimits()), 1, problem)
+    assert verdict is not None
+    assert verdict.model is not None
+    assert verdict.model.final
+    assert troubles(ModelRecord(ModelLimits(at_once=())), 10, problem) == [None] * 10
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "so I said"])
+def test_old_words_are_no_progress(text: str) -> None:
+    """Nothing, and what was said in this turn already, starts no new count of requests in vain."""
+    record = ModelRecord(ModelLimits(fruitless_max=2))
+    record.said("so I said")
+    assert record.requested(2, 0.0) is None
+    record.said(text)
+    assert record.requested(1, 0.0) is not None
+
+
+def test_requests_in_vain_are_bounded_by_count_and_by_rate() -> None:
+    """Requests with nothing new in between end the turn by their number; with something, only by too many in a time."""
+    record = ModelRecord(ModelLimits(fruitless_max=20, requests_max=30, within_s=60.0))
+    assert [record.requested(1, 0.0) for _ in range(20)] == [None] * 20
+    verdict = record.requested(1, 0.0)
+    assert verdict is not None
+    assert "21 requests with nothing new in between; the most is 20" in verdict.error
+    record.turn_opened()
+    for second in range(600):
+        record.progressed()
+        assert record.requested(1, second * 3.0) is None
+    outcomes = []
+    for _ in range(31):
+        record.progressed()
+        outcomes.append(record.requested(1, 5000.0))
+    assert outcomes[:-1] == [None] * 30
+    assert outcomes[-1] is not None
+    assert "more than 30 requests within 60 s" in outcomes[-1].error
+
+
+def test_requests_in_vain_are_blamed_on_the_trouble_before() -> None:
+    """What the model's last trouble was is why the requests were in vain, and unknown without one."""
+    record = ModelRecord(ModelLimits(fruitless_max=1))
+    for known in (None, P.SERVER):
+        record.turn_opened()
+        if known is not None:
+            record.troubled(known, 503, "", 0.0)
+        verdict = record.requested(2, 0.0)
+        assert verdict is not None
+        assert verdict.model is not None
+        assert (verdict.model.problem, verdict.model.status) == (known or P.UNKNOWN, 503 if known else None)
+
+
+# ---------------------------------------------------------------------------------------------------- reasons
+@pytest.mark.parametrize(
+    ("error", "problem", "status", "found", "reason"),
+    [
+        ("nope", P.AUTH, None, P.AUTH, TransitionReason.PERMISSION_DENIED),
+        ("nope", None, 401, P.AUTH, TransitionReason.PERMISSION_DENIED),
+        ("nope", None, 429, P.RATE_LIMIT, TransitionReason.RETRY),
+        ("insufficient_quota", None, 429, P.QUOTA, TransitionReason.PERMISSION_DENIED),
+        ("nope", None, 500, P.SERVER, TransitionReason.RETRY),
+        ("the model is overloaded", None, 503, P.OVERLOADED, TransitionReason.PROVIDER_529),
+        ("nope", None, 529, P.OVERLOADED, TransitionReason.PROVIDER_529),
+        ("nope", None, 413, P.CONTEXT_LENGTH, TransitionReason.PROVIDER_413),
+        ("prompt is too long", None, 400, P.CONTEXT_LENGTH, TransitionReason.PROMPT_TOO_LONG),
+        ("nope", None, 404, P.NOT_FOUND, None),
+        ("nope", None, 418, P.UNKNOWN, TransitionReason.RETRY),
+        ("API Error: 401", None, None, P.AUTH, TransitionReason.PERMISSION_DENIED),
+        ("connection reset", None, None, P.CONNECTION, TransitionReason.RETRY),
+        ("prompt is too long", P.SERVER, 500, P.SERVER, TransitionReason.RETRY),
+    ],
+)
+def test_structure_goes_before_words(
+    error: str, problem: ModelProblem | None, status: int | None, found: ModelProblem, reason: TransitionReason | None
+) -> None:
+    """A problem that is told decides, then the status where words are no more precise, then the words."""
+    verdict = judge("error", error, problem=problem, http_status=status)
+    assert verdict.model == ModelFailure(problem=found, status=status)
+    assert (verdict.transition_reason, verdict.abort_reason) == (reason, AbortReason.PROVIDER_ERROR)
+    assert verdict.error == error
+
+
+@pytest.mark.parametrize(("text", "success"), [("[API Error: 401 no key]", False), ("The API Error is mended", True)])
+def test_an_error_is_no_answer(text: str, success: bool) -> None:
+    """An agent that says the error of its model, and nothing else, and calls it success, has failed."""
+    verdict = judge("end_turn", "", text=text)
+    assert (verdict.exit is Exit.SUCCESS) == success
+    assert (verdict.model is None) == success
+
+
+def test_a_limit_of_the_model_keeps_its_own_reason() -> None:
+    """Too many tokens, too many requests and a refusal are ends of the agent's own, whatever its words."""
+    for stop in ("max_tokens", "max_turns", "refusal"):
+        assert judge(stop, "API Error: 500").model is None
+
+
+# ---------------------------------------------------------------------------------------------------- whole runs
+def facts(run: Run, session_id: str, name: str = "ModelTrouble") -> list[dict[str, object]]:
+    return [one.metadata for one in run.events(session_id) if one.event == name and one.outcome == "fact"]
+
+
+def limits(**given: object) -> Settings:
+    return quick().model_copy(update={"model_trouble": ModelTroubleConfig(**given)})  # type: ignore[arg-type]
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_uses_up_the_budget_is_interrupted(tmp_path: Path) -> None:
+    """Its turn fails with the problem, the status and the number of tries, nobody tries again in its place, and the
+    session lives on: the next prompt has one try, and a model that answers makes good again."""
+    async with supervising(tmp_path, settings=limits(retries_max=3)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run("@trouble overloaded 529 1000")
+        assert result.outcome == "failed"
+        assert "failed 4 times in a row (overloaded)" in result.error
+        (failed,) = run.transitions("task_failed", "s:t1")
+        model = {"problem": "overloaded", "status": 529, "attempts": 4, "final": True}
+        assert failed.metadata["verdict"]["model"] == model
+        assert (failed.transition_reason, failed.abort_reason) == ("provider_529", "provider_error")
+        assert [one["in_a_row"] for one in facts(run, "s")] == [1, 2, 3, 4]
+        assert "failed 5 times in a row" in (await session.run("@trouble overloaded 529 9")).error
+        assert (await session.run("@say hello\n@trouble overloaded 529 3")).ok
+        assert {one.entity_id for one in run.transitions("task_failed")} == {"s:t1", "s:t2"}
+
+
+@pytest.mark.anyio
+async def test_a_permanent_problem_is_not_retried(tmp_path: Path) -> None:
+    """The first 401 that an agent tells of ends its turn; one that ends its turn with it is not asked again."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        for number, step in enumerate(("@trouble auth 401 1000", "@model-fails authentication_failed 401"), 1):
+            assert (await session.run(step)).outcome == "failed"
+            (failed,) = run.transitions("task_failed", f"s:t{number}")
+            assert failed.metadata["verdict"]["model"]["problem"] == "auth"
+            assert failed.transition_reason == "permission_denied"
+        assert len(run.transitions("task_failed")) == 2
+
+
+@pytest.mark.anyio
+async def test_endless_requests_are_interrupted(tmp_path: Path) -> None:
+    """An agent that asks its model again and again with nothing to show for it is ended by the plan's limit."""
+    async with supervising(tmp_path, settings=limits(fruitless_max=5)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        result = await session.run("@vain 100000")
+        assert "6 requests with nothing new in between; the most is 5" in result.error
+        assert len(facts(run, "s", "ModelAskedInVain")) == 1
+        assert len(run.transitions("task_failed")) == 1
+
+
+@pytest.mark.anyio
+async def test_a_passing_problem_is_tried_again_by_the_session(tmp_path: Path) -> None:
+    """A turn that its model failed for the moment is tried again by its session, within the same budget."""
+    async with supervising(tmp_path, settings=limits(retries_max=1)) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        assert (await session.run("@model-fails server_error 500")).outcome == "failed"
+        finals = [one.metadata["verdict"]["model"].get("final", False) for one in run.transitions("task_failed")]
+        assert finals == [False, True]
+
+
+# ---------------------------------------------------------------------------------------------------- what was used
+def test_sums_hold_what_is_below() -> None:
+    """A turn has what its session's records added in it, a session its children's, a task its sessions', and so on."""
+
+    def record(event: str, kind: str, entity_id: str, outcome: str, **told: object) -> LifecycleEvent:
+        return LifecycleEvent(
+            seq=1,
+            timestamp=0.0,
+            monotonic_s=0.0,
+            entity_type=kind,
+            entity_id=entity_id,
+            entity_seq=1,
+            event=event,
+            outcome=outcome,
+            metadata=told,
+        )
+
+    def used(session_id: str, turn: str, tokens: int) -> LifecycleEvent:
+        told = {"input_tokens": tokens, "cached_tokens": tokens // 2, "requests": 1}
+        return record("Usage", "session", session_id, "fact", turn=turn, used=told)
+
+    books = UsageBooks(
+        [
+            record("Born", "task", "task:a", "born", workstream="workstream:w"),
+            record("claimed", "task", "task:a", "transition", by="s"),
+            record("Born", "session", "s/kid", "born"),
+            used("s", "s:t1", 10),
+            used("s", "s:t2", 30),
+            used("s/kid", "s/kid:t1", 5),
+            record("claimed", "task", "task:a", "transition", by="other"),
+            used("other", "other:t1", 100),
+        ]
+    )
+    tokens = {name: one.input_tokens for name, one in books.sums().items()}
+    turns = {"s:t1": 10, "s:t2": 20, "s/kid:t1": 5, "other:t1": 100}
+    assert tokens == {"s": 35, "s/kid": 5, "other": 100, "task:a": 135, "workstream:w": 135, **turns}
+    assert books.sums()["task:a"].cached_tokens == 15 + 2 + 50
+
+
+@pytest.mark.anyio
+async def test_what_was_used_is_summed_up_and_survives(tmp_path: Path) -> None:
+    """The sums of a plan's work stand in its tree, from the journal alone, and on the record of its workstream."""
+    tasks = tuple(
+        TaskConfig.model_validate({"id": name, "agent": "a", "prompt": "@use 100 50 0.01"}) for name in ("a", "b")
+    )
+    plan = Plan(agents={"a": AgentConfig(adapter="scripted")}, tasks=tasks)
+    async with open_supervisor(tmp_path / "state", agents=plan.agents, settings=plan.settings) as sup:
+        await run_plan(sup, plan)
+    said: list[str] = []
+    look = partial(read_tree, tmp_path / "state", said.append, said.append, all_of_it=True, as_json=True)
+    await anyio.to_thread.run_sync(look)
+    nodes = {one["id"]: one for one in msgspec.json.decode(said[0])}
+    used = {"input_tokens": 200, "output_tokens": 100, "cost_usd": 0.02, "turns": 2}
+    assert nodes["workstream:plan"]["used"] == used
+    assert nodes["a"]["used"] == {name: amount / 2 for name, amount in used.items()}
+    with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
+        (record,) = reader.named("Used")
+    assert (record.entity_id, record.metadata["used"]) == ("workstream:plan", used)
+
+
+@pytest.mark.anyio
+async def test_every_try_of_an_agent_is_heard_by_its_providers_breaker(tmp_path: Path) -> None:
+    """Tries within one agent open the breaker for whoever else runs that agent, and the task's run tries no more."""
+    told = TaskConfig.model_validate({"id": "a", "agent": "a", "prompt": "@trouble overloaded 529 50"})
+    plan = Plan(
+        agents={"a": AgentConfig(adapter="scripted")}, tasks=(told,), model_trouble=ModelTroubleConfig(retries_max=6)
+    )
+    async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_plan, run.sup, plan)
+            await until(run.sup, "circuit_opened", "run:a")
+            group.cancel_scope.cancel()
+        (breaker,) = facts(run, "task:a", "ProviderBreaker")
+        assert (breaker["provider"], breaker["circuit"]) == ("scripted:", "open")
+        assert len(run.transitions("executor_started")) == 1
+        (opened,) = run.transitions("circuit_opened")
+        assert "has had its tries (overloaded)" in str(opened.metadata["reason"])
+
+
+# ---------------------------------------------------------------------------------------------------- what ACP tells
+@pytest.mark.parametrize(
+    ("meta", "told"),
+    [
+        (None, None),
+        ({"modelTrouble": "broken"}, None),
+        ({"modelTrouble": {}}, ModelTrouble(P.UNKNOWN)),
+        ({"modelTrouble": {"errorKind": "billing_error", "status": 200, "attempt": -1}}, ModelTrouble(P.QUOTA)),
+        (
+            {"modelTrouble": {"errorKind": "overloaded", "status": 529, "attempt": 2, "retryMs": 1500, "message": "w"}},
+            ModelTrouble(P.OVERLOADED, 529, 2, 1.5, "w"),
+        ),
+    ],
+)
+def test_trouble_is_read_as_far_as_it_makes_sense(meta: object, told: ModelTrouble | None) -> None:
+    """What an update says of a failing model is taken field by field; nonsense is nothing, and breaks nothing."""
+    assert trouble_of(InfoUpdate(meta=meta)) == ([] if told is None else [told])

@@ -1,0 +1,226 @@
+"""`supervisor agents`: what is found of agents on this machine, and what the probe says of one that a test knows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.agents import Known, known
+from supervisor.probing import driving
+from supervisor.probing import probe as probing
+from supervisor.probing.finding import at_least, find
+from supervisor.probing.place import Place, place_for
+from supervisor.probing.probe import Case, probe
+from supervisor.processes.host import WardenHost
+from supervisor.surfaces.cli import commands
+from supervisor.surfaces.execution import execute
+
+AGENT = """
+import json, re, subprocess, sys
+def say(**line):
+    print(json.dumps(line), flush=True)
+prompt = sys.stdin.read()
+say(type="hello", id=sys.argv[-1] if sys.argv[1:] else "talk")
+for command in re.findall(r"RUN\\[\\[(.*)\\]\\]", prompt):
+    say(type="call", id="c", name=command)
+    done = subprocess.run(command, shell=True, start_new_session=True, stdin=subprocess.DEVNULL, capture_output=True)
+    say(type="back", id="c", ok=done.returncode == 0)
+say(type="used", n=18)
+say(type="over")
+"""
+KNOWN = {
+    "name": "fake",
+    "title": "An agent that runs its tools in sessions of their own",
+    "ways": [
+        {
+            "adapter": "jsonl",
+            "command": [sys.executable],
+            "mapping": {
+                "prompt": "stdin",
+                "resume_arguments": ["{id}"],
+                "rules": [
+                    {"when": {"type": "hello"}, "says": "session", "id": "id"},
+                    {"when": {"type": "call"}, "says": "tool_begin", "id": "id", "title": "name"},
+                    {"when": {"type": "back"}, "says": "tool_end", "id": "id", "failed": {"ok": False}},
+                    {"when": {"type": "used"}, "says": "usage", "input": "n"},
+                    {"when": {"type": "over"}, "says": "end", "stop": "end_turn"},
+                ],
+            },
+        }
+    ],
+    "model": {
+        "env": {"MODEL": "{base_url}/v1"},
+        "files": [{"path": ".fake/model.json", "text": '{"url": "{base_url}", "key": "{key}"}'}],
+    },
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Where the agent of this file is tried."""
+    monkeypatch.setattr(probing, "WORKED_S", 0.0)
+    program = tmp_path / "agent.py"
+    program.write_text(AGENT)
+    agent = Known.model_validate({**KNOWN, "model": {**KNOWN["model"], "arguments": [str(program)]}})  # type: ignore[dict-item]
+    return place_for(agent, agent.way(), "http://127.0.0.1:1/", tmp_path)
+
+
+async def tried(place: Place, *cases: str) -> list[Case]:
+    async with WardenHost() as host:
+        return [one async for one in probe(host, place, cases)]
+
+
+# ------------------------------------------------------------------------------------------------------ the probe
+@pytest.mark.anyio
+async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Place) -> None:
+    """A real tool call is told, completed, and counted; and the conversation is gone on with."""
+    turn, used, resumed = await tried(place, "turn", "resume")
+    assert turn.good
+    assert turn.found.endswith("1 tool calls told")
+    assert used == Case("reports its use", "18 tokens", True)
+    assert resumed == Case("resumes", "end_turn", True)
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="who is left is read from /proc")
+@pytest.mark.parametrize(("case", "status"), [("kill", -9), ("term", -15), ("daemon", 0)])
+async def test_what_an_agent_leaves_behind_is_seen(
+    place: Place, monkeypatch: pytest.MonkeyPatch, case: str, status: int
+) -> None:
+    """A tool in a session of its own outlives its agent; so does its daemon. Afterwards nothing is left."""
+    monkeypatch.setattr(driving, "SETTLE_S", 0.1)
+    (found,) = await tried(place, case)
+    assert not found.good
+    assert found.found.startswith(f"exits with {status}, ")
+    assert found.found.endswith(" LEFT, with the tool")
+
+
+@pytest.mark.anyio
+async def test_a_cancel_by_a_signal_is_verified(place: Place) -> None:
+    """The agent ends by the signal, its tool with it, and the next process goes on with the conversation."""
+    cancel, dead, again = await tried(place, "cancel")
+    assert (cancel.good, dead.good, again.good) == (True, True, True)
+
+
+@pytest.mark.anyio
+async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
+    """An agent that is not there spoils no other case."""
+    agent = Known.model_validate({**KNOWN, "ways": [{"adapter": "acp", "command": ["/nowhere/agent"]}]})
+    (turn, silent) = await tried(place_for(agent, agent.way(), "http://x", tmp_path), "turn", "silent")
+    assert turn.case == "turn"
+    assert turn.found.startswith("could not be tried: ")
+    assert (turn.good, silent.good) == (False, False)
+
+
+def test_a_place_points_at_the_model_server(place: Place, tmp_path: Path) -> None:
+    """Its home and its environment are its own; files and variables name the server."""
+    assert place.env["MODEL"] == "http://127.0.0.1:1/v1"
+    assert place.env["HOME"] == str(tmp_path / "home")
+    written = json.loads((tmp_path / "home/.fake/model.json").read_text())
+    assert written == {"url": "http://127.0.0.1:1", "key": "stub-key"}
+
+
+# ------------------------------------------------------------------------------------------------------ what is here
+def program(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_an_agent_is_found_with_the_version_of_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package that the program belongs to says it, whatever the program would say."""
+    package = tmp_path / "node_modules/@openai/codex"
+    program(package / "bin", "codex", "exit 1")
+    (package / "package.json").write_text('{"name": "@openai/codex", "version": "0.1.2"}')
+    (tmp_path / "codex").symlink_to(package / "bin/codex")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = find(known("codex"))
+    assert (found.version, found.path, found.is_old) == ("0.1.2", str(tmp_path / "codex"), True)
+    assert found.ways == ("codex", "jsonl")
+
+
+def test_an_agent_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no package says it; and one that does not answer has none."""
+    program(tmp_path, "gemini", "echo gemini 99.1")
+    program(tmp_path, "pi", "exit 3")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert (find(known("gemini")).version, find(known("gemini")).is_old) == ("99.1", False)
+    assert (find(known("pi")).version, find(known("pi")).is_old) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("version", "least", "does"),
+    [("1.2.3", "1.2.3", True), ("1.10", "1.9.9", True), ("1.2", "1.2.0", True), ("1.2", "1.2.1", False)],
+)
+def test_versions_are_compared_number_by_number(version: str, least: str, does: bool) -> None:
+    """Ten is more than nine."""
+    assert at_least(version, least) is does
+
+
+# ------------------------------------------------------------------------------------------------------ the commands
+def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    group = commands(lambda request: 9, lambda as_json, verbose: 9, None, None)  # type: ignore[arg-type]
+    status = execute(group, arguments)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PATH with one agent on it."""
+    program(tmp_path / "bin", "pi", "echo 0.73.1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+
+
+@pytest.mark.usefixtures("bare")
+def test_agents_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One line each."""
+    status, out, _ = ran(capsys, "agents")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert status == 0
+    assert lines["pi"].split() == ["pi", "0.73.1", "jsonl", str(tmp_path / "bin/pi")]
+    assert lines["gemini"].endswith("not installed: npm install --global @google/gemini-cli@0.61.0")
+
+
+@pytest.mark.usefixtures("bare")
+def test_agents_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same, for programs."""
+    _, out, _ = ran(capsys, "agents", "--json")
+    told = {one["name"]: one for one in json.loads(out)}
+    assert (told["pi"]["installed"], told["pi"]["version"], told["qwen"]["installed"]) == (True, "0.73.1", False)
+
+
+@pytest.mark.usefixtures("bare")
+def test_show_says_all_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ways, quirks, what it may have, and how it is pointed at another model."""
+    status, out, _ = ran(capsys, "agents", "show", "gemini-cli")
+    assert status == 0
+    for words in ("gemini --acp", "needs_kill", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL={base_url}", "settings.json"):
+        assert words in out
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("agents", "show", "gemni"), "'gemni' is not in the catalogue of agents; did you mean 'gemini'?"),
+        (("agents", "probe", "gemni"), "'gemni' is not in the catalogue of agents; did you mean 'gemini'?"),
+        (
+            ("agents", "probe", "pi", "--adapter", "acp"),
+            "--adapter: pi is not known to speak to 'acp'; it does to: jsonl",
+        ),
+        (("agents", "probe", "qwen"), "qwen: no program 'qwen' on PATH; install it: npm install"),
+        (("run", "plan.yaml", "--agent", "worker"), "--agent worker: give NAME=KNOWN, for example worker=codex"),
+        (("run", "plan.yaml", "--agent", "a=pi", "--agent", "a=qwen"), "--agent a=qwen: a is pi already; give it once"),
+    ],
+)
+def test_what_cannot_be_meant_is_bad_input(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    """Exit status 2, and what would be right."""
+    status, _, err = ran(capsys, *arguments)
+    assert status == 2
+    assert words in err

@@ -1,0 +1,110 @@
+"""Urgent messages to agents that can be told something within a turn: taken up, not in time, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.permissions import Decision
+from supervisor.plans import AgentConfig
+from supervisor.plans.permissions import PermissionsConfig
+from tests.support import Run, ask, data_of, nothing_left, quick, supervising, until
+
+pytestmark = pytest.mark.anyio
+
+STEERED = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_STEERS": "1"})}
+PATIENT = quick(steer_grace_s=20.0)
+HASTY = quick(steer_grace_s=0.05)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+def script(gate: Path) -> str:
+    """A turn that begins a step, says so by a file, and goes on when another file is there."""
+    return f"@local touch {gate}.begun; while [ ! -e {gate} ]; do sleep 0.01; done\n@say worked"
+
+
+def delivered(run: Run) -> tuple[int, int]:
+    """How many turns there were, and how many messages were taken up within one."""
+    return len(run.transitions("PromptReady", "s")), len(run.transitions("MessageHeard", "s"))
+
+
+async def test_it_is_told_within_the_turn(tmp_path: Path) -> None:
+    """The agent takes the message up between two steps: nothing is interrupted, and no prompt holds it again."""
+    async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        asked = ask(group, session, script(tmp_path / "go"))
+        await until(run.sup, "tool_started", "s:t1")
+        await session.send("come", urgent=True, sender="ann")
+        (tmp_path / "go").touch()
+        result = await asked.result()
+        assert result.text == "(no output)\nunderstood within the turn: from ann: come\nworked\n"
+        assert data_of(run.row("s")).inbox == ()
+        assert (await session.run("@say again")).text == "again\n"
+    assert delivered(run) == (2, 1)
+    assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == ["completed"]
+
+
+async def test_what_is_not_taken_up_interrupts(tmp_path: Path) -> None:
+    """An agent that a tool keeps busy for steer_grace_s is interrupted, and its next prompt has the message."""
+    async with supervising(tmp_path, agents=STEERED, settings=HASTY) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        asked = ask(group, session, script(tmp_path / "go"))
+        await until(run.sup, "tool_started", "s:t1")
+        await session.send("come", urgent=True, sender="ann")
+        assert (await asked.result()).text.endswith("understood: from ann: come\n")
+        assert data_of(run.row("s")).inbox == ()
+    assert delivered(run) == (2, 0)
+    assert "Urgent message from ann:\ncome" in run.transitions("PromptReady", "s")[1].metadata["prompt"]
+    assert [one.to_status for one in run.transitions("SteerElapsed", "s")] == ["Interrupting"]
+
+
+async def test_at_the_boundary_it_is_told_there(tmp_path: Path) -> None:
+    """What waits for the tool boundary is told when the last call has returned, and interrupts nobody who hears it."""
+    async with supervising(tmp_path, agents=STEERED, settings=PATIENT) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        prompt = f"{script(tmp_path / 'go')}\n@local while [ ! -e {tmp_path / 'on'} ]; do sleep 0.01; done\n@say done"
+        asked = ask(group, session, prompt)
+        await until(run.sup, "tool_started", "s:t1")
+        await session.send("come", urgent=True, at="tool_boundary", sender="ann")
+        await until(run.sup, "BoundaryAwaited", "s:t1")
+        assert run.transitions("BoundaryReached", "s") == []
+        (tmp_path / "go").touch()
+        await until(run.sup, "BoundaryReached", "s")
+        (tmp_path / "on").touch()
+        await asked.result()
+        assert data_of(run.row("s")).inbox == ()
+    assert delivered(run) == (1, 1)
+
+
+async def test_what_its_turn_did_not_hear_gets_one_of_its_own(tmp_path: Path) -> None:
+    """A turn that ends before the agent has taken it up hands it to another one; the request is answered after that."""
+    asks = {"a": STEERED["a"].model_copy(update={"permissions": PermissionsConfig(default=Decision.ASK)})}
+    async with supervising(tmp_path, agents=asks, settings=PATIENT) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        asked = ask(group, session, "@ask may I?")
+        await until(run.sup, "PermissionRequested", "s:t1")
+        await session.send("come", urgent=True, sender="ann")
+        await run.sup.answer("s:t1:p1", allow=False)
+        assert (await asked.result()).text == "refused: may I?\nunderstood: from ann: come\n"
+        assert data_of(run.row("s")).inbox == ()
+    assert delivered(run) == (2, 0)
+
+
+async def test_who_cannot_be_told_is_interrupted(tmp_path: Path) -> None:
+    """An agent that does not offer it hears urgent messages as before: it is interrupted at once, and prompted."""
+    async with supervising(tmp_path, settings=PATIENT) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="scripted")
+        asked = ask(group, session, script(tmp_path / "go"))
+        await until(run.sup, "tool_started", "s:t1")
+        await session.send("come", urgent=True, sender="ann")
+        assert (await asked.result()).text.endswith("understood: from ann: come\n")
+    assert delivered(run) == (2, 0)
+    assert [one.to_status for one in run.transitions("UrgentMessage", "s")] == ["Interrupting"]

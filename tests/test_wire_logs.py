@@ -1,0 +1,32 @@
+"""What real agents once said, replayed through their codecs: the same is written to them, and the same is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.wire.replaying import logs, read_log, replay, told_lines
+
+LOGS = logs()
+
+
+def test_there_are_logs() -> None:
+    """A folder without logs would prove nothing."""
+    assert LOGS
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_a_recorded_conversation_is_told_as_before(log: Path) -> None:
+    """The codec writes what was written when the log was recorded, and tells what is committed beside the log."""
+    entries = read_log(log)
+    again, told = replay(entries)
+    assert again == entries
+    assert "".join(told_lines(told)) == log.with_suffix(".told").read_text()
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_a_log_names_no_machine(log: Path) -> None:
+    """What is committed holds no path of the machine that it was recorded on, and no key."""
+    text = log.read_text()
+    assert [word for word in ("/tmp/", "/root", "/home/", "/work/", "sk-ant") if word in text] == []

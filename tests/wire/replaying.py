@@ -1,0 +1,92 @@
+"""Replays a recorded conversation through its codec: no agent, no process, no clock.
+
+The codec is asked what it was asked then, and fed what the agent said then. What it writes to the agent must be what
+was written then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from supervisor.adapters import codec_for
+from supervisor.agents.catalogue import mapping_named
+from supervisor.ports import Codec, Out, Send
+
+__all__ = ["LOGS", "Replayed", "WireEntry", "codec_named", "logs", "read_log", "replay", "told_lines"]
+
+LOGS = Path(__file__).parent
+
+
+class WireEntry(msgspec.Struct, omit_defaults=True):
+    """One line of a log: ``at`` is ``in``, ``out`` or ``do``; ``args`` are those of a ``do``."""
+
+    at: str
+    data: str
+    args: list[Any] = []
+
+
+def logs() -> list[Path]:
+    """Every log there is, by name."""
+    return sorted(LOGS.glob("*.jsonl"))
+
+
+def read_log(path: Path) -> list[WireEntry]:
+    """The entries of a log.
+
+    Raises:
+        msgspec.ValidationError: a line is none.
+    """
+    return [msgspec.json.decode(line, type=WireEntry) for line in path.read_bytes().splitlines()]
+
+
+class Replayed(NamedTuple):
+    """A log as it would be recorded today if the agent said the same, and what the codec tells of it."""
+
+    entries: list[WireEntry]
+    told: list[Out]
+
+
+def replay(entries: Iterable[WireEntry]) -> Replayed:
+    """Run a log through a new codec."""
+    first, *rest = entries
+    codec = codec_named(first.args[0])
+    again, told = [first], list[Out]()
+    for entry in rest:
+        if entry.at == "in":
+            continue
+        again.append(entry)
+        for out in _asked(codec, entry):
+            if isinstance(out, Send):
+                again += [WireEntry("in", line) for line in out.data.decode().splitlines()]
+            else:
+                told.append(out)
+    return Replayed(again, told)
+
+
+def codec_named(name: str) -> Codec:
+    """A new codec: of that adapter, or, as ``jsonl:gemini``, of that adapter with a mapping of ours."""
+    adapter, _, mapping = name.partition(":")
+    return codec_for(adapter, mapping=mapping_named(mapping) if mapping else None)()
+
+
+def _asked(codec: Codec, entry: WireEntry) -> Iterable[Out]:
+    if entry.at == "out":
+        return codec.feed(entry.data.encode() + b"\n")
+    args = [one.encode() if entry.data == "terminal_output" and at else one for at, one in enumerate(entry.args)]
+    answered = codec.feed(b"") if entry.data == "eof" else getattr(codec, entry.data)(*args)
+    return () if entry.data == "argv" else answered or ()
+
+
+def told_lines(told: Iterable[Out]) -> Iterator[str]:
+    """Each word on a line of its own: its name, and its fields that are not as they are by default."""
+    for out in told:
+        fields = {
+            field.name: getattr(out, field.name)
+            for field in msgspec.structs.fields(out)
+            if getattr(out, field.name) != field.default
+        }
+        yield f"{type(out).__name__} {msgspec.json.encode(fields, order='sorted').decode()}\n"
