@@ -122,8 +122,9 @@ class AgentConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _command_of_adapter(cls, given: Any) -> Any:
-        if isinstance(given, dict) and not {"command", "known"} & given.keys() and given.get("adapter") in OWN_COMMANDS:
-            return {**given, "command": OWN_COMMANDS[given["adapter"]]}
+        match given:
+            case {"adapter": str(adapter)} if adapter in OWN_COMMANDS and not {"command", "known"} & given.keys():
+                return {**given, "command": OWN_COMMANDS[adapter]}
         return given
 
     @model_validator(mode="after")
