@@ -47,6 +47,7 @@ class Operators:
         self._desk = desk
         self._customers = customers
         self._going = anyio.Event()
+        self._seen_seq = 0
 
     def go_home(self) -> None:
         """There is nobody left to disturb."""
@@ -63,10 +64,13 @@ class Operators:
             await self._wish(chance.below(wishes), f"{self._world.lives}.{number}.{wishes}")
 
     def _look(self, number: int) -> None:
-        """Whoever wants something looks first; what is seen is what is on record, or that nothing can be."""
+        """Whoever wants something looks first, where there is something new; what is seen is what is on record, or that
+        nothing can be."""
         if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
-        running = self._oracle.promises.running
+        if self._sup.ledger.last_seq == self._seen_seq:
+            return
+        self._seen_seq, running = self._sup.ledger.last_seq, self._oracle.promises.running
         recount(self._oracle.violated, self._sup, self._world.disk.entities, running, number)
 
     async def _wish(self, chance: Chance, place: str) -> None:
