@@ -10,21 +10,21 @@ and they did not complete. Agents answer a cancel with ``end_turn``, and call wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw
 
 import supervisor.adapters.acp_messages as wire
 from supervisor.adapters.acp_calls import ToolCalls
-from supervisor.adapters.acp_messages import Message, RpcError, RpcId, WireError
+from supervisor.adapters.acp_messages import Message, RpcError, RpcId
 from supervisor.adapters.acp_opening import Opening, Request, Script
 from supervisor.adapters.acp_permissions import Permissions, cancelled
 from supervisor.adapters.acp_problems import problem_of, said_problem
 from supervisor.adapters.acp_telling import Meter, told_of, trouble_of
 from supervisor.adapters.acp_terminals import METHODS, Terminals
-from supervisor.adapters.exit_status import exit_words
-from supervisor.adapters.framing import LINE_BYTES_MAX, Lines
+from supervisor.adapters.conversation import Conversation
+from supervisor.adapters.framing import LINE_BYTES_MAX
 from supervisor.adapters.json_rpc import Asked
 from supervisor.bounds import WORDS_CHARS_MAX
 from supervisor.ports import (
@@ -34,7 +34,6 @@ from supervisor.ports import (
     Compaction,
     FileAsked,
     Heard,
-    Malformed,
     Out,
     Ready,
     Send,
@@ -75,7 +74,7 @@ class _FileWanted(NamedTuple):
     """The first line, from 0, and how many; ``None``: it is to be written."""
 
 
-class AcpCodec:
+class AcpCodec(Conversation):
     """One conversation: one agent process, one session, one prompt at a time, and those that the agent queues.
 
     A turn that ends well without a word, a call or a token is not believed: agents end one so whose model was cut off.
@@ -87,7 +86,7 @@ class AcpCodec:
     def __init__(
         self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: Wishes = _NO_WISHES, silent: bool = False
     ) -> None:
-        self._lines = Lines(line_bytes_max)
+        super().__init__(line_bytes_max)
         self._wishes = wishes
         self._opening = Opening("/", None, wishes)
         self._asked = Asked(wire.JSON_RPC)
@@ -100,7 +99,6 @@ class AcpCodec:
         self._heard = self._modelless = False
         """The agent has told of something in this turn; and it has needed no model for it, or may say nothing."""
         self._cancelling = False
-        self._over = False
         self._mode = self._plan = self._last_said = ""
         self._calls = ToolCalls()
         self._meter = Meter()
@@ -112,15 +110,6 @@ class AcpCodec:
         self._named = 0
 
     # ------------------------------------------------------------------------------------------ what we ask for
-    @property
-    def one_shot(self) -> bool:
-        return False
-
-    def argv(
-        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
-    ) -> tuple[str, ...]:
-        return tuple(command)
-
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
         self._opening = Opening(cwd, resume_id, self._wishes)
         script = self._opening.script()
@@ -180,27 +169,6 @@ class AcpCodec:
         return [self._ask("session/close", {"sessionId": self._session}, lambda _: []), CloseInput()]
 
     # ------------------------------------------------------------------------------------------ what we are told
-    def feed(self, data: bytes) -> list[Out]:
-        outs: list[Out] = []
-        if self._over:
-            return outs
-        for line in self._lines.feed(data) if data else self._lines.end():
-            outs += self._end(line.why) if isinstance(line, Malformed) else self._line(line)
-            if self._over:
-                break
-        return outs
-
-    def exited(self, status: int | None) -> list[Out]:
-        if self._over:
-            return []
-        self._over = True
-        half = ", after half a message" if self._lines.unfinished else ""
-        if self._session is None:
-            return [Malformed(f"the agent {exit_words(status)} before it was ready{half}")]
-        if self._prompts:
-            return [TurnEnded("error", f"the agent {exit_words(status)} in the middle of a turn{half}")]
-        return []
-
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
         """Answer once; a request that a cancel has answered already is left alone.
 
@@ -230,15 +198,16 @@ class AcpCodec:
         return [wire.result(self._children.pop(request_id), {"outcome": outcome, "text": text})]
 
     # ------------------------------------------------------------------------------------------ messages
-    def _line(self, line: str) -> list[Out]:
-        if not line.strip():
-            return []
-        try:
-            return self._message(wire.read(line, Message, "the agent wrote a line"))
-        except WireError as error:
-            return self._end(str(error))
+    @property
+    def _is_ready(self) -> bool:
+        return self._session is not None
 
-    def _message(self, message: Message) -> list[Out]:
+    @property
+    def _in_turn(self) -> bool:
+        return self._prompts > 0
+
+    def _hear(self, line: str) -> list[Out]:
+        message = wire.read(line, Message, "the agent wrote a line")
         if isinstance(message.method, str):
             if message.id is UNSET:
                 return self._notified(message.method, message.params)
@@ -422,10 +391,6 @@ class AcpCodec:
     def _name(self, kind: str) -> str:
         self._named += 1
         return f"{kind}-{self._named}"
-
-    def _end(self, why: str) -> list[Out]:
-        self._over = True
-        return [Malformed(why)]
 
 
 def _text(kind: str, chunk: wire.Chunk) -> list[Text]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.adapters.acp_messages import AUTHENTICATION_NEEDED, RpcError
+from supervisor.adapters.http_status import problem_of_status
 from supervisor.vocabulary import ModelProblem
 
 __all__ = ["problem_of", "said_problem"]
@@ -22,16 +23,6 @@ _STATUS: Final = re.compile(r"\b(?:status|code|http|error)\b\W{0,4}(?:code\W{0,3
 _SAID: Final = {
     "refusal": re.compile(r"Error: (?:API error\b|Rate limits exceeded)"),
     "end_turn": re.compile(r"\[API Error: [^\n]*\]\s*\Z"),
-}
-_OF_STATUS: Final = {
-    401: ModelProblem.AUTH,
-    402: ModelProblem.QUOTA,
-    403: ModelProblem.AUTH,
-    404: ModelProblem.NOT_FOUND,
-    413: ModelProblem.CONTEXT_LENGTH,
-    429: ModelProblem.RATE_LIMIT,
-    503: ModelProblem.OVERLOADED,
-    529: ModelProblem.OVERLOADED,
 }
 _CLEARER: Final = (
     (ModelProblem.CONTEXT_LENGTH, r"context.?(?:window|length)|prompt is too long|too many (?:input )?tokens"),
@@ -57,7 +48,7 @@ def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
     status = _status(error, words)
     if error.code == AUTHENTICATION_NEEDED:
         return ModelProblem.AUTH, status
-    return _named(_CLEARER, words) or _of_status(status) or _named(_WORDS, words), status
+    return _named(_CLEARER, words) or problem_of_status(status) or _named(_WORDS, words), status
 
 
 def said_problem(stop_reason: str, said: str) -> tuple[ModelProblem, int | None] | None:
@@ -70,7 +61,7 @@ def said_problem(stop_reason: str, said: str) -> tuple[ModelProblem, int | None]
         return None
     found = _STATUS.search(said)
     status = int(found[1]) if found else None
-    return _named(_CLEARER, said) or _of_status(status) or _named(_WORDS, said) or ModelProblem.UNKNOWN, status
+    return _named(_CLEARER, said) or problem_of_status(status) or _named(_WORDS, said) or ModelProblem.UNKNOWN, status
 
 
 def _status(error: RpcError, words: str) -> int | None:
@@ -96,12 +87,6 @@ def _codes(data: Any, depth: int = 0) -> Iterator[int]:
                 yield data[key]
         for value in data.values():
             yield from _codes(value, depth + 1)
-
-
-def _of_status(status: int | None) -> ModelProblem | None:
-    if status is None:
-        return None
-    return _OF_STATUS.get(status) or (ModelProblem.SERVER if status >= 500 else None)
 
 
 def _named(table: tuple[tuple[ModelProblem, str], ...], words: str) -> ModelProblem | None:

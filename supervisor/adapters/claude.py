@@ -19,16 +19,14 @@ from supervisor.adapters.claude_calls import Calls
 from supervisor.adapters.claude_messages import Head
 from supervisor.adapters.claude_permissions import Permissions
 from supervisor.adapters.claude_telling import Meter, problem_of, verdict_of
-from supervisor.adapters.exit_status import exit_words
-from supervisor.adapters.framing import LINE_BYTES_MAX, Lines
-from supervisor.adapters.json_rpc import WireError, read
-from supervisor.adapters.unasked import Unasked
+from supervisor.adapters.conversation import Conversation
+from supervisor.adapters.framing import LINE_BYTES_MAX
+from supervisor.adapters.json_rpc import read
 from supervisor.ports import (
     CallKept,
     CloseInput,
     Compaction,
     Heard,
-    Malformed,
     ModelTrouble,
     Out,
     Ready,
@@ -55,7 +53,7 @@ _NO_WISHES: Final = Wishes()
 _OnAnswer = Callable[["wire.Answer"], list[Out]]
 
 
-class ClaudeCodec(Unasked):
+class ClaudeCodec(Conversation):
     """One conversation: one process, one prompt at a time; :meth:`steer` says more within its turn.
 
     ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way.
@@ -63,13 +61,13 @@ class ClaudeCodec(Unasked):
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: Wishes = _NO_WISHES) -> None:
         self._wishes = wishes
-        self._lines = Lines(line_bytes_max)
+        super().__init__(line_bytes_max)
         self._waiting: dict[str, _OnAnswer] = {}
         self._asked = self._sent = 0
         self._name: str | None = None
         self._stem = _STEM
         """What the names of our messages begin with: no two processes of a conversation give the same name."""
-        self._ready = self._prompted = self._cancelling = self._over = False
+        self._ready = self._prompted = self._cancelling = False
         self._spoke = self._compacting = False
         self._calls = Calls()
         self._permissions = Permissions()
@@ -80,10 +78,6 @@ class ClaudeCodec(Unasked):
         """How the model failed, where that was its last word."""
 
     # ------------------------------------------------------------------------------------------ what we ask for
-    @property
-    def one_shot(self) -> bool:
-        return False
-
     def argv(
         self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
     ) -> tuple[str, ...]:
@@ -130,27 +124,6 @@ class ClaudeCodec(Unasked):
         return [CloseInput()]
 
     # ------------------------------------------------------------------------------------------ what we are told
-    def feed(self, data: bytes) -> list[Out]:
-        outs: list[Out] = []
-        if self._over:
-            return outs
-        for line in self._lines.feed(data) if data else self._lines.end():
-            outs += self._end(line.why) if isinstance(line, Malformed) else self._line(line)
-            if self._over:
-                break
-        return outs
-
-    def exited(self, status: int | None) -> list[Out]:
-        if self._over:
-            return []
-        self._over = True
-        half = ", after half a message" if self._lines.unfinished else ""
-        if not self._ready:
-            return [Malformed(f"the agent {exit_words(status)} before it was ready{half}")]
-        if self._prompted:
-            return [TurnEnded("error", f"the agent {exit_words(status)} in the middle of a turn{half}")]
-        return []
-
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
         """Answer once; a request that needs no answer any more is left alone.
 
@@ -160,16 +133,19 @@ class ClaudeCodec(Unasked):
         return [] if self._over else [*self._permissions.answer(request_id, option_id)]
 
     # ------------------------------------------------------------------------------------------ messages
-    def _line(self, line: str) -> list[Out]:
-        if not line.strip():
-            return []
-        try:
-            head = read(line, Head, "the agent wrote a line")
-            name = f"system/{head.subtype}" if head.type == "system" else head.type
-            hear = _HEARD.get(name)
-            return hear(self, line) if hear is not None else []
-        except WireError as error:
-            return self._end(str(error))
+    @property
+    def _is_ready(self) -> bool:
+        return self._ready
+
+    @property
+    def _in_turn(self) -> bool:
+        return self._prompted
+
+    def _hear(self, line: str) -> list[Out]:
+        head = read(line, Head, "the agent wrote a line")
+        name = f"system/{head.subtype}" if head.type == "system" else head.type
+        hear = _HEARD.get(name)
+        return hear(self, line) if hear is not None else []
 
     def _answered(self, line: str) -> list[Out]:
         answer = read(line, wire.ControlResponse, "control_response").response
@@ -321,10 +297,6 @@ class ClaudeCodec(Unasked):
     def _uuid(self) -> str:
         self._sent += 1
         return f"{self._stem}{self._sent:012x}"
-
-    def _end(self, why: str) -> list[Out]:
-        self._over = True
-        return [Malformed(why)]
 
 
 def _nothing(answer: wire.Answer) -> list[Out]:

@@ -7,7 +7,7 @@ what it left. The first thing that breaks the protocol ends the conversation; wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,16 +19,14 @@ from supervisor.adapters.codex_calls import AGENT, Calls
 from supervisor.adapters.codex_items import COMMAND, COMPACTION, MESSAGE, SAID, call_of
 from supervisor.adapters.codex_trouble import Problem, problem_of
 from supervisor.adapters.codex_usage import Meter
-from supervisor.adapters.exit_status import exit_words
-from supervisor.adapters.framing import LINE_BYTES_MAX, Lines
-from supervisor.adapters.json_rpc import METHOD_NOT_FOUND, Asked, OnResult, RpcError, RpcId, WireError, read
-from supervisor.adapters.unasked import Unasked
+from supervisor.adapters.conversation import Conversation
+from supervisor.adapters.framing import LINE_BYTES_MAX
+from supervisor.adapters.json_rpc import METHOD_NOT_FOUND, Asked, OnResult, RpcError, RpcId, read
 from supervisor.ports import (
     CallKept,
     CloseInput,
     Compaction,
     Heard,
-    Malformed,
     ModelTrouble,
     Out,
     Ready,
@@ -52,19 +50,19 @@ _NOTHING_GIVEN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 """Requests for what nobody is there to give, and the answers that say so."""
 
 
-class CodexCodec(Unasked):
+class CodexCodec(Conversation):
     """One conversation: one process, one thread, one prompt at a time.
 
     ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way; ``steer`` is for that.
     """
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
-        self._lines = Lines(line_bytes_max)
+        super().__init__(line_bytes_max)
         self._asked = Asked(wire.JSON_RPC)
         self._thread: str | None = None
         self._turn: str | None = None
         """What codex calls the turn under way, once it has said so."""
-        self._prompted = self._cancelling = self._settling = self._over = False
+        self._prompted = self._cancelling = self._settling = False
         self._calls = Calls()
         self._approvals = Approvals()
         self._meter = Meter()
@@ -80,15 +78,6 @@ class CodexCodec(Unasked):
         """How often the model failed in this turn, and how it did last."""
 
     # ------------------------------------------------------------------------------------------ what we ask for
-    @property
-    def one_shot(self) -> bool:
-        return False
-
-    def argv(
-        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
-    ) -> tuple[str, ...]:
-        return tuple(command)
-
     def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
         return [self._ask("initialize", _HELLO, lambda result: self._initialized(result, cwd, resume_id))]
 
@@ -129,27 +118,6 @@ class CodexCodec(Unasked):
         return [CloseInput()]
 
     # ------------------------------------------------------------------------------------------ what we are told
-    def feed(self, data: bytes) -> list[Out]:
-        outs: list[Out] = []
-        if self._over:
-            return outs
-        for line in self._lines.feed(data) if data else self._lines.end():
-            outs += self._end(line.why) if isinstance(line, Malformed) else self._line(line)
-            if self._over:
-                break
-        return outs
-
-    def exited(self, status: int | None) -> list[Out]:
-        if self._over:
-            return []
-        self._over = True
-        half = ", after half a message" if self._lines.unfinished else ""
-        if self._thread is None:
-            return [Malformed(f"the agent {exit_words(status)} before it was ready{half}")]
-        if self._prompted:
-            return [TurnEnded("error", f"the agent {exit_words(status)} in the middle of a turn{half}")]
-        return []
-
     def permission(self, request_id: str, option_id: str | None) -> list[Out]:
         """Answer once; a request that needs no answer any more is left alone.
 
@@ -160,15 +128,16 @@ class CodexCodec(Unasked):
         return [self._grant(pending, option_id)] if pending is not None else []
 
     # ------------------------------------------------------------------------------------------ messages
-    def _line(self, line: str) -> list[Out]:
-        if not line.strip():
-            return []
-        try:
-            return self._message(read(line, wire.Message, "the agent wrote a line"))
-        except WireError as error:
-            return self._end(str(error))
+    @property
+    def _is_ready(self) -> bool:
+        return self._thread is not None
 
-    def _message(self, message: wire.Message) -> list[Out]:
+    @property
+    def _in_turn(self) -> bool:
+        return self._prompted
+
+    def _hear(self, line: str) -> list[Out]:
+        message = read(line, wire.Message, "the agent wrote a line")
         if not isinstance(message.method, str):
             return self._asked.answered(message.id, message.result, message.error)
         if message.id is not UNSET:
@@ -425,10 +394,6 @@ class CodexCodec(Unasked):
 
     def _grant(self, pending: Pending, option_id: str | None) -> Send:
         return wire.JSON_RPC.result(pending.rpc_id, pending.answer(option_id))
-
-    def _end(self, why: str) -> list[Out]:
-        self._over = True
-        return [Malformed(why)]
 
 
 def _words(text: str) -> list[dict[str, str]]:

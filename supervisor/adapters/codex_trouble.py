@@ -10,23 +10,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from supervisor.adapters.http_status import problem_of_status
 from supervisor.vocabulary import ModelProblem
 
 __all__ = ["Problem", "problem_of"]
 
 _HTTP: Final = range(100, 600)
-_BY_STATUS: Final[Mapping[int, ModelProblem]] = MappingProxyType(
-    {
-        401: ModelProblem.AUTH,
-        402: ModelProblem.QUOTA,
-        403: ModelProblem.AUTH,
-        404: ModelProblem.NOT_FOUND,
-        413: ModelProblem.CONTEXT_LENGTH,
-        429: ModelProblem.RATE_LIMIT,
-        503: ModelProblem.OVERLOADED,
-        529: ModelProblem.OVERLOADED,
-    }
-)
 _BY_WORD: Final[Mapping[str, ModelProblem]] = MappingProxyType(
     {
         "contextWindowExceeded": ModelProblem.CONTEXT_LENGTH,
@@ -65,15 +54,9 @@ def problem_of(info: Any) -> Problem:
     if not isinstance(word, str) or word in _OWN:
         return Problem(None)
     status = _status(details)
-    return Problem(_of_status(status) or _BY_WORD.get(word, ModelProblem.UNKNOWN), status)
+    return Problem(problem_of_status(status) or _BY_WORD.get(word, ModelProblem.UNKNOWN), status)
 
 
 def _status(details: Any) -> int | None:
     told = details.get("httpStatusCode") if isinstance(details, dict) else None
     return told if isinstance(told, int) and told in _HTTP else None
-
-
-def _of_status(status: int | None) -> ModelProblem | None:
-    if status is None:
-        return None
-    return _BY_STATUS.get(status) or (ModelProblem.SERVER if status >= 500 else None)
