@@ -26,6 +26,7 @@ __all__ = [
     "Row",
     "classify",
     "problem_of",
+    "problem_of_status",
     "signature_of",
     "spoken_failure",
 ]
@@ -297,6 +298,7 @@ STATUS_PROBLEMS: Final[dict[int, ModelProblem]] = {
     404: ModelProblem.NOT_FOUND,
     413: ModelProblem.CONTEXT_LENGTH,
     429: ModelProblem.RATE_LIMIT,
+    503: ModelProblem.OVERLOADED,
     529: ModelProblem.OVERLOADED,
 }
 """What an HTTP status of a provider means: those that Anthropic, OpenAI and Google document."""
@@ -366,14 +368,22 @@ def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
     said = next((row.problem for row in TABLE if row.words.search(_read(words))), None) if words else None
     if status is None or status < 400:
         return said
-    told = STATUS_PROBLEMS.get(status) or (ModelProblem.SERVER if status >= 500 else ModelProblem.UNKNOWN)
+    told = problem_of_status(status) or ModelProblem.UNKNOWN
     return said if said in MORE_PRECISE.get(told, ()) else told
+
+
+def problem_of_status(status: int | None) -> ModelProblem | None:
+    """What an HTTP *status* alone says of a model; ``None``: nothing, or there is none."""
+    if status is None:
+        return None
+    return STATUS_PROBLEMS.get(status) or (ModelProblem.SERVER if status >= 500 else None)
 
 
 MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
     ModelProblem.RATE_LIMIT: (ModelProblem.QUOTA, ModelProblem.OVERLOADED),
     ModelProblem.AUTH: (ModelProblem.QUOTA, ModelProblem.RATE_LIMIT),
     ModelProblem.SERVER: (ModelProblem.OVERLOADED, ModelProblem.RATE_LIMIT),
+    ModelProblem.OVERLOADED: (ModelProblem.RATE_LIMIT,),
     ModelProblem.UNKNOWN: tuple(ModelProblem),
 }
 """Which words are believed against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
