@@ -59,7 +59,7 @@ mutants: $(VENV)/ready  ## Mutants of the pure modules: at least nine in ten mus
 
 mutants-simulation: $(VENV)/ready  ## Mutants of the runtime, which only the simulator's oracle may kill
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
-	$(BIN)/python tests/mutation/mutants.py --by simulation
+	$(BIN)/python tests/mutation/by_simulation.py
 
 bench: $(VENV)/ready  ## One table for both backends, with aims; ratios against what is measured in the same run
 	$(BIN)/python -m benchmarks

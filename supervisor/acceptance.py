@@ -9,7 +9,6 @@ tried twice.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -18,6 +17,7 @@ import msgspec
 
 from supervisor.ports import Launch, ProcessHost
 from supervisor.programs import Ran, run_program
+from supervisor.within import absent
 
 __all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceTest", "Checked", "Verify", "accepted"]
 
@@ -84,22 +84,11 @@ async def _checked(
         problem = await verify(test, directory, env)
         return Checked(test=test, problem=problem, output="", took_s=round(anyio.current_time() - began, 6))
     if test.kind == "file_exists":
-        problem = await anyio.to_thread.run_sync(_missing, directory, test.words[0])
+        problem = await anyio.to_thread.run_sync(absent, directory, test.words[0])
         return Checked(test=test, problem=problem, output="", took_s=0.0)
     launch = Launch(argv=_argv(test), cwd=directory, env=env)
     ran = await run_program(host, launch, timeout_s=test.timeout_s)
     return Checked(test=test, problem=_problem(ran), output=ran.output, took_s=ran.took_s)
-
-
-def _missing(directory: str, name: str) -> str:
-    """Why that file does not count: it is not there, or not in *directory*."""
-    try:
-        place, wanted = Path(directory).resolve(), (Path(directory) / name).resolve()
-        if not wanted.is_relative_to(place):
-            return f"{name} is not inside {place}"
-        return "" if wanted.exists() else f"{name} does not exist in {place}"
-    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a name that no file can have
-        return f"{name} cannot be looked for: {error}"
 
 
 def _argv(test: AcceptanceTest) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from supervisor.attending import Attendant
-from supervisor.interrupted import heirs_of
-from supervisor.journal.reader import last_seq_of
+from supervisor.interrupted import continued, heirs_of
+from supervisor.journal.reader import JournalReader, last_seq_of
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
 from supervisor.plugins.reading import load_plan
@@ -27,6 +27,7 @@ from supervisor.ports import EntityRow, JournalError
 from supervisor.runtime import Supervisor, open_supervisor, reconfigure
 from supervisor.scheduling.control import WorkControl
 from supervisor.scheduling.results import PlanResult
+from supervisor.scheduling.resuming import before
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.surfaces.cli import RunRequest
 from supervisor.surfaces.control import serve_control
@@ -63,6 +64,8 @@ def configure_logging(*, verbose: bool) -> None:
 
 async def _run(request: RunRequest, plan: Plan) -> int:
     state = StateDir(request.state_dir)
+    if request.resume:
+        _check_resumable(plan, state)
     reporter = Reporter(state.journal, after=_last_seq(state))
     try:
         result = await _supervised(request, plan, state, reporter)
@@ -73,6 +76,20 @@ async def _run(request: RunRequest, plan: Plan) -> int:
     finally:
         reporter.close()
     return DONE if result.ok else WORK_FAILED
+
+
+def _check_resumable(plan: Plan, state: StateDir) -> None:
+    """Raises:
+    BadInput: no run of the plan has left anything to go on with.
+    """
+    rows: list[EntityRow] = []
+    if state.journal.exists():
+        with JournalReader(state.journal) as reader:
+            rows = reader.entities()
+    left = before(plan, plan.settings, rows)
+    if left is None or not (left.again or continued(plan, plan.settings, rows)):
+        words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
+        raise BadInput(f"--resume: {words}; run it without --resume")
 
 
 def _last_seq(state: StateDir) -> int:
@@ -103,7 +120,7 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
             around.start_soon(_report, reporter, sup)
             around.start_soon(_tell_taken_over, runner)
             try:
-                result = await runner.run(plan)
+                result = await runner.run(plan, resume=request.resume)
             finally:
                 attendant.closing()
                 attending.cancel()  # leaving the block stops it too, and that is no news
@@ -122,9 +139,9 @@ def _nobody(rows: Sequence[EntityRow]) -> Collection[str]:
 async def _tell_taken_over(runner: PlanRunner) -> None:
     """Say what the run goes on with, once it has begun."""
     await runner.begun.wait()
-    if runner.taken_over:
-        words = ", ".join(runner.taken_over)
-        print(f"supervisor: going on with the run that was interrupted: {words}", file=sys.stderr, flush=True)
+    for how, tasks in (("going on with the run that was interrupted", runner.taken_over), ("resumed", runner.resumed)):
+        if tasks:
+            print(f"supervisor: {how}: {', '.join(tasks)}", file=sys.stderr, flush=True)
 
 
 def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:

@@ -20,6 +20,7 @@ from actors import AskTimeout
 from supervisor.plans import BadPlan, Plan
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
+from supervisor.supervision import LAST_RECORDS_S
 from supervisor.surfaces.systemd import Notifier
 
 __all__ = ["Attendant"]
@@ -28,6 +29,8 @@ PROGRESS_S = 10.0
 """How often a drain tells how far it is, if nothing has ended meanwhile."""
 BEATS = 2
 """Signs of life within the time in which systemd wants one, as sd_watchdog_enabled(3) advises."""
+CLOSE_S = 30.0
+"""The keeper, the journal's last snapshot and the interpreter, on a machine with much to do."""
 BEAT_S = 30.0
 """How long the scheduler may take to answer before it is asked again: by then systemd has long acted."""
 
@@ -62,7 +65,7 @@ class Attendant:
 
     def closing(self) -> None:
         """The run is over."""
-        self._systemd.stopping("closing")
+        self._systemd.stopping("closing", self._end_s)
 
     # ------------------------------------------------------------------ stops
     async def _stop(self, number: int) -> None:
@@ -95,18 +98,25 @@ class Attendant:
             told = count
 
     def _say_draining(self) -> None:
-        self._once(
-            f"draining: no task starts any more, those under way have {self._sup.settings.drain_s:g} s;"
+        drain_s = self._sup.settings.drain_s
+        words = (
+            f"draining: no task starts any more, those under way have {drain_s:g} s;"
             " signal again to stop everything now"
         )
+        self._once(words, drain_s + self._end_s)
 
     def _say_stopping(self) -> None:
-        self._once("stopping everything now")
+        self._once("stopping everything now", self._end_s)
 
-    def _once(self, words: str) -> None:
+    @property
+    def _end_s(self) -> float:
+        """What an end may take that is not waited with: the ladder, the last records, and what closes after them."""
+        return self._sup.settings.policy.value().ladder.total_s + LAST_RECORDS_S + CLOSE_S
+
+    def _once(self, words: str, within_s: float) -> None:
         if words not in self._said:
             self._said.add(words)
-            self._systemd.stopping(words)
+            self._systemd.stopping(words, within_s)
             self._say(words)
 
     def _say(self, words: str) -> None:

@@ -138,16 +138,16 @@ class _Wall:
         return time.time()
 
 
-async def contained(state_dir: StateDir | None) -> Containment:
+async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Containment:
     """How programs are held together; first, what an earlier supervisor of the directory left is ended.
 
     Raises:
         StateDirError: the directory's tag cannot be read or written.
     """
     if state_dir is None:
-        return UNCONTAINED
+        return UNCONTAINED._replace(pid_namespaces=pid_namespaces)
     tag = state_dir.tag()
-    containment = Containment(tag, group_for(tag), state_dir.keeper_file)
+    containment = Containment(tag, group_for(tag), state_dir.keeper_file, pid_namespaces)
     swept = await sweep(containment)
     if swept.killed:
         _log.warning("an earlier supervisor left processes behind: they were killed", killed=swept.killed)
@@ -167,7 +167,7 @@ async def workspace_of(
     """
     if settings.workspace == "directory":
         _tell_of_worktrees(state_dir)
-        return DirectoryWorkspace()
+        return DirectoryWorkspace(state_dir.checkpoints if state_dir is not None else None)
     if state_dir is None:
         raise ValueError("settings.workspace: 'worktree' needs a state directory to have them in; give state_dir")
     place = GitWorkspaces(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)

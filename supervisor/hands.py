@@ -57,7 +57,7 @@ from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.logs import get_logger
 from supervisor.permission_desk import PermissionDesk
 from supervisor.policy import build_prompt
-from supervisor.ports import Workspace
+from supervisor.ports import NO_PLACE, Workspace
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, CancelMode, Exit, Kind, TransitionReason, Verdict
 from supervisor.work import Link, Outcome, Work
@@ -238,7 +238,7 @@ class Hands:
         session = self._tree.entity(work.session_id)
         asked, limits = session.data.current, session.data.limits
         timeout_s = limits.turn_timeout_s if asked is None or asked.timeout_s is None else asked.timeout_s
-        data = TurnData(id=turn_id, session_id=work.session_id, timeout_s=timeout_s)
+        data = TurnData(id=turn_id, session_id=work.session_id, timeout_s=timeout_s, due_s=effect.due_s)
         self._tree.birth(TURN_KIND, turn_id, parent_id=work.session_id, state=Turn.IDLE, data=data, cause=cause)
         if work.watch is not None:
             work.watch.turn_opened(turn_id)
@@ -252,6 +252,8 @@ class Hands:
     async def _have_directory(self, work: Work, cause: Cause) -> None:
         try:
             configured = work.profile.directory
+            if work.place != NO_PLACE and self._tree.entity(work.session_id).state is Session.INITIALIZING:
+                await self._workspace.begin(work.session_id, work.place)
             work.directory = await self._workspace.prepare(work.session_id, configured, root_id=work.root_id)
         except OSError as error:
             self._tree.tell(work.session_id, FatalError(message=str(error)), cause=cause)

@@ -28,10 +28,10 @@ from supervisor.kinds import (
 from supervisor.ledger import Ledger
 from supervisor.lifecycles.task import TaskData
 from supervisor.overseer import Recalled
-from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.ports import NO_PLACE, EntityRow, Journal, JournalError, Place
 from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Kind, LifecycleEvent, TransitionReason
 
-__all__ = ["LOST", "PLACED", "RESUMED", "Answered", "Left", "Past", "at_rest", "entity_of", "past_of"]
+__all__ = ["LOST", "PLACED", "RESUMED", "Answered", "Left", "Past", "at_rest", "due_of", "entity_of", "past_of"]
 
 PLACED = "Placed"
 """The fact that says how a session differs from what its parent, or the settings, would have given it."""
@@ -116,6 +116,7 @@ class Past:
     def __init__(self) -> None:
         self.policy: AbortPolicy | None = None
         self.mode = CancelMode.WAIT_COMPLETED
+        self.place = NO_PLACE
         self.started_by: str | None = None
         """The tool call that asked for it."""
         self.requests = 0
@@ -158,6 +159,7 @@ class Past:
             case "Placed":
                 self.mode = CancelMode(told["mode"])
                 self.policy = msgspec.convert(told["policy"], AbortPolicy | None)
+                self.place = msgspec.convert(told.get("place", {}), Place)
             case "Resumed":
                 self.resume_id, self.interrupted = told["resume_id"], told["interrupted"]
             case "AbortRecord" if told.get("policy_edge") is None and told.get("scope") != AbortScope.TOOL:
@@ -207,6 +209,17 @@ async def past_of(journal: Journal, session_id: str) -> Past:
             past.take(record)
     past.started_by = await _call_of(journal, past.born_by)
     return past
+
+
+async def due_of(journal: Journal, turn: Entity) -> float | None:
+    """When a turn times out whose data do not say so, as those of earlier versions (the journal's seconds): its log has
+    when it began to run. ``None``: it has not."""
+    began_s: float | None = None
+    async for page in _pages(journal, turn.id):
+        for record in page:
+            if (record.outcome, record.event, record.to_status) == ("transition", "agent_spawned", "RUNNING"):
+                began_s = record.monotonic_s
+    return None if began_s is None else began_s + turn.data.timeout_s
 
 
 async def _pages(journal: Journal, entity_id: str) -> AsyncIterator[Sequence[LifecycleEvent]]:

@@ -6,7 +6,7 @@ passed + branch merged"). The tests run in the session's own scope: whatever end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from supervisor.acceptance import AcceptanceTest, Checked, Verify, accepted
 from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.moments import Moment
-from supervisor.ports import Changes, Merge, ProcessHost, Released, Workspace
+from supervisor.ports import Changes, Merge, Place, ProcessHost, Released, Workspace
 from supervisor.tree import Tree
 from supervisor.work import Work
 
@@ -137,6 +137,64 @@ class Janitor:
         except OSError as error:
             raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
 
+    async def begin(self, place: Place) -> None:
+        """Have what a task owns as an attempt is to begin with it, and be able to take that back.
+
+        Raises:
+            Refused: it could not be; the message says why.
+        """
+        try:
+            await self._workspace.begin("", place)
+        except OSError as error:
+            raise Refused(f"what the attempt may have to be taken back to could not be saved: {error}") from error
+
+    async def save(self, session_id: str, place: Place, message: str) -> str:
+        """The checkpoint that holds what a session did so far.
+
+        Raises:
+            Refused: it could not be made; the message says why.
+        """
+        return await self._within(self._workspace.save, session_id, place, message)
+
+    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+        """Take back what a session did; the checkpoint that holds it.
+
+        Raises:
+            Refused: it could not be; the message says why.
+        """
+        return await self._within(self._workspace.roll_back, session_id, place, message)
+
+    async def _within(
+        self, do: Callable[[str, Place, str], Awaitable[str]], session_id: str, place: Place, message: str
+    ) -> str:
+        """What was begun with a place is done to its end, but not for ever."""
+        with anyio.move_on_after(PUT_AWAY_S, shield=True):
+            try:
+                return await do(session_id, place, message)
+            except OSError as error:
+                raise Refused(str(error)) from error
+        raise Refused(f"it took longer than {PUT_AWAY_S:g} s")
+
+    async def accept(self, place: Place) -> None:
+        """What was done there is not taken back any more."""
+        await self._drop(self._workspace.accept, place)
+
+    async def forget(self, place: Place) -> None:
+        """Drop what was saved on the way of a task that is over, as far as nobody needs it."""
+        await self._drop(self._workspace.forget, place)
+
+    async def _drop(self, drop: Callable[[Place], Awaitable[None]], place: Place) -> None:
+        with anyio.move_on_after(PUT_AWAY_S, shield=True):
+            try:
+                await drop(place)
+            except OSError as error:
+                _log.warning("what was saved of a task could not be dropped", task=place.owner, why=str(error))
+
+    @property
+    def in_place(self) -> bool:
+        """Sessions work where their work stays."""
+        return not self._workspace.temporary
+
     async def put_away(self, session_id: str, message: str) -> Released:
         """Clear away where a session worked. What cannot be cleared away is left, and said so."""
         released = Released()
@@ -152,7 +210,7 @@ class Janitor:
     def follow(self, work: Work) -> None:
         """Clear away after that session, when its last record is made."""
         if self._workspace.temporary and work.root_id == work.session_id:
-            work.ended.then(lambda: self._put_away_later(work.session_id))
+            work.ended.then(lambda: self._put_away_later(work))
 
     def clear(self) -> None:
         """Clear away what an earlier supervisor left of sessions that do not live any more."""
@@ -165,8 +223,9 @@ class Janitor:
             self._rest = Moment()
             await self._rest.wait()
 
-    def _put_away_later(self, session_id: str) -> None:
-        self._start(self.put_away, session_id, f"what {session_id} left")
+    def _put_away_later(self, work: Work) -> None:
+        if not work.place.kept:  # else it is said when it may go
+            self._start(self.put_away, work.session_id, f"what {work.session_id} left")
 
     async def _clear(self) -> None:
         for session_id in await self._workspace.left():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from supervisor.vocabulary import CancelMode, LifecycleEvent, ModelProblem
 
 __all__ = [
+    "NO_PLACE",
     "Append",
     "CallKept",
     "Changes",
@@ -39,6 +40,7 @@ __all__ = [
     "Named",
     "Out",
     "PermissionAsked",
+    "Place",
     "Process",
     "ProcessHost",
     "ProcessReport",
@@ -78,7 +80,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     ``status`` is the main process's exit status in Python's form (negative: signal), ``None`` when it is not known
     (the warden itself died). ``ended_by`` is ``exit`` (by itself), ``terminate`` or ``kill`` (by us).
     ``killed`` counts the descendants that had to be killed, ``survivors`` those that are still there: 0, or -1 when
-    nobody can say.
+    nobody can say. In a pid namespace whose warden was lost the kernel kills: ``killed`` is of the main process only.
     """
 
     pid: int
@@ -645,6 +647,26 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = ""
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the place where a session works on a task.
+
+    *owner* is the id of that task, *directory* where its agent is configured to work, *files* what of that the task
+    owns: paths relative to it. *starts_at* is the checkpoint that the place begins with (``""``: as the workspace has
+    it). With *rollback* it can be taken back to its beginning; *kept* leaves it as it is when its session ends.
+    """
+
+    owner: str = ""
+    directory: str = ""
+    files: tuple[str, ...] = ()
+    starts_at: str = ""
+    rollback: bool = False
+    kept: bool = False
+
+
+NO_PLACE: Final = Place()
+"""Nothing is asked of it."""
+
+
 class Workspace(Protocol):
     """Where sessions work."""
 
@@ -683,8 +705,50 @@ class Workspace(Protocol):
         """
         ...
 
+    async def begin(self, session_id: str, place: Place) -> None:
+        """Before it is prepared: have the place of a session as *place* says. Asked again it changes nothing.
+
+        Raises:
+            OSError: it cannot be had like that, a checkpoint is not there any more, say; the message says why.
+        """
+        ...
+
+    async def save(self, session_id: str, place: Place, message: str) -> str:
+        """The checkpoint that holds what a session has done so far: it is there until :meth:`forget`. ``""`` where the
+        work stays in place, or there is none.
+
+        Raises:
+            OSError: it cannot be had; nothing of what was done is lost.
+        """
+        ...
+
+    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+        """Have the place of a session as it was in the beginning, or at ``place.starts_at``; the checkpoint that holds
+        what was done there, ``""`` where nothing was.
+
+        Raises:
+            OSError: it could not be; nothing of what was done is lost.
+        """
+        ...
+
+    async def accept(self, place: Place) -> None:
+        """What was done there is not taken back any more: others may work there from now on.
+
+        Raises:
+            OSError: it could not be said.
+        """
+        ...
+
+    async def forget(self, place: Place) -> None:
+        """The task has come to its end: drop what was saved on the way to it and is not needed any more.
+
+        Raises:
+            OSError: it could not be; what is left does no harm.
+        """
+        ...
+
     async def left(self) -> list[str]:
-        """The sessions whose places were never put away."""
+        """The sessions whose places were never put away, and are not kept."""
         ...
 
     async def put_away(self, session_id: str, message: str) -> Released:

@@ -106,7 +106,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     ``reason``. ``handling`` is the message that its handler is suspended in, since ``handling_s`` seconds;
     ``waits_for`` are those that the handler waits for, and whom those wait for in turn. ``queued`` counts its mailbox
     by lane, ``open_calls`` are its turn's, and ``permissions`` those that it waits for a human with; ``agent`` is the
-    id of the agent it has now.
+    id of the agent it has now. ``checkpoint`` is the one that a run has, or that a session begins with.
     """
 
     id: str
@@ -129,3 +129,4 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     turn: str | None = None
     open_calls: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
+    checkpoint: str = ""

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from actors.machine import Effect, Event
 from supervisor.abort_state import AbortState
@@ -32,7 +33,7 @@ from supervisor.effects import (
 )
 from supervisor.entity import Entity
 from supervisor.hands import Hands
-from supervisor.inheritance import RESUMED, Answered, Left, Past, entity_of, past_of
+from supervisor.inheritance import RESUMED, Answered, Left, Past, due_of, entity_of, past_of
 from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Owed
 from supervisor.lifecycles import job, run, worker, workstream
@@ -74,7 +75,7 @@ from supervisor.vocabulary import (
 )
 from supervisor.work import AgentProfile, Work
 
-__all__ = ["WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing"]
+__all__ = ["VERIFIED", "WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing", "tell_end_of_work"]
 
 WHY: Final = "its supervisor ended without closing it"
 CAUSE: Final = Cause(actor="recovery")
@@ -196,12 +197,15 @@ class Recovery:
         for row, entity in found:
             if entity.kind is Kind.SESSION:
                 self._pasts[row.id] = await past_of(self._journal, row.id)
+            elif entity.kind is Kind.TURN and entity.data.due_s is None:
+                entity.data = replace(entity.data, due_s=await due_of(self._journal, entity))
         return found, [Left.of(row) for row in await self._journal.owed()]
 
     def _revive(self, row: EntityRow, entity: Entity) -> None:
         match entity.kind:
             case Kind.SESSION:
                 self._states[row.id] = Session(entity.state)
+                entity.since_s = self._pasts[row.id].entered_s
                 work = self._admit(row, self._pasts[row.id])
                 self._tree.revive(entity, home=work.root_id, contained=work.root_id != work.session_id)
                 return
@@ -426,12 +430,23 @@ async def end_work(tree: Tree, work: Sequence[Entity]) -> None:
     Raises:
         JournalError: the journal failed meanwhile.
     """
-    for entity in sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind)):
+    for entity in _in_order(work):
         cause = CAUSE
         for event in _end_of(entity, tree):
             cause = Cause((await tree.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
     for entity in work:
         tree.bury(entity.id)
+
+
+def tell_end_of_work(tree: Tree, work: Sequence[Entity]) -> None:
+    """The same without waiting: what is said once is recorded when it can be."""
+    for entity in _in_order(work):
+        for event in _end_of(entity, tree):
+            tree.tell(entity.id, event, cause=CAUSE)
+
+
+def _in_order(work: Sequence[Entity]) -> list[Entity]:
+    return sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind))
 
 
 def _end_of(entity: Entity, tree: Tree) -> Sequence[Event]:
@@ -464,6 +479,10 @@ def end_of_worker(entity: Entity) -> list[Event]:
             return [shut_down]
 
 
+VERIFIED: Final = Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch")
+"""The last word on a task that is done, and that no plan goes on with."""
+
+
 def _end_of_task(state: Task) -> list[TaskEvent]:
     """How a task ends that nobody takes up; one that failed rests."""
     match state:
@@ -479,7 +498,7 @@ def _end_of_task(state: Task) -> list[TaskEvent]:
         case Task.ORPHANED:  # an earlier recovery was cut short
             return [RecoveryFailed(reason=WHY)]
         case Task.DONE:  # verified; only the word on it was lost
-            return [Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch")]
+            return [VERIFIED]
         case _:
             return []
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-__all__ = ["Redactor", "Unbroken", "is_secret_name"]
+__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name"]
 
 VALUE_CHARS_MIN: Final = 8
 """A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
@@ -28,8 +29,12 @@ MARK_CHARS_MAX: Final = 64
 """The longest first or last line of a private key."""
 
 _NAMES: Final = re.compile(
-    r"(?i)(^|_)(api_?key|access_?key|private_?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth)(_|$)"
+    r"(?i)(^|[_-])(api[_-]?key|access[_-]?key|private[_-]?key|key|token|secret|passw(or)?d|passphrase|credentials?|auth"
+    r"|authorization|cookie)([_-]|$)"
 )
+"""Of variables, and of headers."""
+_SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token) +(\S+)")
+"""What stands before the secret in the value of a header."""
 _LOOKS: Final = (
     r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic
     r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
@@ -40,6 +45,8 @@ _LOOKS: Final = (
     r"AIza[0-9A-Za-z_-]{35}",  # Google
     r"npm_[A-Za-z0-9]{36}",
     r"pypi-[A-Za-z0-9_-]{40,}",
+    r"(?<=://)[^\s/:@\"'$]*:[^\s/@\"'$]+(?=@)",  # the user and password of an address
+    r"(?<=Bearer )[A-Za-z0-9._~+/-]{20,}=*",  # the header of a request
     r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # JSON Web Tokens
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
 )
@@ -49,10 +56,32 @@ _KEY_MAY_BEGIN: Final = re.compile(r"-(?:-(?:-(?:-(?:-(?:B(?:E(?:G(?:I(?:N(?: [A
 """The beginning of the first line of a private key, at the end of a text: that one has spaces in it."""
 _BEGINNINGS: Final = (
     *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "xox", "AIza", "npm_"),
-    *("pypi-", "eyJ"),
+    *("pypi-", "eyJ", "://", "Bearer"),
 )
-_TEXTS: Final = frozenset({"prompt", "text", "reason", "error", "title", "message", "note", "name", "path"})
-"""Fields of events that hold words of somebody outside; ids, states and numbers are ours."""
+_BEARER_BEGINS: Final = re.compile(r"Bearer \S*\Z")
+"""The secret comes after a space."""
+OURS: Final = frozenset(
+    {
+        *(
+            "abort_id",
+            "agent_id",
+            "call_id",
+            "message_id",
+            "request_id",
+            "resume_id",
+            "task_id",
+            "turn_id",
+            "worker_id",
+        ),
+        *("by", "dependency", "depends_on", "on", "subtask", "subtasks", "waiting_for"),
+        *("abort_reason", "capabilities", "decision", "ended_by", "kind", "option", "outcome", "phase", "rung"),
+        *("stopped", "transition_reason"),
+    }
+)
+"""Fields of events that are left alone: what others are known by, and words of our own. Any other may hold words of
+somebody outside, so that a field which is new is looked at until somebody has thought about it."""
+_SILENT: Final = (int, float, bool, type(None), Enum)
+"""What can hold no words."""
 
 E = TypeVar("E", bound=msgspec.Struct)
 
@@ -73,12 +102,19 @@ class Redactor:
         self._names: dict[str, str] = {}
         for environment in environments:
             for name, value in environment.items():
-                if is_secret_name(name) and len(value) >= VALUE_CHARS_MIN:
-                    self._names.setdefault(value, name)
+                if is_secret_name(name):
+                    self._learn(name, value)
         values = sorted(map(re.escape, self._names), key=len, reverse=True)
         self._found = re.compile("|".join([*values, *_LOOKS]))
         self._beginnings = (*self._names, *_BEGINNINGS)
         self._spaced = [value for value in self._names if any(map(str.isspace, value))]
+
+    def _learn(self, name: str, value: str) -> None:
+        """The whole of it, and what follows the name of its scheme."""
+        follows = _SCHEME.fullmatch(value)
+        for secret in (value, follows[1] if follows is not None else ""):
+            if len(secret) >= VALUE_CHARS_MIN:
+                self._names.setdefault(secret, name)
 
     def text(self, text: str) -> str:
         """*text* without what must not be kept."""
@@ -93,7 +129,7 @@ class Redactor:
         changes = {}
         for name in _fields_of(type(event)):
             value = getattr(event, name)
-            clean = self.event(value) if isinstance(value, msgspec.Struct) else self.value(value)
+            clean = self.value(value)
             if clean is not value and clean != value:
                 changes[name] = clean
         return msgspec.structs.replace(event, **changes) if changes else event
@@ -102,7 +138,9 @@ class Redactor:
         """A text, or what holds texts, clean."""
         match value:
             case str():
-                return self.text(value)
+                return value if isinstance(value, Enum) else self.text(value)
+            case msgspec.Struct():
+                return self.event(value)
             case dict():
                 return {key: self.value(one) for key, one in value.items()}
             case list() | tuple():
@@ -116,7 +154,9 @@ class Redactor:
         starts = (at for at in range(len(run)) if self._may_begin(run[at:]))
         begun = max((_overlap(text, value) for value in self._spaced), default=0)
         mark = _KEY_MAY_BEGIN.search(text, max(0, len(text) - MARK_CHARS_MAX))
-        return max(begun, len(run) - next(starts, len(run)), len(text) - mark.start() if mark is not None else 0)
+        bearer = _BEARER_BEGINS.search(text, max(0, len(text) - HELD_CHARS_MAX))
+        marked = max((len(text) - one.start() for one in (mark, bearer) if one is not None), default=0)
+        return max(begun, marked, len(run) - next(starts, len(run)))
 
     def _may_begin(self, run: str) -> bool:
         return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in self._beginnings)
@@ -189,10 +229,10 @@ class Unbroken:
 
 @cache
 def _fields_of(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields that may hold words of somebody outside, and those that have such fields."""
+    """The fields that may hold words of somebody outside, themselves or in what they hold."""
     fields = msgspec.structs.fields(kind)
-    return tuple(one.name for one in fields if one.name in _TEXTS or _is_struct(one.type))
+    return tuple(one.name for one in fields if one.name not in OURS and not _is_silent(one.type))
 
 
-def _is_struct(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+def _is_silent(annotation: Any) -> bool:
+    return all(isinstance(one, type) and issubclass(one, _SILENT) for one in get_args(annotation) or (annotation,))

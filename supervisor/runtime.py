@@ -98,7 +98,8 @@ async def open_supervisor(
             await SqliteJournal.open(opened.journal, jsonl=opened.transitions) if opened else MemoryJournal()
         )
         stack.push_async_callback(_closed, journal)
-        processes = await stack.enter_async_context(WardenHost(await contained(opened)))
+        containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
+        processes = await stack.enter_async_context(WardenHost(containment))
         place = await workspace_of(settings, opened, where, processes)
         parts = real_parts(journal, opened, processes, place)._replace(workdir=str(where))
         if opened is not None:

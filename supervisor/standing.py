@@ -16,13 +16,15 @@ from supervisor.lifecycles.run import Run
 from supervisor.lifecycles.task import Task
 from supervisor.vocabulary import Kind
 
-__all__ = ["WORK", "DeadLetter", "Standing", "WorkRow", "dead_letters", "plan_name"]
+__all__ = ["WORK", "DeadLetter", "Standing", "WorkRow", "checkpoint_name", "dead_letters", "plan_name"]
 
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
 _ANYTHING: Final = "*"
 """The capability of a worker that can do everything."""
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
+_LEFT: Final = (Task.FAILED.value, Task.CANCELLED.value)
+_COMMIT_CHARS: Final = 40
 _CIRCUIT: Final = (Run.CIRCUIT_OPEN.value, Run.HALF_OPEN.value)
 _ASKED: Final[Mapping[str, str]] = {
     Task.PLANNED.value: "waits to be approved",
@@ -124,6 +126,8 @@ class Standing:
             yield f"waits for {', '.join(waits)}" if waits else self._next_attempt(row)
         if row.state == Task.FAILED.value:
             yield str(data.get("last_failure", ""))
+        if row.state in _LEFT and (found := self._run(row)) is not None:
+            yield _checkpoint(found[1])
         retries = data.get("retries") or 0
         yield f"retry {retries} of {data.get('max_retries')}" if retries and not row.ended else ""
 
@@ -187,6 +191,20 @@ def _of_run(row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
         case Run.HALF_OPEN.value:
             yield f"circuit half open, {_probes(data)}"
     yield str(data.get("last_error", "")) if row.state != Run.COMPLETED.value else ""
+    yield _checkpoint(data)
+    yield f"resumes {data['resumed_from']}" if data.get("resumed_from") else ""
+
+
+def _checkpoint(data: Mapping[str, Any]) -> str:
+    """``checkpoint 1a2b3c4d5e6f (FAILED)``: what is gone on with after the run."""
+    if data.get("saved_in") in (None, Run.COMPLETED.value):
+        return ""
+    return f"checkpoint {checkpoint_name(str(data.get('saved_as', '')))} ({data['saved_in']})"
+
+
+def checkpoint_name(saved_as: str) -> str:
+    """What holds a checkpoint, as a person reads it: a commit in short, a copy as it is called."""
+    return saved_as[:12] if len(saved_as) == _COMMIT_CHARS else saved_as or "in place"
 
 
 def _attempts(data: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ from supervisor.permission_desk import OnPermission, PermissionDesk
 from supervisor.permissions import Choice, OpenPermission
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
-from supervisor.ports import Compacted, EntityRow, JournalError, Launch, McpServer, Retention
+from supervisor.ports import NO_PLACE, Compacted, EntityRow, JournalError, Launch, McpServer, Place, Retention
 from supervisor.projection import Inspected
 from supervisor.recovery import Recovered
 from supervisor.redaction import Redactor
@@ -180,6 +180,7 @@ class Supervisor:
         budget: Budget | None = None,
         within: Scope | None = None,
         patience: Patience = Patience.DEFAULT,
+        place: Place = NO_PLACE,
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
 
@@ -194,6 +195,7 @@ class Supervisor:
             budget: what it may use, with all below it; by default what the settings say of each session.
             within: whose budget that lies in (:meth:`scope`); by default the parent's.
             patience: how long it may be silent before it is taken for stuck.
+            place: what is asked of the place where it works.
 
         Raises:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
@@ -214,7 +216,7 @@ class Supervisor:
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
         allowance = Allowance(budget, within, patience)
-        session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance)
+        session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, place)
         await self.ledger.flush()
         return Session(self, session_id)
 
@@ -284,6 +286,7 @@ class Supervisor:
         cause: Cause,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
         allowance: Allowance = NO_ALLOWANCE,
+        place: Place = NO_PLACE,
     ) -> str:
         _check_name(name)
         above = self._work(parent) if parent is not None else None
@@ -297,6 +300,7 @@ class Supervisor:
         contained = above is not None and mode is CancelMode.WAIT_COMPLETED
         inherited = above.policy if above is not None else self.settings.policy.value()
         work = self._admit(session_id, above, profile, policy or inherited, started_by, mode)
+        work.place = place
         self.overseer.oversee(work, self.settings.oversight, allowance)
         data = SessionData(id=session_id, agent=profile.name, limits=self.settings.limits.value())
         try:
@@ -313,8 +317,8 @@ class Supervisor:
         except ActorError as error:
             self.tree.dismiss(work)
             raise Refused(f"session {name!r} is not started: {error}") from error
-        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited):
-            placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy)}
+        if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_PLACE:
+            placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
             self.tree.note(session_id, PLACED, cause, placed)
         self.overseer.note_budget(work, cause)
         return session_id
@@ -421,10 +425,10 @@ class Supervisor:
         with suppress(JournalError):
             await self.close_session(session_id, reason="its work is done", cause=cause)
 
-    async def last_outcome(self, session_id: str) -> Outcome | None:
-        """How the last prompt ends that a session has, whoever asked for it; ``None`` if it has none. Of one that was
-        asked of an earlier supervisor, also after it has ended."""
-        waiting = _asked_of(self.tree.entities.get(session_id))
+    async def last_outcome(self, session_id: str, *, once: bool = False) -> Outcome | None:
+        """How the last prompt ends that a session has, whoever asked for it (with *once*: of those that plans ask for);
+        ``None`` if it has none. Of one that was asked of an earlier supervisor, also after it has ended."""
+        waiting = [one for one in _asked_of(self.tree.entities.get(session_id)) if one.once or not once]
         if not waiting:
             if session_id in self._succession.unheard:
                 with suppress(JournalError):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import posixpath
+from pathlib import Path
 
-__all__ = ["climbs", "outside"]
+__all__ = ["absent", "climbs", "outside"]
 
 
 def climbs(path: str) -> str:
@@ -27,3 +28,14 @@ def outside(field: str, path: str, workspace: str) -> str:
         return ""
     leads = "" if found == path else f" leads to {found!r}, which"
     return f"{field}: {path!r}{leads} is not within {within!r}; leave it out, or name a directory at or below that"
+
+
+def absent(directory: str, name: str) -> str:
+    """Why that file does not count: it is not there, or not in *directory*."""
+    try:
+        place, wanted = Path(directory).resolve(), (Path(directory) / name).resolve()
+        if not wanted.is_relative_to(place):
+            return f"{name} is not inside {place}"
+        return "" if wanted.exists() else f"{name} does not exist in {place}"
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a name that no file can have
+        return f"{name} cannot be looked for: {error}"

@@ -23,7 +23,7 @@ from supervisor.liveness import Patience
 from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.permissions import Decision, PermissionPolicy, Wish
-from supervisor.ports import Out, TranscriptSink, Wishes
+from supervisor.ports import NO_PLACE, Out, TranscriptSink, Wishes
 from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Verdict
 
 __all__ = [
@@ -291,6 +291,8 @@ class Work:
         self.settled: dict[Wish, Decision] = {}
         """What a human has answered for as long as it lives."""
         self.directory = profile.directory
+        self.place = NO_PLACE
+        """What is asked of the place that it works in."""
         self.children: dict[str, Work] = {}
         """The child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}

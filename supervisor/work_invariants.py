@@ -3,8 +3,8 @@
 Pure: states and ``metadata`` come in, problems go out through ``Say``; nothing is raised, whatever the metadata holds.
 Every line costs the same, however long the log is. ``metadata`` tells how things are after the line's transition.
 
-Two of the fourteen invariants leave no trace in a line and are checked elsewhere: which workers send heartbeats, and
-that a failed workstream's state is archived.
+Two of the fourteen invariants leave no trace in a line and are checked elsewhere, by the simulator's oracle: which
+workers send heartbeats, and that a failed workstream's state is archived.
 """
 
 from __future__ import annotations

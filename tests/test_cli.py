@@ -364,6 +364,16 @@ def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
 
 
+def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
+    """Only a reader that went away makes an exit a success."""
+
+    def leaves(request: RunRequest) -> int:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit, match=r"^3$"):
+        execute(commands(leaves, lambda as_json, verbose: 0, _plan, _simulate), ["run", "plan.yaml"])
+
+
 # ------------------------------------------------------------------------------------------------ what needs none
 def test_help_and_version(tell: Tell) -> None:
     """The command line explains itself."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import pytest
 
+from supervisor.processes import warden
 from supervisor.processes.abilities import Ability, abilities, guarantees
 from supervisor.surfaces.doctor import examine
 
-NAMES = ("subreaper", "pidfd", "list of children", "control group", "environments")
+NAMES = ("subreaper", "pidfd", "list of children", "control group", "pid namespace", "environments")
 
 
 def having(*there: str) -> list[Ability]:
@@ -21,19 +24,32 @@ def given(*there: str) -> list[str]:
 
 
 def test_the_whole_promise() -> None:
-    """With everything there only the death of all three kinds at once waits for the next start."""
-    assert given(*NAMES) == ["at once"] * 4 + ["at the next start"]
+    """With everything there only the death of all three kinds at once waits for the next start, if at all."""
+    assert given(*NAMES) == ["at once"] * 4 + ["at the next start", "at once"]
 
 
 def test_without_a_control_group() -> None:
     """Then who has thrown its environment away may escape the last one, and that is said with what is missing."""
-    assert given("subreaper", "environments") == ["at once"] * 4 + ["mostly at the next start"]
-    assert guarantees(having("subreaper"))[-1].missing == ("control group",)
+    assert given("subreaper", "environments") == ["at once"] * 4 + ["mostly at the next start"] * 2
+    assert guarantees(having("subreaper"))[4].missing == ("control group",)
+
+
+def test_without_pid_namespaces() -> None:
+    """Asking for them then changes nothing, and that is said."""
+    assert guarantees(having("subreaper", "control group"))[-1][1:] == ("at the next start", ("pid namespace",))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+def test_trying_a_namespace_leaves_nothing() -> None:
+    """The try is a process of its own: this one's children are born where they always were, and it has none left."""
+    before = os.readlink("/proc/self/ns/pid_for_children"), set(warden.children(os.getpid()))
+    abilities()
+    assert (os.readlink("/proc/self/ns/pid_for_children"), set(warden.children(os.getpid()))) == before
 
 
 def test_without_a_subreaper() -> None:
     """Nothing is promised that needs adoption."""
-    assert given() == ["not"] * 5
+    assert given() == ["not"] * 6
 
 
 def test_each_try_says_how_to_get_it() -> None:
@@ -57,4 +73,4 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     examine(print, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in told["abilities"]] == list(NAMES)
-    assert len(told["guarantees"]) == 5
+    assert len(told["guarantees"]) == 6

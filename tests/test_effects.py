@@ -78,7 +78,7 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
             "event": {"name": "BackoffElapsed", "fields": {"at": 0.0}},
         },
     ),
-    (OpenTurn(turn_id="s:t1", request_id="r1"), {"turn_id": "s:t1", "request_id": "r1"}),
+    (OpenTurn(turn_id="s:t1", request_id="r1"), {"turn_id": "s:t1", "request_id": "r1", "due_s": None}),
     (PrepareWorktree(), {}),
     (BuildPrompt(), {}),
     (StorePrompt(prompt="P"), {"prompt": "P"}),

@@ -380,7 +380,25 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             until("READY=1")
             (tmp_path / "go").touch()
             until("STOPPING=1")
+            assert "EXTEND_TIMEOUT_USEC=" in heard[-1]
             assert one.result() == {"wait": "completed"}
+
+
+def test_systemd_lets_a_drain_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For ``drain_s`` and what an end takes it is not to be killed, though ``TimeoutStopSec=`` is shorter."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with run(write_plan(tmp_path, WAITING)) as one:
+            one.until(entity_id="wait:t1", to_status="RUNNING")
+            one.signal(signal.SIGTERM)
+            told = ""
+            while not told.startswith("STOPPING=1"):
+                told = manager.recv(4096).decode()
+            (tmp_path / "go").touch()
+            assert one.result() == {"wait": "completed"}
+    assert int(told.rpartition("EXTEND_TIMEOUT_USEC=")[2]) > 120_000_000
 
 
 # ---------------------------------------------------------------------------------------------------------- output

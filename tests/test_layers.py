@@ -84,6 +84,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.overseer",
         "supervisor.names",
         "supervisor.within",
+        "supervisor.private",
         "supervisor.nodes",
         "supervisor.programs",
         "supervisor.acceptance",

@@ -874,6 +874,7 @@ def test_worker_drains_what_it_holds() -> None:
                 "delay_s": 0,
                 "permanent": False,
                 "probe": False,
+                "saved_attempt": 0,
             },
         ),
         (job.JobData(), {"max_retries": 4, "critical": False, "retry_count": 0, "token": 0}),

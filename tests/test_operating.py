@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,7 +23,7 @@ from supervisor.janitor import Janitor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Split
-from supervisor.plans import AgentConfig, BadPlan, Plan, TaskConfig
+from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.ports import Merge
 from supervisor.runtime import open_supervisor
 from supervisor.scheduling import runner
@@ -284,7 +285,7 @@ async def test_what_has_no_open_circuit_is_not_reset(tmp_path: Path, gate: Gate)
 
 # ------------------------------------------------------------------------------------------------------------- split
 async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
-    """It is not worked on: its subtasks are, and it is closed when they are."""
+    """It is not worked on: its subtasks are, once what it waits for is there, and it is closed when they are."""
     async with going(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
         await plan.until("started", "task:a")
         parts = (TaskConfig(id="b1", prompt="echo b1 >> log"), task("b2", "echo b2 >> log", "b1"))
@@ -294,6 +295,42 @@ async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
     assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed", "b2": "completed"}
     assert (tmp_path / "log").read_text().split() == ["b1", "b2"]
     assert plan.path("b") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    (closed,), (begun,) = plan.run.transitions("closed", "task:a"), plan.run.transitions("claimed", "task:b1")
+    assert closed.seq < begun.seq
+
+
+async def test_a_part_of_what_is_not_begun_is_not_split(tmp_path: Path, gate: Gate) -> None:
+    """Nobody knows yet whether its whole is wanted: its subtasks would begin before that is approved."""
+    whole = task("b", approval="before", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
+    async with going(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="'b1' is a part of 'b', which is not begun; split it after that"):
+            await plan.operating.split("b1", (task("b11", "true"),), by=ME)
+        await plan.operating.approve("b", by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed"}
+
+
+async def test_what_may_not_be_wanted_is_not_split(tmp_path: Path, gate: Gate) -> None:
+    """Its condition is looked at when its moment has come: before that its subtasks would begin in spite of it."""
+    maybe = task("b", "true", when={"task": "a", "is": "failed"})
+    async with going(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="'b' has a condition, and its moment is not there yet; split it after that"):
+            await plan.operating.split("b", (task("b1", "true"),), by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "skipped"}
+
+
+async def test_what_the_plan_splits_is_not_split_before_its_turn(tmp_path: Path, gate: Gate) -> None:
+    """It waits for another task: the subtasks that the plan has for it would begin before that is done."""
+    whole = task("b", "", "a", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
+    async with going(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="'b' has subtasks, and waits for 'a'; split it after that"):
+            await plan.operating.split("b", (task("b2", "true"),), by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed"}
 
 
 @pytest.mark.parametrize("last", ["its turn", "a subtask"])
@@ -414,12 +451,25 @@ async def test_nothing_is_reset_while_the_whole_is_concluded(tmp_path: Path, mon
     assert said == ["the run of task 'a' has ended; run the plan again"]
 
 
+async def test_a_plan_that_fails_as_it_is_given_up_is_preserved(tmp_path: Path) -> None:
+    """Its dossier has its last record, also where nobody waited for the validation of the whole."""
+    plan = plan_of(task("a"), validation=[{"command": ["sleep", "1000"]}])
+    async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
+        async with anyio.create_task_group() as group:
+            group.start_soon(PlanRunner(sup).run, plan)
+            await until(sup, "all_tasks_completed", "workstream:plan")
+            group.cancel_scope.cancel()
+    dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
+    kept = [json.loads(line) for line in dossier.read_text().splitlines()]
+    assert [one["to_status"] for one in kept if one["entity_type"] == "workstream"][-1] == "failed"
+
+
 async def test_subtasks_that_cannot_be_change_nothing(tmp_path: Path, gate: Gate) -> None:
-    """What the plan could not say is refused, and so is a split of what is over; the task goes on."""
+    """An id that is taken is refused, and so is a split of what is over; the task goes on."""
     async with going(tmp_path, plan_of(task("a", HELD), task("z")), refused=True) as plan:
         await plan.until("started", "task:a")
         await plan.until("closed", "task:z")
-        with pytest.raises(BadPlan, match="'a' is the id of"):
+        with pytest.raises(Refused, match="'a' is not split: a was in this run before; use other ids"):
             await plan.operating.split("a", (TaskConfig(id="a"),), by=ME, command_id="c")
         with pytest.raises(Refused, match="task: split in CLOSED"):
             await plan.operating.split("z", (TaskConfig(id="z1"),), by=ME)

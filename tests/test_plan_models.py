@@ -337,6 +337,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         tasks("{id: t, agent: a, when: {file_exists: a/../../b}}"),
         "plan.yaml:3: tasks[0].when.file_exists: 'a/../../b' leads out of the workspace; give a path relative to",
     ),
+    "an accepted file outside": (
+        tasks("{id: t, agent: a, acceptance: [{file_exists: /etc/passwd}]}"),
+        "plan.yaml:3: tasks[0].acceptance[0].file_exists: '/etc/passwd' is absolute; give a path relative to",
+    ),
     "an absolute owned path": (
         tasks("{id: t, agent: a, files: [src, /etc]}"),
         "plan.yaml:3: tasks[0].files[1]: '/etc' is absolute; give a path relative to where the task works",
@@ -381,9 +385,15 @@ REFUSED: dict[str, tuple[str, str]] = {
         "workers: {one: {capability: [x]}}\n" + tasks("{id: t, agent: a}"),
         "plan.yaml:1: workers.one.capability: unknown key; did you mean 'capabilities'?",
     ),
-    "rollback without git": (
+    "rollback of nobody knows what": (
         tasks("{id: t, agent: a, rollback: true}"),
-        "plan.yaml:3: tasks[0].rollback: there is nothing to go back to without git; set workspace: worktree too",
+        "plan.yaml:3: tasks[0].rollback: nobody can tell what it changes in a directory that others work in, too; give"
+        " the files that it owns, or set workspace: worktree",
+    ),
+    "a checkpoint of what has not ended": (
+        "task_lifecycle: {checkpoint: {save_on_states: [RETRYING]}}\n" + tasks("{id: t, agent: a}"),
+        "plan.yaml:1: task_lifecycle.checkpoint.save_on_states[0]: no attempt ends in RETRYING; use COMPLETED, FAILED,"
+        " TIMEOUT, CIRCUIT_OPEN, CANCELLED",
     ),
     "a jitter beyond all": (
         "task_lifecycle: {jitter_percentage: 101}\n" + tasks("{id: t, agent: a}"),

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from supervisor.plans import AgentConfig, CircuitBreakerConfig, Plan, TaskConfig, TaskLifecycle
+from supervisor.plans.tasks import ConditionConfig
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import AbortScope
@@ -35,8 +36,10 @@ ONCE = TaskLifecycle(max_attempts=1, circuit_breaker=CircuitBreakerConfig(enable
 """What fails is not tried again."""
 
 
-def task(name: str, prompt: str = "true", *depends_on: str, agent: str = "sh") -> TaskConfig:
-    return TaskConfig(id=name, agent=agent, prompt=prompt, depends_on=depends_on, max_retries=0)
+def task(
+    name: str, prompt: str = "true", *depends_on: str, agent: str = "sh", when: ConditionConfig | None = None
+) -> TaskConfig:
+    return TaskConfig(id=name, agent=agent, prompt=prompt, depends_on=depends_on, max_retries=0, when=when)
 
 
 def plan_of(*tasks: TaskConfig, max_sessions: int = 6) -> Plan:
@@ -58,6 +61,19 @@ async def carried_out(workdir: Path, plan: Plan) -> tuple[PlanResult, Run]:
 
 def outcomes(result: PlanResult) -> dict[str, str]:
     return {name: one.outcome for name, one in result.tasks.items()}
+
+
+async def test_a_wanted_file_is_looked_for_where_the_agent_works_and_nowhere_else(tmp_path: Path) -> None:
+    """Below the agent's own directory; a link that leads out of it counts for nothing, nor does a name too long."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "outside").touch()
+    (tmp_path / "sub" / "inside").touch()
+    (tmp_path / "sub" / "link").symlink_to(tmp_path)
+    wanted = {"a": "inside", "b": "outside", "c": "link/outside", "d": "x" * 5_000}
+    plan = plan_of(*(task(name, when=ConditionConfig(file_exists=file)) for name, file in wanted.items()))
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"), cwd="sub")}
+    result, _ = await carried_out(tmp_path, plan.model_copy(update={"agents": agents}))
+    assert outcomes(result) == {"a": "completed", "b": "skipped", "c": "skipped", "d": "skipped"}
 
 
 async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:

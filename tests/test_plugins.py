@@ -248,7 +248,7 @@ async def test_opinions_reach_the_plan(tmp_path: Path) -> None:
     agents = {"late": AGENTS["sh"], "sh": AgentConfig(adapter="command", command=("false",))}
     tasks = tuple(
         TaskConfig(id=name, agent=agent, prompt=f"echo {name} >> order", max_retries=1)
-        for name, agent in (("one", "late"), ("two", "late"), ("hard", "sh"))
+        for name, agent in (("one", "late"), ("three", "late"), ("four", "late"), ("two", "late"), ("hard", "sh"))
     )
     plan = Plan(agents=agents, tasks=tasks, limits=BOUNDS.limits, policy=BOUNDS.policy, max_sessions=1)
 
@@ -267,7 +267,8 @@ async def test_opinions_reach_the_plan(tmp_path: Path) -> None:
 
     result, run = await carried_out(tmp_path, plan, Chooses())
     assert result.ok
-    assert (tmp_path / "order").read_text().split()[0] == "two"
+    # Who is in the backlog first may be claimed before the next one is in it; the others are there by the second claim.
+    assert "two" in (tmp_path / "order").read_text().split()[:2]
     facts = {(one.event, one.entity_id): one.metadata for one in run.events() if one.outcome == "fact"}
     assert facts["Ranked", "task:two"] == {"priority": 7, "planned": 0}
     assert facts["Escalated", "task:hard"] == {"agent": "late", "planned": "sh"}

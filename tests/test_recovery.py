@@ -9,16 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from supervisor.effects import OpenTurn
 from supervisor.entity import Entity
-from supervisor.inheritance import Past, at_rest
+from supervisor.inheritance import Past, at_rest, due_of
 from supervisor.inheritance import past_of as read_past
 from supervisor.interrupted import continued, digest_of, grown, heirs_of
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.kinds import AGENT_KIND, SESSION_KIND
+from supervisor.kinds import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.agent import Agent, AgentData
-from supervisor.lifecycles.events import SessionExited
-from supervisor.lifecycles.session import SESSION, Session, SessionData, SessionLimits, backoff_ms
+from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
+from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
@@ -26,7 +28,7 @@ from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 from supervisor.recovery import LOSS, loses_nothing
 from supervisor.runtime import open_supervisor
-from supervisor.vocabulary import AbortPolicy, CancelMode, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
 from supervisor.work import AgentProfile
 from tests.test_journal import entry
 
@@ -42,6 +44,45 @@ def test_a_loss_is_charged_to_nobody(state: Session) -> None:
     step = SESSION.step(state, data, SessionExited(incarnation=3, verdict=LOSS))
     assert step.state is Session.COOLING_DOWN
     assert (step.data.consecutive_errors, step.data.total_errors, step.data.concluded) == (1, 3, 3)
+
+
+def test_its_time_goes_on_in_the_turn_that_asks_again() -> None:
+    """What was left when its supervisor ended is kept until an agent has started: over another loss before that, and
+    over a launch that fails. What is tried after that has its own."""
+    data = SessionData(id="s", agent="a", incarnation=3, current=Request(id="r1", prompt="do"))
+    state, opened, kept = Session.RUNNING, list[float | None](), list[float | None]()
+    failed = Verdict(exit=Exit.ERROR, error="bad")
+    ends = [(LOSS, 70.0, False), (LOSS, None, False), (failed, None, False), (failed, None, True), (LOSS, 90.0, True)]
+    for verdict, due_s, started in ends:
+        if started:
+            state, data, *_ = SESSION.step(state, data, SessionStarted(incarnation=data.incarnation, seq=1))
+        exited = SessionExited(incarnation=data.incarnation, verdict=verdict, due_s=due_s)
+        state, data, *_ = SESSION.step(state, data, exited)
+        kept.append(data.due_s)
+        state, data, effects, _ = SESSION.step(state, data, BackoffElapsed())
+        opened += [one.due_s for one in effects if isinstance(one, OpenTurn)]
+        state, data, *_ = SESSION.step(state, data, PromptReady(prompt="do"))
+    assert kept == opened == [70.0, 70.0, 70.0, None, 90.0]
+
+
+def test_who_was_being_interrupted_has_a_time_of_his_own() -> None:
+    """The turn after an interruption is no repetition, whatever ended the one before it."""
+    data = SessionData(id="s", agent="a", incarnation=3, current=Request(id="r1", prompt="do"))
+    step = SESSION.step(Session.INTERRUPTING, data, SessionExited(incarnation=3, verdict=LOSS, due_s=70.0))
+    assert [one.due_s for one in step.effects if isinstance(one, OpenTurn)] == [None]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("ran", "due_s"), [(True, 12.0), (False, None)])
+async def test_a_turn_that_does_not_know_its_deadline_has_one(ran: bool, due_s: float | None) -> None:
+    """Its log says since when it runs; earlier versions kept no more than that."""
+    store, turn = MemoryStore(), {"entity_type": "turn", "event": "agent_spawned", "outcome": "transition"}
+    store.write([entry(1, 1, "s:t1", **turn, to_status="SPAWNING", monotonic_s=1.0)])
+    if ran:
+        store.write([entry(2, 2, "s:t1", **turn, to_status="RUNNING", monotonic_s=2.0)])
+    data = TurnData(id="s:t1", session_id="s", timeout_s=10.0)
+    entity = Entity(TURN_KIND, "s:t1", "s", Turn.RUNNING, data, None)  # type: ignore[arg-type]  # nothing is recorded
+    assert await due_of(MemoryJournal(store), entity) == due_s
 
 
 def test_without_an_error_the_backoff_is_the_first_one() -> None:

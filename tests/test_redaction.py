@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import open_supervisor
 from supervisor.clean_transcript import CleanTranscript
+from supervisor.fold import KINDS
 from supervisor.lifecycles.events import SessionExited, TurnRequested
 from supervisor.logs import conceal, get_logger
 from supervisor.plans import AgentConfig
-from supervisor.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, Redactor, Unbroken, is_secret_name
+from supervisor.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, OURS, Redactor, Unbroken, is_secret_name
 from supervisor.vocabulary import Exit, Verdict
 
 SECRET = "hunter2-hunter2"
@@ -31,12 +34,18 @@ LOOKS = (
     "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
 )
 
+SPACED = ("https://joe:pw99@host", "Bearer 0123456789abcdefghij", "://", "Bearer")
+
 
 @pytest.mark.parametrize(
-    "name", ["OPENAI_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "db_passwd", "AWS_SECRET_ACCESS_KEY"]
+    "name",
+    [
+        *("OPENAI_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "db_passwd", "AWS_SECRET_ACCESS_KEY"),
+        *("Authorization", "X-Api-Key", "Cookie"),
+    ],
 )
 def test_names_of_secrets(name: str) -> None:
-    """What such a variable holds is a secret."""
+    """What such a variable, or such a header of an MCP server, holds is a secret."""
     assert is_secret_name(name)
 
 
@@ -51,6 +60,54 @@ def test_a_value_becomes_the_name_of_its_variable() -> None:
     redactor = Redactor([ENVIRONMENT])
     assert redactor.text(f"with {SECRET}!") == "with $MY_API_KEY!"
     assert redactor.text("/home/somebody has 1234 files") == "/home/somebody has 1234 files"
+
+
+def test_the_token_of_a_header_is_known_without_its_scheme() -> None:
+    """``Authorization: Bearer TOKEN``: who repeats the token alone gives away as much."""
+    redactor = Redactor([{"Authorization": "Bearer s3cr3t-t0ken", "X-Api-Key": "another-secret"}])
+    assert redactor.text("I sent s3cr3t-t0ken and another-secret") == "I sent $Authorization and $X-Api-Key"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("psql postgres://joe:pw99@db.local/x", "psql postgres://[redacted]@db.local/x"),
+        ("git clone https://x:t0k3n@host/a.git", "git clone https://[redacted]@host/a.git"),
+        ("curl -H 'Authorization: Bearer 0123456789abcdefghij'", "curl -H 'Authorization: Bearer [redacted]'"),
+        ("https://host:8080/a@b and ssh://git@host:22/a", "https://host:8080/a@b and ssh://git@host:22/a"),
+        ("the Bearer of news", "the Bearer of news"),
+    ],
+)
+def test_passwords_in_addresses_and_headers_go(text: str, kept: str) -> None:
+    """What stands between the two marks goes, and nothing else of them."""
+    assert Redactor().text(text) == kept
+
+
+EVENTS = {one for kind in KINDS.values() for one in kind.events.values()}
+
+
+@pytest.mark.parametrize("kind", sorted(EVENTS, key=str))
+def test_no_field_of_an_event_is_forgotten(kind: type[msgspec.Struct]) -> None:
+    """Every field that can hold a text, or texts, comes out clean, but for what somebody is known by."""
+    fields = msgspec.structs.fields(kind)
+    given = {one.name: "one" if one.name in OURS else _holding(one.type) for one in fields}
+    event = Redactor([ENVIRONMENT]).event(kind(**given))
+    assert SECRET not in str(msgspec.to_builtins(event))
+
+
+def _holding(annotation: Any) -> Any:
+    """A value of that type with the secret in it, if there is one."""
+    for value in (
+        SECRET,
+        (SECRET,),
+        ({"prompt": SECRET},),
+        ((SECRET, SECRET),),
+        Verdict(exit=Exit.ERROR, error=SECRET),
+    ):
+        with suppress(msgspec.ValidationError):
+            msgspec.convert(value, annotation)
+            return value
+    return None
 
 
 @pytest.mark.parametrize("secret", LOOKS)
@@ -68,7 +125,7 @@ def test_events_are_cleaned_in_depth() -> None:
     assert redactor.event(asked) is asked
 
 
-@given(st.lists(st.sampled_from([SECRET, *LOOKS[:6], "plain ", "sk-", "$", "\n", "é"]), max_size=6), st.data())
+@given(st.lists(st.sampled_from([SECRET, *LOOKS[:6], *SPACED, "plain ", "sk-", "$", "\n", "é"]), max_size=6), st.data())
 def test_pieces_hide_nothing(parts: list[str], data: st.DataObject) -> None:
     """However a text is cut, what is given on is what the whole would have become, and nothing is lost."""
     redactor = Redactor([ENVIRONMENT])

@@ -6,14 +6,23 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
+from supervisor import equipment
+from supervisor.interrupted import heirs_of
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.plugins.reading import load_plan
+from supervisor.runtime import open_supervisor
+from supervisor.scheduling.runner import PlanRunner
 from tests.support import check_records, path_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")
@@ -68,6 +77,37 @@ def completed(workdir: Path) -> set[str]:
         last = [json.loads(line) for line in process.stdout][-1]
         assert process.wait(DEADLINE_S) == 0, process.stderr.read() if process.stderr else ""
     return {task["id"] for task in last["tasks"] if task["outcome"] == "completed"}
+
+
+WAITS = """
+agents: {sh: {adapter: command, command: [sh, -c, "{prompt}"]}}
+tasks:
+  - {id: a, agent: sh, timeout_s: 600, subtasks: [{id: a1, prompt: sleep 60}]}
+"""
+
+
+@pytest.mark.anyio
+async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour after the crash its ten minutes are over: what passed before the next supervisor came counts, too."""
+    (tmp_path / "plan.yaml").write_text(WAITS)
+    await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "task:a1")
+    plan = load_plan(tmp_path / "plan.yaml")
+    monkeypatch.setattr(equipment._Wall, "time", lambda self: time.time() + 3600)
+    with anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(
+            tmp_path / ".sdd",
+            agents=plan.agents,
+            settings=plan.settings,
+            workdir=tmp_path,
+            choose=partial(heirs_of, plan),
+        ) as sup:
+            async with anyio.create_task_group() as group, sup.subscribe(after_seq=0) as events:
+                group.start_soon(PlanRunner(sup).run, plan)
+                async for record in events:
+                    if record.event == "subtask_timed_out":
+                        break
+                await sup.stop(now=True)
+    assert (record.entity_id, record.to_status) == ("task:a", "BLOCKED")
 
 
 @pytest.mark.parametrize(

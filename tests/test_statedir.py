@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -9,12 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor import open_supervisor
 from supervisor.journal import StateDir, StateDirBusy, StateDirError
 from supervisor.journal.statedir import folder_name, session_id
+from supervisor.plans import AgentConfig, Settings
 
 
 def tree(folder: Path) -> list[str]:
@@ -38,6 +42,53 @@ def test_only_its_owner_can_read_a_new_state_directory(tmp_path: Path) -> None:
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("a", "a/.sdd", "a/.sdd/runtime")]
     assert modes == [0o755, 0o700, 0o700]
+
+
+@pytest.mark.anyio
+async def test_whatever_the_umask_all_that_a_run_leaves_is_its_owners_alone(tmp_path: Path) -> None:
+    """Journal, transcripts, keeper, tag, worktrees: nobody else may read or write any of it, with a umask of 0 too."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    git = ("git", "-c", "user.email=a@b", "-c", "user.name=a", "-C", str(repository))
+    for words in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "first")):
+        await anyio.run_process([*git, *words])
+    agents = {"a": AgentConfig(adapter="command", command=("echo", "hello"))}
+    before = os.umask(0)
+    try:
+        async with open_supervisor(
+            tmp_path / "s", agents=agents, settings=Settings(workspace="worktree"), workdir=repository
+        ) as sup:
+            await (await sup.start_session("one", agent="a")).run("go")
+            open_to_all = await anyio.to_thread.run_sync(_open_to_others, tmp_path / "s")
+    finally:
+        os.umask(before)
+    assert open_to_all == []
+
+
+def _open_to_others(root: Path) -> list[str]:
+    found = [root, *(one for one in root.rglob("*") if root / "worktrees" not in one.parents)]
+    return [str(one) for one in found if stat.S_IMODE(one.lstat().st_mode) & 0o077]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full when a directory is made: what there was of it is taken back, and the next start a first."""
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StateDirError, match="No space left on device"):
+        StateDir.open(tmp_path / "s")
+    assert tree(tmp_path) == []
+
+
+@pytest.mark.parametrize("left", ["", "0123"])
+def test_half_a_tag_is_drawn_anew(tmp_path: Path, left: str) -> None:
+    """A full disk may have left it: with an empty one, one directory's processes would be taken for another's."""
+    state = StateDir.open(tmp_path / "s")
+    state.tag_file.write_text(left)
+    assert len(state.tag()) == 16
+    assert StateDir(state.root).tag() == state.tag()
 
 
 def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:

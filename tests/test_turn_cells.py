@@ -242,10 +242,32 @@ def boundary_cases() -> Iterator[Case]:
     yield case("awaited, aborted", T.TOOL_USE, aborted, T.RUNNING, cancelled, reached, data=waiting, **changes)
 
 
+def time_cases() -> Iterator[Case]:
+    """A whole time-out from the start on; for a turn that asks again what was lost, until that would have ended."""
+    at_s, words = 1000.0, f"{SLOW.error}, with its time before its supervisor ended"
+    ready, spawning = replace(EVENTS["ready"], at=at_s), DATA[T.SPAWNING]
+    yield case("later", T.SPAWNING, ready, T.RUNNING, DEADLINE, phase="ready", due_s=at_s + 300.0)
+    late = TaskFailed(verdict=replace(SLOW, error=words))
+    for name, left_s in (("some left", 40.0), ("nothing left", 0.0), ("long over", -50.0)):
+        due_s, given_s = at_s + left_s, max(left_s, 0.0)
+        timer = StartTimer(name="turn", delay_s=given_s, event=late, lasting=True)
+        data = replace(spawning, due_s=due_s)
+        yield case(name, T.SPAWNING, ready, T.RUNNING, timer, data=data, phase="ready")
+    lost = Verdict(exit=Exit.ERROR, error="bad", transition_reason=TransitionReason.ORPHAN_RECOVERED)
+    told = SessionExited(incarnation=2, verdict=lost, due_s=1040.0)
+    running, change = replace(READY, due_s=1040.0), {"verdict": lost, **SEALED}
+    gone = TaskFailed(verdict=lost)
+    yield case("lost", T.RUNNING, gone, T.FAILED, Tell(to="s", event=told), CleanUp(), data=running, **change)
+    change = {"verdict": BAD, **SEALED}
+    failed = EVENTS["task_failed"]
+    yield case("by itself", T.RUNNING, failed, T.FAILED, exited(BAD), CleanUp(), data=running, **change)
+
+
 CASES = [
     case("", T.IDLE, EVENTS["task_claimed"], T.CLAIMING, request_id="r1"),
     case("", T.CLAIMING, EVENTS["launched"], T.SPAWNING, incarnation=2, phase="launched"),
-    case("", T.SPAWNING, EVENTS["ready"], T.RUNNING, DEADLINE, phase="ready"),
+    case("", T.SPAWNING, EVENTS["ready"], T.RUNNING, DEADLINE, phase="ready", due_s=300.0),
+    *time_cases(),
     case("", T.RUNNING, EVENTS["tool_started"], T.TOOL_USE, calls=1, open=(TWO,)),
     case("", T.RUNNING, EVENTS["compact_needed"], T.COMPACTING),
     case("", T.RUNNING, EVENTS["verify_requested"], T.VERIFYING, exited(OK), Verify(), verdict=OK),

@@ -114,11 +114,13 @@ def test_the_example(repository: Path) -> None:
     dossier = repository / ".sdd" / "archive" / "workstream-calculator.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert {one["entity_id"] for one in kept if one["entity_type"] == "task"} == {f"task:{name}" for name in WHOLE}
+    assert {one["entity_id"] for one in kept} >= {one.entity_id for one in events if one.entity_type == "run"}
     assert all(earlier["seq"] < later["seq"] for earlier, later in pairwise(kept))
 
 
 KILLED_AT = (
     ("tests_failed", "run:add"),
+    ("checkpoint_saved", "run:add"),
     ("cooldown_expired", "run:subtract"),
     ("approval_requested", "task:manual"),
     ("completed", "task:release"),

@@ -1,8 +1,8 @@
 """The laws by name, one sentence each, and what a breach of one looks like.
 
-The first twenty are the runtime's own, then two of time, one of a disk that is down, the kernel's, one of models that
-fail, then the fourteen of the specification of jobs, workstreams and workers. ``WORLD`` names those that records alone
-cannot show.
+The first twenty are the runtime's own, then two of time, one of a disk that is down, the kernel's, one of work that is
+saved, one of models that fail, then the fourteen of the specification of jobs, workstreams and workers. ``WORLD`` names
+those that records alone cannot show.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "bounded_kill": "An accepted abort ends every process of its reach within the ladder's deadline, whatever the"
         " disk does (checked by the simulator's oracle).",
         "recorded": "Everything that an abort reached has a terminal record.",
-        "isolation": "An abort changes nothing outside its reach (a test runs seeds with and without one: no run alone"
-        " can show it).",
+        "isolation": "An abort changes nothing outside its reach (a test runs seeds with and without one; the"
+        " simulator's oracle holds every end against what was asked, and every plan against what it spares).",
         "tool_stays_tool": "A tool abort moves no session; its turn sees exactly one result, aborted or unknown, and"
         " goes on.",
         "no_level_crossed": "An abort ends nothing beyond its scope without a record that names the policy edge.",
@@ -59,7 +59,7 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "quiescence": "In the end everything is terminal, at rest, or waiting for something named.",
         "bounded": "Mailboxes stay within capacity, and tasks, descriptors, timers and memory return to their baseline"
         " (checked by the simulator's oracle).",
-        "released": "What the dead held is free within the lease and a bound (nothing holds a lease yet).",
+        "released": "What the dead held is free within the lease and a bound (checked by the simulator's oracle).",
         "monotonic": "The monotonic time of an entity's records never goes back.",
         "punctual": "A timer rings at its instant, and an end takes what its rungs take (checked by the simulator's"
         " oracle, where time is virtual).",
@@ -78,11 +78,15 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         "task_state_consistency": "A workstream's state is consistent with those of its jobs.",
         "completion_requirement": "A workstream is completed only if all its jobs are.",
         "failure_propagation": "A critical job's failure fails its workstream.",
-        "archive_preservation": "A failed workstream's state is archived (nothing runs workstreams yet).",
+        "archive_preservation": "A workstream that has ended is in the archive, with every record of it (checked by the"
+        " simulator's oracle).",
         "capacity_limit": "A worker has no more tasks than its max_concurrent_tasks.",
-        "health_monitoring": "Only idle and busy workers send heartbeats (nothing runs workers yet).",
+        "health_monitoring": "Only idle and busy workers send heartbeats, who does is not lost, and who does not is"
+        " (checked by the simulator's oracle).",
         "graceful_shutdown": "A worker completes its tasks before it shuts down.",
         "resource_cleanup": "A worker that goes idle or shuts down holds nothing any more.",
+        "checkpoints": "A checkpoint on record is there, the run that goes on with it begins with it, and what is taken"
+        " back is not lost (checked by the simulator's oracle).",
     }
 )
 
@@ -97,9 +101,10 @@ WORLD: Final = frozenset(
         "punctual",
         "degraded",
         "kernel",
+        "checkpoints",
         "one_budget",
         "archive_preservation",
         "health_monitoring",
     }
 )
-"""Those that leave no trace in a record: the simulator's oracle checks them, where something can break them today."""
+"""Those that leave no trace in a record: the simulator's oracle checks them."""

@@ -13,6 +13,8 @@ from typing import Final
 
 import apsw
 
+from supervisor.private import touch_private
+
 __all__ = ["DISK", "Files"]
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -25,7 +27,11 @@ class Files:
         return path.exists()
 
     def connect(self, path: Path, flags: int) -> apsw.Connection:
-        """A connection to the database at *path*; *flags* are SQLite's ``SQLITE_OPEN_...``."""
+        """A connection to the database at *path*; *flags* are SQLite's ``SQLITE_OPEN_...``.
+
+        One that is made is private, and so is what SQLite lays beside it: that has the same mode."""
+        if flags & apsw.SQLITE_OPEN_CREATE:
+            touch_private(path)
         return apsw.Connection(str(path), flags=flags)
 
     def remove(self, path: Path) -> None:

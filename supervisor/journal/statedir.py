@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 import time
@@ -19,14 +20,14 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from supervisor.journal.ownership import foreign
+from supervisor.private import PRIVATE_FOLDER, write_private
 
 __all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "not_ours", "session_id"]
 
 _NAME_MAX: Final = 200
 """Characters of one folder's name; file systems allow 255 bytes."""
 
-_PRIVATE: Final = 0o700
-"""The mode of what is made here: prompts, and what agents said and saw, are nobody else's."""
+_TAG: Final = re.compile(r"[0-9a-f]{16}")
 
 _USUAL: Final = 0o777
 """The mode of the folders above it, narrowed by the umask."""
@@ -69,6 +70,7 @@ class StateDir:
         self.metrics = root / "metrics"
         self.traces = root / "traces"
         self.worktrees = root / "worktrees"
+        self.checkpoints = root / "checkpoints"
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> StateDir:
@@ -97,9 +99,11 @@ class StateDir:
             StateDirError: it cannot be read or written.
         """
         try:
-            if not self.tag_file.exists():
-                self.tag_file.write_text(secrets.token_hex(8))
-            return self.tag_file.read_text()
+            found = self.tag_file.read_text() if self.tag_file.exists() else ""
+            if not _TAG.fullmatch(found):  # a part of one, or none: a full disk may have left that
+                found = secrets.token_hex(8)
+                write_private(self.tag_file, found)
+            return found
         except (OSError, UnicodeDecodeError) as error:
             raise StateDirError(
                 f"{self.tag_file} cannot be used ({error}); remove it, or use another --state-dir"
@@ -209,12 +213,12 @@ def not_ours(path: Path) -> StateDirError:
 def _make(state: StateDir) -> None:
     made: list[Path] = []
     try:
-        _make_folders(state.root, made, _PRIVATE)
+        _make_folders(state.root, made, PRIVATE_FOLDER)
         if not any(state.root.iterdir()):  # never hide the files of somebody who names a directory of his own
             made.append(state.root / ".gitignore")
-            made[-1].write_text("*\n")
-        _make_folders(state.runtime, made, _PRIVATE)
-        state.runtime.chmod(_PRIVATE)
+            write_private(made[-1], "*\n")
+        _make_folders(state.runtime, made, PRIVATE_FOLDER)
+        state.runtime.chmod(PRIVATE_FOLDER)
     except OSError as error:
         _take_back(made)
         raise _unusable(state.root, error) from error

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from supervisor.private import make_private
+
 __all__ = ["CAP_BYTES", "Transcript", "follow_from", "read"]
 
 CAP_BYTES: Final = 8 * 1024 * 1024
@@ -93,7 +95,7 @@ class Transcript:
 
     def _open(self) -> None:
         if self._fd is None:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.path.parent)
             parts = _parts(self.path)
             self._open_part(parts[-1][0] if parts else 0)
 

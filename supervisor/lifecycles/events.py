@@ -89,10 +89,12 @@ class SessionStarted(Event, frozen=True, kw_only=True):
 
 
 class SessionExited(Event, frozen=True, kw_only=True):
-    """This incarnation is over, well or badly; the evidence is in the verdict."""
+    """This incarnation is over, well or badly; the evidence is in the verdict. Where its turn ended with its
+    supervisor, *due_s* is when that would have timed out (the journal's seconds)."""
 
     incarnation: int
     verdict: Verdict
+    due_s: float | None = None
 
 
 class SessionStable(Event, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ __all__ = [
     "RUN",
     "BackoffCompleted",
     "Cancelled",
+    "CheckpointSaved",
     "CircuitOpened",
     "CooldownExpired",
     "ErrorCategory",
@@ -77,7 +78,10 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     ``attempts`` counts launches, ``failures`` charged failures, ``same_error`` how often in a row the last signature
     has been seen, ``probes`` the probes admitted since the circuit first opened. ``delay_s`` is the wait that the
     last decision imposed, ``permanent`` rules out retries and probes, ``probe`` marks the attempt under way as one,
-    ``skipped`` says why it was never started, ``task`` is the id of the task that it executes.
+    ``skipped`` says why it was never started, ``task`` is the id of the task that it executes. ``saved_in`` is the
+    state that its last checkpoint was saved for, after ``saved_attempt`` attempts, ``saved_as`` what holds that: a
+    commit, or a copy; ``""`` where the work stays in place. ``resumed_from`` is the run whose checkpoint it begins
+    with, ``resumed_at`` what holds that one.
     """
 
     max_attempts: int = 5
@@ -99,6 +103,11 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     last_signature: str = ""
     skipped: SkipCause | None = None
     task: str = ""
+    saved_in: Run | None = None
+    saved_attempt: int = 0
+    saved_as: str = ""
+    resumed_from: str = ""
+    resumed_at: str = ""
 
 
 class ExecutorStarted(Event, frozen=True, kw_only=True):
@@ -202,6 +211,17 @@ class ProbeFailed(Event, frozen=True, kw_only=True):
     error: str
 
 
+class CheckpointSaved(Event, frozen=True, kw_only=True):
+    """What *session* had done by the end of its *attempt* is held as *saved_as*; *state* is what the run is in, or is
+    about to enter if that is its last."""
+
+    spelled = "checkpoint_saved"
+    state: Run
+    attempt: int
+    session: str
+    saved_as: str
+
+
 class ManualReset(Event, frozen=True, kw_only=True):
     """*by* looked at it and lets it start afresh; the name is the audit."""
 
@@ -294,6 +314,10 @@ def set_delay(data: RunData, event: RetryDecided) -> Out:
     return replace(data, delay_s=retry_delay_s(data, event.jitter)), ()
 
 
+def keep_checkpoint(data: RunData, event: CheckpointSaved) -> Out:
+    return replace(data, saved_in=event.state, saved_attempt=event.attempt, saved_as=event.saved_as), ()
+
+
 def start_afresh(data: RunData, event: ManualReset) -> Out:
     """Zero what an earlier life counted; the limits and the last error stay."""
     counters = RunData()
@@ -307,9 +331,11 @@ def start_afresh(data: RunData, event: ManualReset) -> Out:
         permanent=counters.permanent,
         probe=counters.probe,
         last_signature=counters.last_signature,
+        saved_attempt=counters.saved_attempt,
     ), ()
 
 
+SAVE = "a checkpoint is a fact of the run: it moves nothing"
 CANCEL = "a cancel must find every state that has not ended"
 R = Run
 RUN: Machine[Run, RunData] = Machine(
@@ -352,6 +378,13 @@ RUN: Machine[Run, RunData] = Machine(
             [R.VALIDATING, R.FAILED, R.RETRYING, R.HALF_OPEN, R.TIMEOUT],
             R.CANCELLED,
             extension=CANCEL,
+        ),
+        rule(
+            CheckpointSaved,
+            [R.IN_PROGRESS, R.VALIDATING, R.FAILED, R.TIMEOUT, R.RETRYING, R.CIRCUIT_OPEN, R.HALF_OPEN],
+            None,
+            do=[keep_checkpoint],
+            extension=SAVE,
         ),
     ],
 )

@@ -141,7 +141,8 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a session knows. ``offered`` messages of ``inbox`` are in the prompt that is out, or were taken up since.
 
     ``spent`` says that the turn of a request that is tried once, or whose model fails for good, has failed, and nobody
-    has asked for anything since, ``cooled`` that the backoff is over, too.
+    has asked for anything since, ``cooled`` that the backoff is over, too. ``due_s`` is until when its next turn may
+    take (the journal's seconds), where it asks again what ended with a supervisor; ``None``: it has its own time-out.
     """
 
     id: str
@@ -166,6 +167,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended: bool = False
     spent: bool = False
     cooled: bool = False
+    due_s: float | None = None
 
 
 Effects = tuple[Effect, ...]
@@ -280,7 +282,7 @@ def open_turn(data: SessionData, event: Event) -> Answered:
     number = data.turn_seq + 1
     turn_id = f"{data.id}:t{number}"
     changed = _change(data, turn_seq=number, turn_id=turn_id)
-    return changed, (OpenTurn(turn_id=turn_id, request_id=data.current.id),)
+    return changed, (OpenTurn(turn_id=turn_id, request_id=data.current.id, due_s=data.due_s),)
 
 
 def _asked(event: TurnRequested) -> Request:
@@ -345,6 +347,11 @@ def turn_launched(data: SessionData, event: AgentLaunched) -> Answered:
 
 def turn_ready(data: SessionData, event: SessionStarted) -> Answered:
     return data, (Tell(to=data.turn_id, event=AgentSpawned(incarnation=event.incarnation, phase="ready")),)
+
+
+def use_up_deadline(data: SessionData, event: SessionStarted) -> Answered:
+    """The turn that asks again has begun, and knows its deadline; whatever is tried after it has its own time-out."""
+    return _change(data, due_s=None), ()
 
 
 def reset_errors(data: SessionData, event: Event) -> Answered:
@@ -481,7 +488,9 @@ def spend(data: SessionData, event: SessionExited) -> Answered:
 
 
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
-    return _change(data, last_error=event.verdict.error), ()
+    """Its time goes on: if the turn had none yet, that of the one before it, which another supervisor had lost."""
+    due_s = data.due_s if event.due_s is None else event.due_s
+    return _change(data, last_error=event.verdict.error, due_s=due_s), ()
 
 
 def back_off(data: SessionData, event: SessionExited) -> Answered:
@@ -633,9 +642,14 @@ SESSION: Machine[Session, SessionData] = Machine(
             S.SPAWNING,
             S.RUNNING,
             when=urgent_latched,
-            do=[reset_errors_when_stable, turn_ready, raise_latched],
+            do=[use_up_deadline, reset_errors_when_stable, turn_ready, raise_latched],
         ),
-        rule(SessionStarted, S.SPAWNING, S.RUNNING, do=[reset_errors_when_stable, turn_ready, send_prompt]),
+        rule(
+            SessionStarted,
+            S.SPAWNING,
+            S.RUNNING,
+            do=[use_up_deadline, reset_errors_when_stable, turn_ready, send_prompt],
+        ),
         rule(
             SessionExited,
             S.SPAWNING,

@@ -41,7 +41,7 @@ from supervisor.lifecycles.events import (
     TurnReaped,
     VerifyRequested,
 )
-from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, Verdict
+from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 __all__ = [
     "TURN",
@@ -100,6 +100,9 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     request_id: str = ""
     timeout_s: float = 300.0
+    due_s: float | None = None
+    """When it times out (the journal's seconds): known from its start on, or before, if its time had begun in a turn
+    that ended with its supervisor."""
     incarnation: int = 0
     phase: str = ""
     calls: int = 0
@@ -165,10 +168,16 @@ def note_phase(data: TurnData, event: AgentSpawned) -> Answered:
 
 
 def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
+    """Its time begins, or goes on; what is over already rings at once."""
     error = f"the turn took longer than turn_timeout_s ({data.timeout_s:g} s)"
+    if data.due_s is None:
+        due_s, left_s = event.at + data.timeout_s, data.timeout_s
+    else:
+        due_s, left_s = data.due_s, max(0.0, data.due_s - event.at)
+        error += ", with its time before its supervisor ended"
     verdict = Verdict(exit=Exit.TIMEOUT, error=error, abort_reason=AbortReason.TIMEOUT)
     late = TaskFailed(verdict=verdict)
-    return data, (StartTimer(name="turn", delay_s=data.timeout_s, event=late, lasting=True),)
+    return _change(data, due_s=due_s), (StartTimer(name="turn", delay_s=left_s, event=late, lasting=True),)
 
 
 def open_call(data: TurnData, event: ToolStarted) -> Answered:
@@ -260,8 +269,12 @@ def seal(data: TurnData, event: Event) -> Answered:
 
 
 def report_exit(data: TurnData, event: Event) -> Answered:
+    """One that ended with its supervisor says until when its request may take: who asks it again has no more."""
     assert data.verdict is not None, "an exit is reported with its verdict"
-    return data, (Tell(to=data.session_id, event=SessionExited(incarnation=data.incarnation, verdict=data.verdict)),)
+    lost = data.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
+    due_s = data.due_s if lost else None
+    exited = SessionExited(incarnation=data.incarnation, verdict=data.verdict, due_s=due_s)
+    return data, (Tell(to=data.session_id, event=exited),)
 
 
 def close_calls(data: TurnData, event: TaskFailed) -> Answered:

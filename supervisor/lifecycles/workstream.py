@@ -44,11 +44,13 @@ class Workstream(Enum):
 
 
 class WorkstreamData(msgspec.Struct, frozen=True, kw_only=True):
-    """What it knows: how many tasks the plan specifies, when the first one started, and what went wrong last."""
+    """What it knows: how many tasks it has, when the first one started, what went wrong last, and the workstream whose
+    cancelled and failed tasks it does again, each from its checkpoint."""
 
     tasks: int
     started_at: float | None = None
     last_error: str = ""
+    resumes: str = ""
 
 
 class AllTasksCreated(Event, frozen=True, kw_only=True):

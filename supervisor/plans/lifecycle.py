@@ -16,6 +16,8 @@ from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percen
 __all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "TaskLifecycle"]
 
 _RUN: Final = RunData()
+_SAVED: Final = (Run.COMPLETED, Run.FAILED, Run.TIMEOUT, Run.CIRCUIT_OPEN, Run.CANCELLED)
+"""The states of a run in which an attempt has ended: there is something to save."""
 
 
 class CircuitBreakerConfig(Model):
@@ -35,6 +37,14 @@ class CheckpointConfig(Model):
 
     enabled: Flag = True
     save_on_states: tuple[Run, ...] = (Run.COMPLETED, Run.FAILED, Run.CIRCUIT_OPEN)
+
+    @model_validator(mode="after")
+    def _something_ends_there(self) -> CheckpointConfig:
+        for number, state in enumerate(self.save_on_states):
+            if state not in _SAVED:
+                words = f"no attempt ends in {state.value}; use {', '.join(one.value for one in _SAVED)}"
+                raise Problems([(("save_on_states", number), words)])
+        return self
 
 
 class TaskLifecycle(Model):

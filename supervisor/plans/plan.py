@@ -67,8 +67,9 @@ def _problems(plan: Plan, placed: list[Placed]) -> Iterator[Problem]:
         if plan.review is not None and one.task.review is None and plan.review.agent in own and not one.task.subtasks:
             yield (*one.path, "review"), f"{plan.review.agent!r} may have done the work itself; name another reviewer"
     for one in placed:
-        if one.task.rollback and plan.workspace != "worktree":
-            yield (*one.path, "rollback"), "there is nothing to go back to without git; set workspace: worktree too"
+        if one.task.rollback and not one.task.files and plan.workspace != "worktree":
+            words = "nobody can tell what it changes in a directory that others work in, too"
+            yield (*one.path, "rollback"), f"{words}; give the files that it owns, or set workspace: worktree"
 
 
 def _access_problems(access: AccessConfig, plan: Plan) -> Iterator[Problem]:

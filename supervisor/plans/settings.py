@@ -103,7 +103,8 @@ class Settings(Model):
 
     With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
     into *merge_into*: by default the branch that is checked out. *plugins* names those that are used of the installed
-    ones: by default all of them.
+    ones: by default all of them. With *pid_namespaces* each program gets a pid namespace of its own where the machine
+    allows it; this one is read when the supervisor starts.
     """
 
     max_sessions: Count = 6
@@ -122,6 +123,7 @@ class Settings(Model):
     loops: LoopsConfig = LoopsConfig()
     model_trouble: ModelTroubleConfig = ModelTroubleConfig()
     liveness: LivenessConfig = LivenessConfig()
+    pid_namespaces: Flag = False
 
     @property
     def oversight(self) -> Oversight:

@@ -43,7 +43,7 @@ def _there(name: str, info: ValidationInfo) -> str:
 class AcceptanceConfig(Model):
     """What must hold of a piece of work: one kind of test, and how long it may take."""
 
-    file_exists: Text | None = None
+    file_exists: InnerPath | None = None
     python_import: Text | None = None
     javascript_import: Text | None = None
     unit_tests: tuple[Text, ...] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from supervisor.processes.warden import LISTED, PR_SET_CHILD_SUBREAPER
 __all__ = ["Ability", "Guarantee", "abilities", "guarantees"]
 
 PR_GET_CHILD_SUBREAPER = 37
+NAMESPACE = Path(__file__).with_name("namespace.py")
 
 
 class Ability(NamedTuple):
@@ -58,7 +60,13 @@ def guarantees(found: list[Ability]) -> list[Guarantee]:
         Guarantee("the supervisor", at_once, lacks),
         Guarantee("the supervisor and all wardens at the same moment", at_once, lacks),
         Guarantee("the keeper too, at the same moment", last, () if group else ("control group",)),
+        _enclosed(there["pid namespace"], last),
     ]
+
+
+def _enclosed(allowed: bool, otherwise: str) -> Guarantee:
+    lacks = () if allowed else ("pid namespace",)
+    return Guarantee("the keeper too, with pid_namespaces: true", "at once" if allowed else otherwise, lacks)
 
 
 def _tried(there: Callable[[], bool]) -> bool:
@@ -90,6 +98,11 @@ def _group() -> bool:
         group.rmdir()
 
 
+def _namespace() -> bool:
+    """Tried by a process of its own, whose children alone would be born in it."""
+    return subprocess.run([sys.executable, "-I", "-S", str(NAMESPACE)], stderr=subprocess.DEVNULL).returncode == 0
+
+
 def _environments() -> bool:
     return bool(Path(f"/proc/{os.getpid()}/environ").read_bytes())
 
@@ -118,6 +131,12 @@ _ABILITIES: tuple[tuple[str, Callable[[], bool], str, str], ...] = (
         _group,
         "what lost supervisor, wardens and keeper at the same moment is found at the next start, whatever it has done",
         "systemd: Delegate=yes in the service; container: --cgroupns=private, /sys/fs/cgroup (version 2) writable",
+    ),
+    (
+        "pid namespace",
+        _namespace,
+        "with pid_namespaces: true, the kernel kills all that a program has started at the moment its warden dies",
+        "run as root, or with CAP_SYS_ADMIN; in a container, allow unshare and mounts of proc (seccomp, AppArmor)",
     ),
     (
         "environments",

@@ -1,6 +1,7 @@
 """What holds the programs of one state directory together, and ends what an earlier supervisor on it has left.
 
-Three things, weakest last, and none of them needed for the others: the keeper (it waits for nobody's help), a control
+Four things, and none of them needed for the others: the keeper (it waits for nobody's help), where it is wanted a pid
+namespace for each program (the kernel kills whoever is in it when its warden dies), and weakest last, a control
 group where one can be made (whoever is born in it can be killed by its name), and a variable in every environment.
 """
 
@@ -33,12 +34,14 @@ class Containment(NamedTuple):
     """Of one state directory.
 
     ``tag`` is the value of ``SUPERVISOR_STATE``; ``group`` the folder of its control group; empty: none.
-    ``keeper_file`` is where the keeper is written down for the next supervisor.
+    ``keeper_file`` is where the keeper is written down for the next supervisor. ``pid_namespaces``: each program gets
+    one of its own, where that is allowed.
     """
 
     tag: str = ""
     group: str = ""
     keeper_file: Path | None = None
+    pid_namespaces: bool = False
 
 
 UNCONTAINED = Containment()

@@ -1,4 +1,4 @@
-"""The one process above all wardens of a supervisor: ``python -I -S keeper.py CONTROL_FD SUPERVISOR_PID GROUP``.
+"""The one process above all wardens of a supervisor: ``python -I -S keeper.py CONTROL SUPERVISOR_PID GROUP ENCLOSE``.
 
 It forks the wardens, which takes a tenth of what a start of Python takes, and it is the next to adopt: when a warden is
 lost, what that one had adopted comes here, is killed until nothing of it is left, and the supervisor is told on the
@@ -23,9 +23,10 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ != "__main__":
-    from supervisor.processes import warden
+    from supervisor.processes import namespace, warden
 else:  # isolated, without the project on its path: its neighbour is found beside it
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import namespace
     import warden
 
 if TYPE_CHECKING:  # typing is slow to import
@@ -44,11 +45,16 @@ OVERTIME_S = 10.0
 
 
 class Keeper:
-    """Serves until the supervisor is lost, or lets go of it; then sees everything out."""
+    """Serves until the supervisor is lost, or lets go of it; then sees everything out.
 
-    def __init__(self, control: int, supervisor: int, group: str) -> None:
+    Args:
+        enclose: whether programs get pid namespaces, where that is allowed.
+    """
+
+    def __init__(self, control: int, supervisor: int, group: str, *, enclose: bool) -> None:
         self.control = socket.socket(fileno=control)
         self.group = group
+        self.enclose = enclose
         self.wardens: dict[int, int] = {}
         """Each warden's pid, and the far end of its lifeline."""
         self.lost: list[int] = []
@@ -126,7 +132,8 @@ class Keeper:
             for fd in (self.bell, self.clapper, *pipes, *self.wardens.values(), *self.lost):
                 os.close(fd)
             warden.adopt_orphans()
-            warden.Warden(lifeline, self.supervisor, self.group).run()
+            enclosure = namespace.enclose() if self.enclose else None
+            warden.Warden(lifeline, self.supervisor, self.group, enclosure).run()
             status = 0
         finally:
             if status:
@@ -136,7 +143,15 @@ class Keeper:
     # ------------------------------------------------------------------------------------------ the dead
     def reap(self) -> bool:
         """Take in the dead; true while there are children left."""
-        return warden.take_in(self.bell, self.bury)
+        return warden.take_in(self.bell, self.bury, self.tell_apart if self.enclose else os.waitpid)
+
+    def tell_apart(self, _who: int, _options: int) -> tuple[int, int]:
+        """waitpid for any child, which looks first whether that was a lost warden's init: those do not count."""
+        dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if dead is None:
+            return 0, 0
+        self.killed -= namespace.is_init(dead.si_pid)
+        return os.waitpid(dead.si_pid, 0)
 
     def bury(self, pid: int, wait_status: int) -> None:
         lifeline = self.wardens.pop(pid, None)
@@ -204,7 +219,7 @@ def main(argv: list[str]) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.mkdir(argv[3])
-    Keeper(control, supervisor, argv[3]).run()
+    Keeper(control, supervisor, argv[3], enclose=bool(argv[4])).run()
     os._exit(0)
 
 

@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from actors.waiting import within
+from supervisor.private import write_private
 from supervisor.processes.containment import Containment
 from supervisor.processes.identity import identity_of
 from supervisor.processes.keeper import MESSAGE_BYTES
@@ -84,11 +85,11 @@ class Keeping:
         ours.setblocking(False)
         self._control = ours
         if self._containment.keeper_file is not None:
-            self._containment.keeper_file.write_text(identity_of(self._keeper.pid))
+            write_private(self._containment.keeper_file, identity_of(self._keeper.pid))
 
     def _popen(self, control: int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(KEEPER), str(control), str(os.getpid()), self._containment.group],
+            [sys.executable, "-I", "-S", str(KEEPER), str(control), str(os.getpid()), *self._manner()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,  # of the first program: if it cannot even start, that is where the refusal finds its words
@@ -97,6 +98,9 @@ class Keeping:
             pass_fds=(control,),
             start_new_session=True,
         )
+
+    def _manner(self) -> tuple[str, str]:
+        return self._containment.group, "enclose" if self._containment.pid_namespaces else ""
 
     def _let_go(self) -> None:
         if self._control is not None:

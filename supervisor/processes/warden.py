@@ -11,6 +11,9 @@ In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined b
      (SIGKILL what was born after that, in clock ticks since boot, in sessions other than the program's).
 Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``struck``, ``exited``, ``ended``.
 
+Where it is given a pid namespace (``namespace.py``), the program is born in that, and the end of the namespace's init
+is the end of all: then what the warden would have adopted is the init's, and dies even if the warden does.
+
 Linux gives the whole promise. Elsewhere there is no subreaper, and only the program's process group is ended.
 """
 
@@ -28,6 +31,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from collections.abc import Callable, Collection
     from typing import NoReturn
+
+    from supervisor.processes.namespace import PidNamespace
 
 __all__ = ["Warden", "adopt_orphans", "children", "descendants", "hang_bell", "send", "take_in", "watch_supervisor"]
 
@@ -56,9 +61,14 @@ def _children_scanned(pid: int) -> list[int]:
 
 
 def _parent(pid: str) -> int:
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int | str) -> list[bytes]:
+    """The fields of its ``/proc/PID/stat`` from the third on (proc(5)); of one that is gone, those of one long dead."""
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
-        return int(stat.read().rpartition(b")")[2].split()[1])
-    return -1
+        return stat.read().rpartition(b")")[2].split()
+    return [b"X", *[b"-1"] * 19]
 
 
 def descendants(pid: int) -> list[int]:
@@ -71,10 +81,13 @@ def descendants(pid: int) -> list[int]:
 
 def born_elsewhere(pid: int, session: int, ticks: int) -> bool:
     """Whether *pid* was born after *ticks*, lives, and is in another session."""
-    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stat:
-        fields = stat.read().rpartition(b")")[2].split()
-        return fields[0] not in b"ZX" and int(fields[3]) != session and int(fields[19]) > ticks
-    return False
+    fields = _stat(pid)
+    return fields[0] not in b"ZX" and int(fields[3]) != session and int(fields[19]) > ticks
+
+
+def lives(pid: int) -> bool:
+    """Whether *pid* is there, and no zombie."""
+    return _stat(pid)[0] not in b"ZX"
 
 
 def send(pids: Collection[int], *numbers: int) -> None:
@@ -97,12 +110,13 @@ def adopt_orphans() -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def become(cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], warden: int, trouble: int, group: str) -> NoReturn:
+def become(
+    cwd: bytes, argv: list[bytes], env: dict[bytes, bytes], trouble: int, prepare: Callable[[], None]
+) -> NoReturn:
     """In the forked child: turn into the program, or say on *trouble* which step failed and with which errno."""
     step = b"start"
     try:
-        leave_warden(warden)
-        join(group)
+        prepare()
         step = b"cwd"
         os.chdir(cwd)
         step = b"exec"
@@ -117,7 +131,7 @@ def leave_warden(warden: int) -> None:
     """A session of its own, death with its warden, and signals as a fresh program expects them."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != warden:  # it died before the line above took effect
+    if os.getppid() != warden:  # it died before the line above took effect; within a namespace init sees to that
         os._exit(127)
     go_first()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -159,12 +173,14 @@ def hang_bell() -> tuple[int, int]:
     return bell, clapper
 
 
-def take_in(bell: int, bury: Callable[[int, int], None]) -> bool:
+def take_in(
+    bell: int, bury: Callable[[int, int], None], waited: Callable[[int, int], tuple[int, int]] = os.waitpid
+) -> bool:
     """Silence the bell and bury the dead (pid, wait status); true while there are children left."""
     with suppress(BlockingIOError):
         os.read(bell, CHUNK_BYTES)
     try:
-        while (dead := os.waitpid(-1, os.WNOHANG))[0]:
+        while (dead := waited(-1, os.WNOHANG))[0]:
             bury(*dead)
     except ChildProcessError:
         return False
@@ -187,12 +203,15 @@ class Warden:
         control: the lifeline.
         lost: what becomes readable when the supervisor dies; -1 where there is no such thing.
         group: the folder of the control group that the program enters; empty for none.
+        namespace: that our children are born in, if it is one of their own.
     """
 
-    def __init__(self, control: int, lost: int, group: str) -> None:
+    def __init__(self, control: int, lost: int, group: str, namespace: PidNamespace | None) -> None:
         self.control = control
         self.lost = lost
         self.group = group
+        self.namespace = namespace
+        self.init = namespace.init if namespace is not None else 0
         self.heard = b""
         self.pid = 0
         self.status: int | None = None
@@ -266,11 +285,15 @@ class Warden:
     def terminate(self) -> None:
         self.terminating = True
         self.since_s = self.since_s or time.monotonic()
-        send(descendants(os.getpid()) if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
+        send(self.family() if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
+
+    def family(self) -> list[int]:
+        """The program and all that it has started."""
+        return [pid for pid in descendants(os.getpid()) if pid != self.init]
 
     def strike_born(self, ticks: int) -> None:
         """One round against what the program has started since, for itself or for its own; the program goes on."""
-        found = [pid for pid in descendants(os.getpid()) if born_elsewhere(pid, self.pid, ticks)] if LINUX else []
+        found = [pid for pid in self.family() if born_elsewhere(pid, self.pid, ticks)] if LINUX else []
         send(found, signal.SIGKILL)
         self.say(b'{"event":"struck","pids":[%s]}' % b",".join(b"%d" % pid for pid in found))
 
@@ -288,7 +311,7 @@ class Warden:
 
     def start(self, cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]) -> None:
         self.trouble, told = os.pipe()  # a successful exec closes it without a word
-        warden = os.getpid()
+        warden = 0 if self.init else os.getpid()  # whoever is outside of a namespace has no pid in it
         try:
             self.pid = os.fork()
         except OSError as error:
@@ -296,11 +319,18 @@ class Warden:
             self.over = True
             return
         if self.pid == 0:
-            become(cwd, argv, env, warden, told, self.group)
+            become(cwd, argv, env, told, lambda: self.prepare(warden))
         os.close(told)
         self.poll.register(self.trouble, select.POLLIN)
         let_go_of_pipes()
         self.obey()
+
+    def prepare(self, warden: int) -> None:
+        """In the forked child: all that makes it a program of its own."""
+        leave_warden(warden)
+        join(self.group)
+        if self.namespace is not None:
+            self.namespace.enter()
 
     def learn_start(self) -> None:
         """Say how the start went; once."""
@@ -329,6 +359,8 @@ class Warden:
             self.learn_start()
             self.status, self.over = status, True
             self.say(b'{"event":"exited","status":%d}' % status)
+        elif pid == self.init:
+            self.init = 0
         elif self.sweeping and status == -signal.SIGKILL:
             self.killed += 1
 
@@ -336,8 +368,10 @@ class Warden:
         """SIGKILL whatever is, or becomes, our child, until the kernel says that we have none.
 
         What a killed child leaves behind becomes ours. A process that forks and exits all the time can outrun a round,
-        but not every round: measured, one that does nothing else is caught within milliseconds.
+        but not every round: measured, one that does nothing else is caught within milliseconds. In a namespace nobody
+        can: its init is struck with our own, and ``waitpid`` has it only when nobody else is there.
         """
+        self.killed = self.doomed()
         self.sweeping, self.cut_short = True, self.status is None
         self.since_s = self.since_s or time.monotonic()
         dead = select.poll()
@@ -345,6 +379,10 @@ class Warden:
         nap_ms = 1
         while self.strike():
             nap_ms = 1 if dead.poll(nap_ms) else min(2 * nap_ms, NAP_MAX_MS)
+
+    def doomed(self) -> int:
+        """How many die with the init that would have become ours: of those ``waitpid`` does not tell us."""
+        return sum(lives(pid) for pid in self.family() if pid != self.pid) if self.init else 0
 
     def strike(self) -> bool:
         """One round: our children only, whose pids stay theirs until we reap them, so no stranger can be hit."""

@@ -146,12 +146,13 @@ class Blocking:
 
     # ------------------------------------------------------------------ subtasks that do not answer
     def watch(self, case: Case) -> None:
-        """It waits for its subtasks: for so long."""
+        """It waits for its subtasks: for so long since it began to, whoever was there meanwhile."""
         self._load.group.start_soon(self._watch, case)
 
     async def _watch(self, case: Case) -> None:
         limit_s = case.task.timeout_s or Timeouts().hard_cap_s
-        with self._load.sup.tree.system.timers.limit(limit_s):
+        waited_s = self._load.sup.ledger.clock.wall.time() - case.changed_at
+        with self._load.sup.tree.system.timers.limit(max(0.0, limit_s - max(0.0, waited_s))):
             for part in case.parts:
                 await part.settled.wait()
             return

@@ -7,7 +7,7 @@ end. Nothing is decided here.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from msgspec.structs import replace
@@ -26,9 +26,26 @@ from supervisor.scheduling.leases import Claim
 from supervisor.scheduling.results import TaskResult
 from supervisor.supervision import Supervisor
 
-__all__ = ["ACTOR", "Case"]
+__all__ = ["ACTOR", "Case", "Checkpoint", "checkpoint_after"]
 
 ACTOR = "plan"
+
+
+class Checkpoint(NamedTuple):
+    """What a run begins with: the run that had it, and what holds it; ``""`` where that stays in place."""
+
+    run: str
+    saved_as: str
+
+
+def checkpoint_after(run_id: str, state: Run, data: RunData, *, rollback: bool = False) -> Checkpoint | None:
+    """What is gone on with after a run: its last checkpoint, unless its work is taken back by *rollback*, else what it
+    began with itself; nothing after one that was completed."""
+    if state is Run.COMPLETED:
+        return None
+    if data.saved_in is not None and not rollback:
+        return Checkpoint(run_id, data.saved_as)
+    return Checkpoint(data.resumed_from, data.resumed_at) if data.resumed_from else None
 
 
 class Case:
@@ -78,6 +95,14 @@ class Case:
         """Who has it, or had it last."""
         self.absent = ""
         """What its last attempt should have left, and did not."""
+        self.said = ""
+        """What its agent said in its last attempt."""
+        self.taken_back = True
+        """There is nothing of an attempt where it works that was to be taken back."""
+        self.checkpoint: Checkpoint | None = None
+        """What its next run begins with."""
+        self.brought = False
+        """It was closed in the run of the plan that this one resumes."""
         self.born_s = anyio.current_time()
         self.began_s = 0.0
         """When its last attempt began."""
@@ -115,9 +140,21 @@ class Case:
         return data
 
     @property
+    def last_checkpoint(self) -> Checkpoint | None:
+        """What is gone on with after its last run."""
+        if self._run is None:
+            return None
+        return checkpoint_after(self.run_id, self.run, self.run_data, rollback=self.task.rollback)
+
+    @property
     def job(self) -> Job | None:
         """``None`` while it is not known whether there will be anything to do."""
         return None if self._job is None else Job(self._job.state)
+
+    @property
+    def entity_ids(self) -> tuple[str, ...]:
+        """Of the task, and of the run and the job that it has."""
+        return tuple(one.id for one in (self._entity, self._run, self._job) if one is not None)
 
     @property
     def job_id(self) -> str:
@@ -136,6 +173,11 @@ class Case:
     def has_run(self) -> bool:
         """Whether there is a run that is not over."""
         return self._run is not None and not self._run.ended
+
+    @property
+    def changed_at(self) -> float:
+        """When it changed last (Unix time)."""
+        return self._the(self._entity).changed_at
 
     @property
     def run_changed_at(self) -> float:
@@ -222,9 +264,15 @@ class Case:
         wanted = self._sup.new_id(f"job:{self.name}")
         self._job = self._born(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
 
+    def bring(self, task_id: str, by: str, job_id: str, outcome: str) -> None:
+        """It is not opened: it was settled in the run that this one resumes."""
+        self.brought, self.settled_id, self.session_id, self.done_job = True, task_id, by, job_id
+        self.result = TaskResult(self.name, by, outcome, "", 0.0)
+
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
         """Its log goes on: an earlier supervisor began it."""
         self._entity, self._run, self._job = task, run, job
+        self.taken_back = run is None or Run(run.state) not in (Run.IN_PROGRESS, Run.VALIDATING)
         self.session_id = task.data.claimed_by
 
     def _born(self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: int | None) -> Entity:
@@ -255,6 +303,10 @@ class Case:
         """What was said is on record before whoever said it can be stopped: others look at its state next."""
         with anyio.CancelScope(shield=True):
             self.seq = (await self._sup.tree.post(entity_id, event, cause=self.cause)).seq
+
+    def note_run(self, name: str, told: dict[str, Any], reason: str) -> None:
+        """A fact about its run."""
+        self._sup.tree.note(self.run_id, name, self.cause, told, reason=reason)
 
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
         """A fact about the task."""

@@ -16,9 +16,11 @@ from supervisor.lifecycles.run import RUN, Run, SkipCause
 from supervisor.lifecycles.task import TASK, Task, retries_left
 from supervisor.logs import get_logger
 from supervisor.ports import JournalError
+from supervisor.recovery import VERIFIED
 from supervisor.review import reviewed
 from supervisor.scheduling import gate, opinions
 from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.checkpoints import left_at, owned, take_back
 from supervisor.scheduling.workload import Workload
 from supervisor.vocabulary import AbortScope
 from supervisor.work import NoSuchEntity
@@ -85,6 +87,7 @@ class Closing:
 
     async def pass_tests(self, case: Case) -> None:
         """Nothing is wrong with it."""
+        await self._load.keep(case, Run.COMPLETED)
         await case.post_run(run.TestsPassed())
         await case.post_job(job.ValidationPassed())
 
@@ -132,7 +135,8 @@ class Closing:
         """It is done: a person looks at it, if the plan says so; then it is merged."""
         if case.data.needs_approval:
             await case.post(task.ApprovalRequested(reason="the plan wants it approved"))
-            await self._leave(case, keep=True)
+            await self._end_session(case)
+            await self._sup.janitor.accept(owned(self._sup, case))
             await self._load.give_back(case)
             if self._sup.stopping.is_set():
                 await self.cancelled(case, "the supervisor is ending")
@@ -197,11 +201,15 @@ class Closing:
         await self._failed_for_now(case, error)
 
     async def failed_before(self, case: Case) -> None:
-        """It had failed already when its supervisor ended."""
-        await self._failed_for_now(case, case.data.last_failure)
+        """It had failed already when its supervisor ended; perhaps its run and its job had not heard of that."""
+        why = case.data.last_failure
+        if case.has_run and case.run is not Run.CIRCUIT_OPEN:  # which rests
+            await self._cancel_run(case, why)
+        await self._cancel_job(case, why)
+        await self._failed_for_now(case, why)
 
     async def _failed_for_now(self, case: Case, error: str) -> None:
-        left = await self._leave(case)
+        left = await self.leave(case)
         await self._load.give_back(case)
         if retries_left(case.data, task.Retried()):
             if not (why := self._load.spend_retry()):
@@ -218,7 +226,7 @@ class Closing:
 
     async def rest(self, case: Case, error: str) -> None:
         """It has failed, and nobody tries it again by himself."""
-        left = await self._leave(case)
+        left = await self.leave(case)
         await self._load.give_back(case)
         await self._exhausted(case, f"{error}; its work is on the branch {left}" if left else error)
 
@@ -235,9 +243,10 @@ class Closing:
         error = f"{case.run_data.last_error} (no further try: {why})"
         if case.run is Run.RETRYING:
             await case.post_run(run.CircuitOpened(reason=why))
+            await self._load.keep(case, Run.CIRCUIT_OPEN)
         await case.post_job(job.UserCancelled(reason=why))
         await case.post(task.Failed(reason=error))
-        await self._leave(case)
+        await self.leave(case)
         await self._exhausted(case, error)
 
     # ------------------------------------------------------------------ cancelled, skipped
@@ -250,23 +259,40 @@ class Closing:
         if case.session_lives:  # nobody wants the rest of its work: it is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(case.session_id, AbortScope.SESSION, reason=reason)
-        await self._leave(case)
+        await self._leave_cancelled(case)
         await self._load.give_back(case)
-        self._load.settle(case, "aborted", reason)
+        self._load.settle(case, "failed" if case.state is Task.FAILED else "aborted", reason)
+
+    async def _leave_cancelled(self, case: Case) -> None:
+        """Where it worked is cleared away, or left as it is if the plan says so."""
+        if self._load.plan.task_lifecycle.cleanup_on_cancel or not case.session_id:
+            await self.leave(case)
+            return
+        await self._end_session(case)
+        await take_back(self._sup, case)
+        case.note("PlaceKept", {"session": case.session_id}, "cleanup_on_cancel is false")
 
     async def cancel_records(self, case: Case, reason: str, *, task_too: bool = True) -> None:
         """Say of the task, and of what it has of a run and a job, that nobody wants it any more."""
         if task_too and (last := _last_word(case, reason)) is not None:
             await case.post(last)
+        await self._cancel_run(case, reason)
+        await self._cancel_job(case, reason)
+
+    async def _cancel_run(self, case: Case, reason: str) -> None:
         if case.has_run and run.Cancelled in RUN.allowed(case.run):
+            await self._load.keep(case, Run.CANCELLED)
             await case.post_run(run.Cancelled(reason=reason))
+
+    @staticmethod
+    async def _cancel_job(case: Case, reason: str) -> None:
         if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
             await case.post_job(job.UserCancelled(reason=reason))
 
     def tell_cancelled(self, case: Case, reason: str) -> None:
         """The same without waiting: what is said once is recorded when it can be."""
         tell = self._sup.tree.tell
-        if (last := _last_word(case, reason)) is not None:
+        if (last := VERIFIED if case.state is Task.DONE else _last_word(case, reason)) is not None:
             tell(case.id, last, cause=case.cause)
         if case.has_run and run.Cancelled in RUN.allowed(case.run):
             tell(case.run_id, run.Cancelled(reason=reason), cause=case.cause)
@@ -282,8 +308,7 @@ class Closing:
             case.seq = dependency.seq
         if case.has_run:  # else it was said under an earlier supervisor
             await case.post_run(run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else ""))
-        if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
-            await case.post_job(job.UserCancelled(reason=reason))
+        await self._cancel_job(case, reason)
         if (last := _last_word(case, reason)) is not None:
             await case.post(last)
         blocked = cause is SkipCause.DEPENDENCY_FAILED
@@ -291,21 +316,26 @@ class Closing:
 
     # ------------------------------------------------------------------ afterwards
     async def _end(self, case: Case, outcome: str, error: str) -> None:
-        await self._leave(case)
+        await self._end_session(case)  # at once: whoever has something to say to it is late
+        await self._sup.janitor.forget(owned(self._sup, case))
+        await self.leave(case)
         await self._load.give_back(case)
         self._load.settle(case, outcome, error)
 
-    async def _leave(self, case: Case, *, keep: bool = False) -> str:
+    async def leave(self, case: Case) -> str:
         """Its session ends, and where it worked is cleared away; the branch that its work is left on, if it is."""
         if not case.session_id:
             return ""
-        cause = Cause(case.seq, None, ACTOR)
-        with suppress(NoSuchEntity, Refused, JournalError):
-            await self._sup.close_session(case.session_id, reason="its task is settled", cause=cause)
-        if keep:
-            return ""
-        left = await self._sup.janitor.put_away(case.session_id, f"what the task {case.name} left")
+        await self._end_session(case)
+        await take_back(self._sup, case)
+        left = await self._sup.janitor.put_away(case.session_id, left_at(case))
         return left.branch or ""
+
+    async def _end_session(self, case: Case) -> None:
+        if case.session_id:
+            cause = Cause(case.seq, None, ACTOR)
+            with suppress(NoSuchEntity, Refused, JournalError):
+                await self._sup.close_session(case.session_id, reason="its task is settled", cause=cause)
 
 
 def _last_word(case: Case, reason: str) -> task.TaskEvent | None:

@@ -7,7 +7,7 @@ nothing. A record that was about to be made when the supervisor died is made now
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -24,7 +24,8 @@ from supervisor.plans.plan import Plan
 from supervisor.ports import EntityRow, JournalError
 from supervisor.recovery import WHY
 from supervisor.scheduling import gate
-from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.case import ACTOR, Case, Checkpoint, checkpoint_after
+from supervisor.scheduling.checkpoints import owned, take_back
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.execution import Execution
 from supervisor.scheduling.results import WELL, TaskResult
@@ -47,6 +48,7 @@ class Continuing:
         self._load, self._closing, self._execution = load, closing, execution
         self._sup = load.sup
         self._left: Mapping[str, Interrupted] = {}
+        self._taken: set[str] = set()
         self._cases: list[Case] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
         """The runs, and the jobs, that go on, by task."""
@@ -78,10 +80,18 @@ class Continuing:
         owners = {*(one.entity_id for one in tasks.values()), workstream_id}
         ids |= {row.id for row in inherited.rows.values() if row.parent_id in owners and row.id in inherited.work}
         inherited.work.difference_update(ids)
+        self._taken = ids - {workstream_id}
         self._left = tasks
         self._read()
         self._load.stream.take_up(self._sup.tree.entity(workstream_id))
         return True
+
+    def untouched(self, cases: Iterable[Case]) -> list[Entity]:
+        """What was taken over and is not over, but for what belongs to *cases*, and for the workers that have been told
+        that they died."""
+        known = {one for case in cases for one in case.entity_ids} | self._load.pool.left
+        alive = (self._sup.tree.entities.get(one) for one in self._taken - known)
+        return [one for one in alive if one is not None and not one.ended]
 
     def _read(self) -> None:
         """Whose every run and job is, once for all tasks; and what they have spent."""
@@ -124,6 +134,7 @@ class Continuing:
                 self._sup.tree.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
             )
             case.agent = self._load.agent_of(case)
+            case.checkpoint = None if case.has_run else self._last_checkpoint(case)
             self._cases.append(case)
         return True
 
@@ -135,6 +146,14 @@ class Continuing:
             if one is not newest:
                 self._sup.tree.bury(one.id)
         return newest
+
+    def _last_checkpoint(self, case: Case) -> Checkpoint | None:
+        """What is gone on with after its last run, which is over."""
+        row = self._last.get((Kind.RUN, case.id))
+        if row is None:
+            return None
+        data = msgspec.json.decode(row.data, type=RunData)
+        return checkpoint_after(row.id, Run(row.state), data, rollback=case.task.rollback)
 
     def _last_job(self, task_id: str) -> str:
         row = self._last.get((Kind.JOB, task_id))
@@ -179,6 +198,11 @@ class Continuing:
         for case in self._load.cases.values():
             if case.result is not None:
                 self._load.backlog.settle(case.name, completed=case.result.outcome in WELL)
+            if case.result is not None and not case.brought:
+                await self._end_place(case)
+        for case in self._cases:
+            if case.taken_back and case.has_run:  # its supervisor may not have lived to do so
+                await take_back(self._sup, case)
         waiting = []
         for case in self._cases:
             waits = case.state is Task.WAITING_FOR_SUBTASKS and not self._is_completed(case)
@@ -189,6 +213,13 @@ class Continuing:
             else:
                 self._load.group.start_soon(self._go_on, case)
         return waiting
+
+    async def _end_place(self, case: Case) -> None:
+        """What was to be taken back, or dropped, when it was settled: its supervisor may not have lived to do it."""
+        if self._left[case.name].state is not Task.CLOSED:
+            await take_back(self._sup, case)
+        elif case.task.rollback:
+            await self._sup.janitor.forget(owned(self._sup, case))
 
     async def _end_unclaimed(self) -> None:
         """A session that was begun for a task, and does not hold it, has nothing to do: its claim is not on record, or
@@ -216,6 +247,7 @@ class Continuing:
     async def _end_session(self, session_id: str) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
             await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
+        await self._sup.janitor.put_away(session_id, f"what {session_id} left")
 
     def _is_untouched(self, case: Case) -> bool:
         return case.state is Task.OPEN and case.job in (None, Job.PENDING) and case.has_run
@@ -233,6 +265,8 @@ class Continuing:
                 await self._queue(case)
             case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_completed(case):
                 await self._accept(case)
+            case Task.CLAIMED | Task.IN_PROGRESS if self._is_rejected(case):
+                await self._reject(case)
             case Task.CLAIMED | Task.IN_PROGRESS:
                 await (self._with_session if self._load.lives(case.session_id) else self._without_session)(case)
             case Task.ORPHANED:
@@ -243,6 +277,16 @@ class Continuing:
                 await self._closing.deliver(case)
             case Task.FAILED:
                 await self._closing.failed_before(case)
+
+    def _is_rejected(self, case: Case) -> bool:
+        """Its run is, by its tests, and its job and itself had not heard of that."""
+        return case.has_run and case.job is Job.VALIDATING and case.run in (Run.FAILED, Run.CIRCUIT_OPEN)
+
+    async def _reject(self, case: Case) -> None:
+        error = case.run_data.last_error
+        await self._load.decide(case)
+        await case.post_job(job.ValidationFailed(failed_rules=(error,)))
+        await self._closing.failed(case, error)
 
     async def _blocked(self, case: Case) -> None:
         """It stays so; nobody works on it meanwhile."""
@@ -298,7 +342,15 @@ class Continuing:
                 await self._closing.judge(case)
             case _:
                 await self._load.decide(case)
-                await self._queue(case)
+                settled = case.run is Run.CIRCUIT_OPEN and case.job in (None, Job.VALIDATING)
+                await (self._end_failed(case) if settled else self._queue(case))
+
+    async def _end_failed(self, case: Case) -> None:
+        """Its run had failed for good, and it had not heard of that."""
+        error = case.run_data.last_error
+        if case.job is Job.VALIDATING:
+            await case.post_job(job.ValidationFailed(failed_rules=(error,)))
+        await self._closing.failed(case, error)
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, case: Case) -> None:
@@ -332,23 +384,26 @@ class Continuing:
                 await self._closing.rest(case, ORPHANED)
 
     async def _finish(self, case: Case) -> None:
-        """What it had done counts as the whole."""
-        if case.run is Run.IN_PROGRESS:
+        """What it had done counts as the whole; an earlier supervisor may have said so of its run, and not of it."""
+        if case.has_run and case.run is Run.IN_PROGRESS:
             await case.post_run(run.ExecutionCompleted())
         if case.job is Job.RUNNING:
             await case.post_job(job.ExecutionCompleted())
-        if case.run is Run.VALIDATING:
-            await self._closing.pass_tests(case)
+        if case.has_run and case.run is Run.VALIDATING:
+            await case.post_run(run.TestsPassed())
+        if case.job is Job.VALIDATING:
+            await case.post_job(job.ValidationPassed())
         await case.post(task.Recovered(reason="recovery.orphans is done", summary=case.data.summary))
         await self._closing.deliver(case)
 
     async def _give_up_validation(self, case: Case) -> None:
         """What was being tested is not there any more."""
-        if case.run is Run.VALIDATING:
+        if case.has_run and case.run is Run.VALIDATING:
             await case.post_run(run.TestsFailed(error=ORPHANED))
             await self._load.decide(case)
             if case.job is Job.RUNNING:
                 await case.post_job(job.ExecutionCompleted())
+        if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationFailed(failed_rules=(ORPHANED,)))
 
     async def _fail(self, case: Case, error: str) -> None:

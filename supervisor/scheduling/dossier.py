@@ -7,6 +7,7 @@ what happened then reads one file. It is a copy; what counts is the journal. One
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
+from typing import Final
 
 from supervisor.logs import get_logger
 from supervisor.ports import JournalError
@@ -16,6 +17,8 @@ from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["keep_dossier", "note_use"]
 
+_ABOVE: Final = ("workstream", "workstream_id", "task")
+"""Where the birth of a task, a worker, a job or a run names what it is for."""
 _log = get_logger()
 
 
@@ -65,9 +68,8 @@ async def _since(load: Workload) -> AsyncIterator[LifecycleEvent]:
 def _follow(record: LifecycleEvent, about: set[str]) -> None:
     """What belongs to it is known by what its birth, or its claim, says."""
     told = record.metadata
-    if record.event == "Born" and (told.get("workstream") in about or told.get("workstream_id") in about):
+    if record.event == "Born" and any(told.get(one) in about for one in _ABOVE):
         about.add(record.entity_id)
-        about.add(str(told.get("run") or record.entity_id))
     elif record.event == "claimed" and record.entity_id in about:
         about.add(str(told["by"]))
 

@@ -23,6 +23,7 @@ from supervisor.ports import JournalError
 from supervisor.scheduling import gate, opinions
 from supervisor.scheduling.budgeting import patience_of, scope_of
 from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.checkpoints import begin, left_at, place_of
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.failures import Failure, classify
 from supervisor.scheduling.leases import Claim
@@ -123,6 +124,7 @@ class Execution:
         Raises:
             Refused: nothing is begun any more.
         """
+        await self._begin_place(case)
         if not self._load.lives(case.session_id):
             await self._begin_session(case)
         match case.run:
@@ -133,6 +135,16 @@ class Execution:
             case Run.HALF_OPEN:
                 await case.post_run(run.ProbeStarted())
         self._load.launched(case)
+
+    async def _begin_place(self, case: Case) -> None:
+        """Where a worktree cannot be taken back, it is left, and the next session has another one."""
+        try:
+            await begin(self._sup, case)
+        except Refused as refusal:
+            if self._sup.janitor.in_place:
+                raise
+            _log.warning("a worktree could not be taken back", task=case.name, why=str(refusal))
+            await self._closing.leave(case)
 
     async def _begin_session(self, case: Case) -> None:
         try:
@@ -173,9 +185,12 @@ class Execution:
             await self._sup.recovered()
             with suppress(Degraded):  # it went down again in between
                 within, patience = scope_of(self._load, case), patience_of(case)
+                place = place_of(self._sup, self._load.plan.task_lifecycle, case)
+                if place.kept and case.session_id:  # whose session has ended, and nobody cancelled
+                    await self._sup.janitor.put_away(case.session_id, left_at(case))
                 with anyio.CancelScope(shield=True):  # a session that is there is known here
                     return await self._sup.start_session(
-                        case.name, agent=case.agent, cause=case.cause, within=within, patience=patience
+                        case.name, agent=case.agent, cause=case.cause, within=within, patience=patience, place=place
                     )
 
     # ------------------------------------------------------------------ an attempt
@@ -203,7 +218,7 @@ class Execution:
             if case.state is Task.CLAIMED:
                 group.start_soon(self._note_start, case)
             work = self._sup.tree.works.get(case.session_id)
-            outcome = await self._sup.last_outcome(case.session_id) or self._answered_before(case)
+            outcome = await self._sup.last_outcome(case.session_id, once=True) or self._answered_before(case)
             # where the prompt had not reached the journal, it is asked now
             said = _judged(outcome, work) if outcome is not None else await self._turn(case)
             group.cancel_scope.cancel()
@@ -224,7 +239,7 @@ class Execution:
 
     async def _end_attempt(self, case: Case, outcome: Outcome) -> bool:
         """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
-        case.deciding = True
+        case.deciding, case.said = True, outcome.text
         try:
             with anyio.CancelScope(shield=True):
                 cools_down = await self._judge(case, outcome)
@@ -397,6 +412,7 @@ class Execution:
         """Nobody carries it out: its run and job wait, charged with nothing."""
         if case.run is Run.IN_PROGRESS:
             await case.post_run(run.ExecutionFailed(error=why, charged=False))
+        if case.run in (Run.FAILED, Run.TIMEOUT):  # or was left there by a supervisor that died
             await self._load.decide(case, charged=False)
         if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=why))

@@ -118,7 +118,7 @@ class Leases:
         return sorted(self._held.values(), key=lambda claim: claim.token)
 
     def expired(self, now_s: float) -> list[Claim]:
-        """Take away every lease that has run out at *now_s* (``>=``): the claims that stood, as they ran out."""
+        """Take away every lease that has run out at *now_s* (``>=``): those claims, by their ends."""
         found = []
         while self._ends and self._ends[0][0] <= now_s:
             _, token, item_id = heappop(self._ends)
@@ -130,7 +130,7 @@ class Leases:
             else:
                 self.drop(item_id)
                 found.append(claim)
-        return found
+        return sorted(found, key=lambda one: (one.expires_s, one.token))  # a renewed one was looked at too early
 
     def _watch(self, claim: Claim) -> None:
         """A renewed claim is looked at again when its earlier end has come, so that renewing costs nothing."""

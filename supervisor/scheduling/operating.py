@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import anyio
 
+from actors.machine import IllegalTransition
 from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.lifecycles import run, task
@@ -21,7 +22,7 @@ from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.moments import Moment
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import TaskConfig
-from supervisor.scheduling.blocking import Blocking
+from supervisor.scheduling.blocking import PARENTS, Blocking
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.commands import Command, Commands, Effect, digest_of
@@ -208,10 +209,12 @@ class Operating:
         raise Refused(f"{entity_id} has ended under an earlier supervisor")
 
     @staticmethod
-    async def _refuse(case: Case, event: task.TaskEvent) -> None:
-        """Refuse what its table does not allow, in its words; what it would allow comes at the wrong moment."""
-        if type(event) not in TASK.allowed(case.state):
-            await case.post(event)
+    def _refuse(case: Case, event: task.TaskEvent) -> NoReturn:
+        """Refuse what its table does not allow, in its words; what it would allow comes at the wrong moment. Who
+        gave the command is told so on record: the table need not refuse it there, too."""
+        allowed = TASK.allowed(case.state)
+        if type(event) not in allowed:
+            raise Refused(str(IllegalTransition(TASK.name, case.state, event, allowed)))
         raise Refused(f"task {case.name!r} is {case.state.value}, and is about to go on by itself; ask again")
 
     # ------------------------------------------------------------------ approvals
@@ -299,7 +302,7 @@ class Operating:
         case = wish.case
         async with self._decided(case):
             if case.state is not state:
-                await self._refuse(case, refused)
+                self._refuse(case, refused)
             self._check_unjudged(case)
             carried_out = await self.at.execution.take(case, wish.words("taken away"))
         if carried_out:
@@ -319,7 +322,7 @@ class Operating:
         async with self._decided(case):
             waits_for = self.at.blocking.named(case, on)
             if task.Blocked not in TASK.allowed(case.state):
-                await self._refuse(case, task.Blocked(on=waits_for))
+                self._refuse(case, task.Blocked(on=waits_for))
             self._check_unjudged(case)
             carried_out = await self.at.execution.take(case, wish.words("blocked"), waits_for)
         if carried_out:
@@ -332,7 +335,7 @@ class Operating:
     async def _unblock(self, wish: _Wish) -> Effect:
         case = wish.case
         if case.state is not Task.BLOCKED or case.result is not None or case.ending or case.considered:
-            await self._refuse(case, task.Unblocked())
+            self._refuse(case, task.Unblocked())
         await self.at.blocking.unblock(case, wish.words("unblocked"))
         return Effect(Task.OPEN.value)
 
@@ -340,7 +343,7 @@ class Operating:
     async def _cancel(self, wish: _Wish) -> Effect:
         case = wish.case
         if case.result is not None or task.Cancelled not in TASK.allowed(case.state):
-            await self._refuse(case, task.Cancelled())
+            self._refuse(case, task.Cancelled())
         why = wish.words("cancelled")
         await self.at.cancel(case, why)
         await case.settled.wait()
@@ -357,10 +360,12 @@ class Operating:
         case, load = wish.case, self.at.load
         about_to_claim = case.state is Task.OPEN and case.scope is not None
         if about_to_claim or task.Split not in TASK.allowed(case.state):
-            await self._refuse(case, task.Split(subtasks=()))
-        before, grown = load.plan, with_subtasks(load.plan, {case.name: subtasks})
+            self._refuse(case, task.Split(subtasks=()))
+        self._check_begun_above(case)
+        subtasks = [self._after_the_same(case, one) for one in subtasks]
         if used := [one.id for one in subtasks if one.id in load.cases]:
             raise Refused(f"task {case.name!r} is not split: {', '.join(used)} was in this run before; use other ids")
+        before, grown = load.plan, with_subtasks(load.plan, {case.name: subtasks})
         load.plan = grown
         load.backlog.hold(case.name)
         parts = self.at.open_more()
@@ -376,6 +381,25 @@ class Operating:
         for part in parts:
             load.group.start_soon(self.at.consider, part)
         return Effect(Task.WAITING_FOR_SUBTASKS.value, tuple(part.id for part in case.parts))
+
+    def _check_begun_above(self, case: Case) -> None:
+        """Its subtasks would begin although nobody knows yet whether it is wanted itself."""
+        above = case.part_of
+        if above is not None and above.state not in PARENTS:
+            raise Refused(f"task {case.name!r} is a part of {above.name!r}, which is not begun; split it after that")
+        if case.task.when is not None and case.job is None:
+            raise Refused(f"task {case.name!r} has a condition, and its moment is not there yet; split it after that")
+        if case.task.subtasks and (waits := self._waits_for(case)):
+            raise Refused(f"task {case.name!r} has subtasks, and waits for {waits[0]!r}; split it after that")
+
+    def _waits_for(self, case: Case) -> list[str]:
+        return [one for one in case.task.depends_on if self.at.load.cases[one].result is None]
+
+    def _after_the_same(self, case: Case, subtask: TaskConfig) -> TaskConfig:
+        """What the task still waits for, its subtasks wait for."""
+        own = subtask.depends_on
+        more = [one for one in self._waits_for(case) if one not in own]
+        return subtask.model_copy(update={"depends_on": (*own, *more)}) if more else subtask
 
     @staticmethod
     async def _record_split(wish: _Wish, subtasks: Sequence[TaskConfig]) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
-from pathlib import Path
 
 import anyio
+import msgspec
 
-from supervisor.entity import Refused
+from supervisor.entity import Entity, Refused
 from supervisor.interrupted import digest_of
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, task
@@ -25,6 +25,7 @@ from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import ConditionConfig, Placed, every_task
 from supervisor.ports import JournalError
+from supervisor.recovery import tell_end_of_work
 from supervisor.scheduling import opinions
 from supervisor.scheduling.blocking import PARENTS, Blocking
 from supervisor.scheduling.budgeting import close_scopes, recall_use
@@ -35,11 +36,13 @@ from supervisor.scheduling.dossier import keep_dossier, note_use
 from supervisor.scheduling.execution import LOST, Execution
 from supervisor.scheduling.operating import Operating, Scheduler
 from supervisor.scheduling.results import PlanResult, TaskResult
+from supervisor.scheduling.resuming import Before, before
 from supervisor.scheduling.stream import Stream
 from supervisor.scheduling.workers import Heart, Pool
 from supervisor.scheduling.workload import Workload
 from supervisor.supervision import LAST_RECORDS_S, Supervisor
-from supervisor.vocabulary import AbortScope
+from supervisor.vocabulary import AbortScope, Kind
+from supervisor.within import absent
 from supervisor.work import NoSuchEntity
 
 __all__ = ["PlanRunner", "run_plan"]
@@ -49,9 +52,10 @@ WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that somebody else moves a task out of."""
 
 
-async def run_plan(sup: Supervisor, plan: Plan) -> PlanResult:
-    """Run every task of *plan* on *sup*: a workstream, from its first task to its validation."""
-    return await PlanRunner(sup).run(plan)
+async def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False) -> PlanResult:
+    """Run every task of *plan* on *sup*: a workstream, from its first task to its validation. With *resume* only what
+    the last run of *plan* did not close, each task from its checkpoint."""
+    return await PlanRunner(sup).run(plan, resume=resume)
 
 
 class PlanRunner:
@@ -64,9 +68,15 @@ class PlanRunner:
         """It is known what this run goes on with."""
         self.taken_over: tuple[str, ...] = ()
         """What this run went on with: a task and its state, in words."""
+        self.resumed: tuple[str, ...] = ()
+        """What this run does again of the one that it resumes: a task and its checkpoint, in words."""
         self.operating = Operating(sup)
         """What can be asked of the work while it is under way."""
         self._load: Workload | None = None
+        self._before: Before | None = None
+        """The run of the plan that this one resumes."""
+        self._untouched: list[Entity] = []
+        """What an earlier supervisor left, and this run had not come to when it was given up."""
 
     @property
     def load(self) -> Workload:
@@ -80,14 +90,15 @@ class PlanRunner:
         return {case.name: case.result for case in cases if case.result is not None}
 
     # ------------------------------------------------------------------ the run
-    async def run(self, plan: Plan) -> PlanResult:
-        """Run every task of *plan*, and of the plans that are added meanwhile."""
+    async def run(self, plan: Plan, *, resume: bool = False) -> PlanResult:
+        """Run every task of *plan*, and of the plans that are added meanwhile; with *resume* only what the last run of
+        the plan did not close, each task from its checkpoint."""
         self._prepare(plan)
         error = ""
         try:
             async with anyio.create_task_group() as group:
                 self.load.group = group
-                await self._begin(plan)
+                await self._begin(plan, resume)
                 group.start_soon(self._watch_stop)
                 await self._dispatch()
                 self.load.concluded = True
@@ -114,12 +125,17 @@ class PlanRunner:
         load.split, load.block = self.operating.split, self.operating.block_own
         load.on_let_go = self._let_go
 
-    async def _begin(self, plan: Plan) -> None:
+    async def _begin(self, plan: Plan, resume: bool) -> None:
         left = self._continuing.find(plan)
+        resumes = self.load.stream.resumes if left else ""
+        if resumes or (resume and not left):
+            self._before = before(plan, self._sup.settings, await self._sup.journal.entities(), resumes)
         if not left:
-            self.load.stream.open(plan.workstream, sum(1 for _ in every_task(plan.tasks)))
+            self._open_stream(plan)
         await self.load.pool.start(self.load.stream.id, Cause(self.load.stream.seq, None, ACTOR))
         self.taken_over = self._continuing.words
+        if self._before is not None and not left:
+            self.resumed = self._before.words
         self.begun.set()
         new = self._open_all(plan)
         await self.load.stream.opened()
@@ -128,7 +144,7 @@ class PlanRunner:
             self._consider_all(new)
             return
         await recall_use(self.load)
-        fresh = [case for case in new if not self._continuing.has(case)]
+        fresh = [case for case in new if not (self._continuing.has(case) or case.brought)]
         if fresh:
             await self.load.stream.added(len(fresh))
         self._consider_all([*await self._continuing.go_on(), *fresh])
@@ -206,23 +222,41 @@ class PlanRunner:
         return f"the whole is not accepted: {problem}" if problem else ""
 
     async def _give_up(self) -> None:
-        """A plan that is given up leaves nothing looking alive."""
+        """A plan that is given up leaves nobody at work, and nothing looking alive."""
         load = self.load
-        for case in load.cases.values():
-            if case.result is None and case.is_opened:
-                self._closing.tell_cancelled(case, GIVEN_UP)
+        unsettled = [case for case in load.cases.values() if case.result is None and case.is_opened]
+        for case in unsettled:
+            self._closing.tell_cancelled(case, GIVEN_UP)
+        self._untouched = self._continuing.untouched(load.cases.values())
+        tell_end_of_work(self._sup.tree, self._untouched)
+        sessions = [case.session_id for case in unsettled]
+        sessions += [one.data.claimed_by for one in self._untouched if one.kind is Kind.TASK]
         async with anyio.create_task_group() as group:  # what is said once is recorded when it can be
             group.start_soon(self._end_pool)
             group.start_soon(load.stream.cancel, GIVEN_UP)
+            for session_id in sessions:
+                group.start_soon(self._end_session, session_id)
+        if load.stream.state is Workstream.FAILED:
+            await keep_dossier(load)
 
     async def _end_pool(self) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
-            await self.load.pool.stop()
+            try:
+                await self.load.pool.stop()
+            finally:  # a disk that is down is not waited for, for long
+                self.load.pool.stop_waiting()
+
+    async def _end_session(self, session_id: str) -> None:
+        if session_id in self._sup.tree.works:
+            with suppress(NoSuchEntity, Refused, JournalError):
+                await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
 
     def _bury(self) -> None:
         close_scopes(self.load)
         for case in self.load.cases.values():
             case.bury()
+        for one in self._untouched:
+            self._sup.tree.bury(one.id)
         self.load.stream.bury()
 
     def _result(self, case: Case) -> TaskResult:
@@ -239,6 +273,9 @@ class PlanRunner:
         new = [self._open_task(one, plan) for one in placed]
         for case in new:
             load.backlog.add(case.item(load.provider_of(case.agent)), on_hold=True)
+        for case in new:
+            if case.brought:
+                load.backlog.settle(case.name, completed=_is_met(case))
         return new
 
     def _open_task(self, placed: Placed, plan: Plan) -> Case:
@@ -247,15 +284,30 @@ class PlanRunner:
         case = load.cases[placed.task.id] = Case(self._sup, placed.task, above)
         if above is not None:
             above.parts.append(case)
-        if self._continuing.take_up(case):
+        if self._continuing.take_up(case) or self._bring(case):
             return case
         planned = plan.approve_plan or placed.task.approval == "before"
         digest = digest_of(placed.task, self._sup.settings)
         case.open(load.stream.id, digest, planned=planned, cause=load.stream.seq)
-        case.open_run(plan.task_lifecycle.value())
+        case.checkpoint = self._before.again.get(case.name) if self._before is not None else None
+        case.open_run(load.limits_of(case))
         if placed.task.when is None and not placed.task.optional:
             case.open_job()
         return case
+
+    def _open_stream(self, plan: Plan) -> None:
+        brought = self._before.closed if self._before is not None else {}
+        count = sum(1 for one in every_task(plan.tasks) if one.task.id not in brought)
+        self.load.stream.open(plan.workstream, count, self._before.workstream if self._before is not None else "")
+
+    def _bring(self, case: Case) -> bool:
+        """Have it count as done, if it was closed in the run that this one resumes."""
+        if self._before is None or (row := self._before.closed.get(case.name)) is None:
+            return False
+        closed, by = row.state == Task.CLOSED.value, msgspec.json.decode(row.data, type=task.TaskData).claimed_by
+        case.bring(row.id, by, self._before.jobs.get(case.name, ""), "completed" if closed else "aborted")
+        self.load.unsettled -= 1
+        return True
 
     def _consider_all(self, cases: Iterable[Case]) -> None:
         for case in cases:
@@ -311,7 +363,7 @@ class PlanRunner:
         if case.state is Task.WAITING_FOR_SUBTASKS:
             await self._join(case)
             return
-        if case.task.when is not None and (why := self._unmet(case.task.when)):
+        if case.task.when is not None and (why := self._unmet(case, case.task.when)):
             await self._closing.skip(case, SkipCause.CONDITION_NOT_MET, why)
             return
         if case.job is None:
@@ -319,7 +371,7 @@ class PlanRunner:
         if case.parts:
             await case.post(task.Split(subtasks=tuple(part.id for part in case.parts), reason="as the plan says"))
             self._blocking.watch(case)
-            self._consider_all(case.parts)
+            self._consider_all((*case.parts, case))  # its parts may all have been cancelled before
             return
         await self._assign(case, case.task.depends_on)
 
@@ -346,14 +398,16 @@ class PlanRunner:
         elif case.job is not job.Job.RETRYING:  # else whoever waits for the end of its delay asks again
             await self._closing.integrate(case)
 
-    def _unmet(self, when: ConditionConfig) -> str:
+    def _unmet(self, case: Case, when: ConditionConfig) -> str:
         if when.task is not None:
             result = self.load.cases[when.task].result
             outcome = result.outcome if result is not None else "open"
             met = outcome == when.outcome
             return "" if met else f"its condition is not met: {when.task} is {outcome}, not {when.outcome}"
-        there = (Path(self.load.sup.workdir) / str(when.file_exists)).exists()
-        return "" if there else f"its condition is not met: there is no {when.file_exists}"
+        missing = absent(
+            self.load.directory_of(case), str(when.file_exists)
+        )  # what it says names a directory of this machine
+        return f"its condition is not met: there is no {when.file_exists}" if missing else ""
 
     # ------------------------------------------------------------------ what follows
     def _settled(self, case: Case) -> None:
@@ -391,7 +445,7 @@ class PlanRunner:
     async def _cancel_rest(self, critical: Case) -> None:
         """A critical task has failed: nobody wants the others any more."""
         why = f"the critical task {critical.name} failed"
-        for case in self.load.cases.values():
+        for case in [*self.load.cases.values()]:
             if case.result is None:
                 await self.cancel(case, why)
 
@@ -455,8 +509,13 @@ class PlanRunner:
         return plan
 
     async def _add(self, new: list[Case]) -> None:
-        if new:
-            await self.load.stream.added(len(new))
+        try:
+            if new:
+                await self.load.stream.added(len(new))
+        except Refused as refusal:  # a critical task has failed meanwhile
+            for case in new:
+                await self.cancel(case, f"it came too late: {refusal}")
+            return
         self._consider_all(new)
 
 

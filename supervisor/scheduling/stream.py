@@ -63,7 +63,13 @@ class Stream:
         assert self._entity is not None, "it was opened"
         return self._entity
 
-    def open(self, name: str, tasks: int) -> None:
+    @property
+    def resumes(self) -> str:
+        """The one that it resumes, if it does."""
+        resumes: str = self._the().data.resumes
+        return resumes
+
+    def open(self, name: str, tasks: int, resumes: str = "") -> None:
         """Its log begins."""
         wanted = self._sup.new_id(f"workstream:{name}")
         self._entity = self._sup.tree.birth(
@@ -71,7 +77,7 @@ class Stream:
             wanted,
             parent_id=None,
             state=Workstream.PLANNED,
-            data=WorkstreamData(tasks=tasks),
+            data=WorkstreamData(tasks=tasks, resumes=resumes),
             cause=Cause(actor=ACTOR),
         )
         self._seq = self._entity.born_seq
@@ -112,7 +118,7 @@ class Stream:
         """All its tasks are settled: it is to be validated, or has ended."""
         if self.state not in (Workstream.READY, Workstream.EXECUTING):
             return
-        count = Counter(_how(case) for case in cases)
+        count = Counter(_how(case) for case in cases if not case.brought)
         completed, failed, cancelled = count["completed"], count["failed"], count["cancelled"]
         if self.state is Workstream.READY:
             await self._post(workstream.UserCancelled(reason="none of its tasks was begun"))
@@ -130,6 +136,8 @@ class Stream:
 
     async def cancel(self, reason: str) -> None:
         """Nobody wants it any more."""
+        if self._entity is None:
+            return
         with suppress(NoSuchEntity, Refused, JournalError):
             if self.state is Workstream.VALIDATING:
                 await self.validated(reason)

@@ -134,7 +134,8 @@ class Pool:
         self._free: dict[str, None] = {}
         """Who has a slot; who was given something last is the last."""
         self._left: list[Entity] = []
-        """Workers of an earlier supervisor."""
+        """Workers of an earlier supervisor; those that were ended with it are forgotten."""
+        self._ended_left: set[str] = set()
         self._stopped = False
         self.on_lost: Callable[[str, list[str]], None] = lambda worker_id, tasks: None
         """Called with a worker that is lost, and the tasks that it held: they must be let go of by ``done``."""
@@ -167,12 +168,31 @@ class Pool:
             await worker.registered.wait()
             if worker.returning is not None:
                 await worker.returning.wait()
-            self._let_all_go(worker)
-            if not worker.ending:
-                self._say(worker, ShutdownRequested(reason="nothing is left to do"))
-        last = [self._end_left(entity) for entity in self._left]
-        for over in [*[worker.over for worker in self._workers.values()], *last]:
+            self._end(worker)
+        for over in [*[worker.over for worker in self._workers.values()], *self._end_all_left()]:
             await over.wait()
+
+    def stop_waiting(self) -> None:
+        """Shut down whoever a ``stop`` that was cut short had not come to: that is recorded when it can be."""
+        for worker in [*self._workers.values()]:
+            self._end(worker)
+        self._end_all_left()
+
+    def _end(self, worker: _Worker) -> None:
+        self._let_all_go(worker)
+        if not worker.ending:
+            worker.ending = True
+            self._say(worker, ShutdownRequested(reason="nothing is left to do"))
+
+    def _end_all_left(self) -> list[Moment]:
+        left, self._left = self._left, []
+        self._ended_left |= {one.id for one in left}
+        return [self._end_left(entity) for entity in left]
+
+    @property
+    def left(self) -> set[str]:
+        """The workers of earlier supervisors that are ended with it."""
+        return self._ended_left | {one.id for one in self._left}
 
     def _is_left(self, entity: Entity) -> bool:
         return entity.kind is Kind.WORKER and entity.parent_id == self._parent_id

@@ -15,11 +15,12 @@ from anyio.abc import TaskGroup
 
 from supervisor.lifecycles import run
 from supervisor.lifecycles.job import JobData, SchedulerAssigned
-from supervisor.lifecycles.run import Run
+from supervisor.lifecycles.run import Run, RunData
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.logs import get_logger
 from supervisor.moments import Moment
 from supervisor.plans.plan import Plan
+from supervisor.scheduling import checkpoints
 from supervisor.scheduling.backlog import Backlog
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.control import Answer
@@ -133,8 +134,13 @@ class Workload:
 
     async def open_again(self, case: Case) -> None:
         """The task is open again: a new run and a new job, for its agent, who tries next."""
-        case.open_run(self.plan.task_lifecycle.value())
+        case.checkpoint = case.checkpoint or case.last_checkpoint
+        case.open_run(self.limits_of(case))
         await self.queue_again(case)
+
+    def limits_of(self, case: Case) -> RunData:
+        """The bounds of its next run, and what that begins with."""
+        return checkpoints.follow_up(case, self.plan.task_lifecycle.value())
 
     async def queue_again(self, case: Case) -> None:
         """Its run is to be tried: a new job, for whoever tries next."""
@@ -159,9 +165,18 @@ class Workload:
         """Leave the states in which the run decides; a retry that nobody may spend opens its circuit, as does what is
         *spent* already."""
         while case.run in (Run.FAILED, Run.TIMEOUT):
+            await self.keep(case, case.run)
             await case.post_run(run.RetryDecided(jitter=self._jitter(case)))
         if charged and case.run is Run.RETRYING and (why := spent or self.spend_retry()):
             await case.post_run(run.CircuitOpened(reason=why))
+        if case.run is Run.CIRCUIT_OPEN:
+            await self.keep(case, Run.CIRCUIT_OPEN)
+        if case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):  # while nobody else can have what it owns
+            await checkpoints.take_back(self.sup, case)
+
+    async def keep(self, case: Case, state: Run) -> None:
+        """Its run enters *state*: keep what the plan wants kept there."""
+        await checkpoints.keep(self.sup, self.plan.task_lifecycle, case, state)
 
     def _jitter(self, case: Case) -> float:
         return 1.0 + self._random.uniform(-case.run_data.jitter, case.run_data.jitter)

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 
 from supervisor.abort import NoSiblings, UnknownTarget
 from supervisor.entity import Refused
+from supervisor.plans.source import BadPlan
 from supervisor.ports import JournalError
 from supervisor.simulation.oracle import Oracle
 from supervisor.work import NoSuchEntity
 
 __all__ = ["Desk"]
 
-GONE = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError)
+GONE = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
 """What a host may hear when it speaks to what has ended, or asks for what cannot be."""
 
 

@@ -16,12 +16,9 @@ from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 __all__ = ["UNREACHABLE", "Coverage", "to_reach"]
 
-_KEPT: Final = "who waits for a boundary keeps its message until its incarnation is over; what comes later is stale"
-
 UNREACHABLE: Final[Mapping[str, str]] = {
     "turn: VERIFYING compact_needed RUNNING": "the links begin no compaction after the end of a turn",
     "turn: COMPACTING verify_requested RUNNING": "a link tells the end of a compaction before that of its turn",
-    "session: Running BoundaryReached Running": _KEPT,
     "session: Initializing TurnReaped Initializing": "nothing fails a turn before its session has a worktree",
 }
 """What no run can reach today, and why."""

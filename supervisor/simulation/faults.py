@@ -95,14 +95,16 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("host.splits", 0.05, "a task is split into subtasks while it waits, or is worked on"),
     FaultKind("host.resets", 0.40, "a task that has failed for good, or cools down, is to be tried afresh"),
     FaultKind("host.reloads", 0.10, "the plan is read again: it has other workers, and one more task"),
-    FaultKind("host.lurks", 0.60, "an operator waits for a task's circuit to open, or half, and strikes right then"),
+    FaultKind("host.lurks", 0.60, "an operator waits for a task to come into some state, and strikes right then"),
+    FaultKind("host.gives_up", 0.30, "whoever has a plan run gives it up (once for each supervisor)"),
+    FaultKind("host.comes_late", 0.50, "whoever wants something comes back late to the next supervisor"),
     # Clocks: an opportunity is a quarter of a minute.
     FaultKind("clock.jump", 0.10, "the wall clock jumps by up to an hour, forwards or backwards"),
     FaultKind("clock.suspend", 0.03, "the machine sleeps: time leaps for everybody at once"),
     FaultKind("clock.pause", 0.03, "the supervisor is stopped for longer than any deadline: all that was due is late"),
     # The machine: an opportunity is a commit.
     FaultKind("machine.crash", 0.004, "the supervisor is killed; another one starts on what is durable"),
-    FaultKind("machine.crash_then", 0.02, "the same right when somebody has come into a state that is over soon"),
+    FaultKind("machine.crash_then", 0.30, "the same right when somebody has come into a state that is over soon"),
     # Hosts and operators: an opportunity is a wish.
     FaultKind("host.abort_tool", 0.30, "a tool call is aborted"),
     FaultKind("host.abort_sibling", 0.20, "siblings are aborted"),
@@ -126,6 +128,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
 )
 """Every kind there is. A scenario may leave some out; a soak must reach them all."""
 
+NO_RATES: Final[Mapping[str, float]] = {}
 ON = 0.5
 """The share of kinds that one seed has on."""
 
@@ -138,6 +141,7 @@ class FaultPlan:
         kinds: the kinds that may be on at all.
         intensity: scales every rate; 0 is a run without faults.
         only: if given, exactly these strikes (``kind@place``) happen, whatever the rates.
+        rates: kinds that are on for certain, and how often they strike then.
     """
 
     def __init__(
@@ -147,10 +151,12 @@ class FaultPlan:
         kinds: Collection[str] = FAULTS,
         intensity: float = 1.0,
         only: Collection[str] | None = None,
+        rates: Mapping[str, float] = NO_RATES,
     ) -> None:
         self._chance = chance.below("fault")
         self._only = None if only is None else frozenset(only)
-        self.rates = {kind: self._rate(FAULTS[kind], intensity) for kind in FAULTS if kind in kinds}
+        drawn = {kind: self._rate(FAULTS[kind], intensity) for kind in FAULTS if kind in kinds}
+        self.rates = {**drawn, **{kind: min(1.0, intensity * rate) for kind, rate in rates.items() if kind in kinds}}
         possible = (kind for kind, rate in self.rates.items() if rate > 0.0)
         self._possible = frozenset(possible if only is None else (strike.partition("@")[0] for strike in only))
         self.struck: dict[str, None] = {}

@@ -58,6 +58,8 @@ class Hearing:
         """By whom each was answered, and with which option."""
         self._answers: dict[tuple[str, str, str], int] = {}
         """Answers on record that nobody was told yet, by session, outcome and error."""
+        self._settled: set[tuple[str, int]] = set()
+        """The records that settled a prompt, by session and number."""
         self._joined: set[tuple[str, str | None]] = set()
         """Sessions that were ending already when that abort reached them."""
         self._last: dict[str, tuple[str, float]] = {}
@@ -130,6 +132,7 @@ class Hearing:
                 answer = msgspec.json.decode(effect)
                 key = (session_id, str(answer["outcome"]), str(answer["error"]))
                 self._answers[key] = self._answers.get(key, 0) + 1
+                self._settled.add((session_id, one.record.seq))
 
     def is_stopped(self, session_id: str) -> bool:
         """True if it is on record that it was told to end."""
@@ -142,11 +145,13 @@ class Hearing:
                 return
 
     # ------------------------------------------------------------------ prompts and ends
-    def prompt_answered(self, session_id: str, outcome: str, error: str) -> None:
-        """The host was told how a prompt ended: that answer is on record, and nobody else was given it."""
+    def prompt_answered(self, session_id: str, outcome: str, error: str, seq: int | None = None) -> None:
+        """The host was told how a prompt ended: that answer is on record, there, and nobody else was given it."""
         key = (session_id, outcome, error)
         if error.startswith(JOURNAL_FAILED):
             return
+        if seq is not None and (session_id, seq) not in self._settled:
+            self._say("durable", session_id, f"a prompt was said to be settled by record {seq}, which settles none")
         self._answers[key] = self._answers.get(key, 0) - 1
         if self._answers[key] < 0:
             self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
@@ -182,6 +187,9 @@ class Hearing:
         for."""
         if receipt.outage is not None or (receipt.recorded_at is None and not receipt.already_ended):
             return
+        if receipt.already_ended and wanted.sessions == (wanted.target,) and wanted.target not in self._ended:
+            state = self._states.get(wanted.target)
+            self._say("one_answer", wanted.target, f"was said to have ended already, and is {state} on record")
         if receipt.already_ended and wanted.sessions != (wanted.target,):
             return  # the call or the session that it was aimed at had ended: nobody else is its business
         for session_id in wanted.sessions:

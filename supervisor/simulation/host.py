@@ -14,22 +14,28 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.plans import AgentConfig, Plan, TaskConfig
-from supervisor.runtime import Session, Supervisor
+from supervisor.runtime import Session, Supervisor, TurnResult
 from supervisor.scheduling.results import PlanResult, TaskResult
 from supervisor.scheduling.runner import PlanRunner, run_plan
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.operators import Operators
-from supervisor.simulation.scenario import HOUR_S, drawn
+from supervisor.simulation.ranges import drawn
+from supervisor.simulation.scenario import AGENTS, HOUR_S
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.works.foreman import Foreman
+from supervisor.simulation.works.hearts import Hearts
 from supervisor.simulation.works.lurking import Lurker
 from supervisor.simulation.works.plans import draw_plan
-from supervisor.simulation.world import AGENTS, World
+from supervisor.simulation.world import World
 from supervisor.vocabulary import AbortPolicy, AbortScope
 
 __all__ = ["Customer", "Host"]
 
+LATE_S = (0.0, 5.0, 60.0, 600.0)
+"""How late customers may come back to the next supervisor."""
+GIVES_UP_S = (0.0, 0.01, 5.0, 120.0)
+"""How long whoever has a plan run may have it run, and then gives it up."""
 RETRY_S = 1.0
 """How long a customer who was refused waits before it starts another session."""
 
@@ -53,15 +59,18 @@ class Customer:
         """The session that works for it: it may go on under the next supervisor."""
         self.asked = False
         """A prompt of that session has no answer yet."""
+        self.saves = self.works and chance.happens(load.saves, "saves")
         self.plan: Plan | None = None
         """The plan that is run for it."""
+        self.resumes = False
+        """It is run again, to go on with what was not closed."""
 
     @property
     def done(self) -> bool:
         return self.turns_left <= 0 or (self.sessions_left <= 0 and self.session_id is None and self.plan is None)
 
 
-def _weighted(weights: tuple[float, float, float], chance: Chance) -> str:
+def _weighted(weights: tuple[float, ...], chance: Chance) -> str:
     point = chance.unit("agent") * sum(weights)
     for name, weight in zip(AGENTS, weights, strict=True):
         point -= weight
@@ -132,6 +141,7 @@ class Host:
     # ------------------------------------------------------------------ customers
     async def _serve(self, customer: Customer, arrival_s: float) -> None:
         await anyio.sleep(max(0.0, arrival_s - self._world.now()))
+        await self._come_back(customer)
         while not customer.done and not self._sup.stopping.is_set():
             if customer.session_id is not None or customer.plan is not None:
                 await self._resume(customer)
@@ -144,6 +154,13 @@ class Host:
                 await self._run_session(customer)
             if not customer.done:
                 await anyio.sleep(RETRY_S)
+
+    async def _come_back(self, customer: Customer) -> None:
+        """To another supervisor, some time after it has begun."""
+        place = f"c{customer.number}.{self._world.lives}"
+        if self._world.lives > 1 and self._faults.strikes("host.comes_late", place):
+            how = self._faults.draws("host.comes_late", place)
+            await anyio.sleep(how.choice(LATE_S, "how late") * how.unit("late"))
 
     async def _resume(self, customer: Customer) -> None:
         """What another supervisor began for it: its session, if that goes on, or its plan."""
@@ -167,7 +184,7 @@ class Host:
             result = await session.result()
             said.append(f"{result.outcome}: {result.error}" if result is not None else "nothing is asked of it")
             if result is not None and not self._dead:
-                self._oracle.hearing.prompt_answered(session.id, result.outcome, result.error)
+                self._oracle.hearing.prompt_answered(session.id, *_answer(result))
         if self._dead:
             return False
         customer.asked = False
@@ -243,7 +260,7 @@ class Host:
             result = await session.run(f"turn {customer.turn} of customer {customer.number}")
             said.append(f"{result.outcome}: {result.error}")
             if not self._dead:
-                self._oracle.hearing.prompt_answered(session.id, result.outcome, result.error)
+                self._oracle.hearing.prompt_answered(session.id, *_answer(result))
         if self._dead:
             return False
         customer.asked = False
@@ -290,15 +307,32 @@ class Host:
         plan = customer.plan = customer.plan or self._plan(customer)
         results: Sequence[TaskResult] = ()
         with self._desk.asking(f"plan of customer {customer.number}") as said:
-            result = await self._carried_out(customer, plan)
-            said.append(" ".join(f"{one.id}={one.outcome}" for one in result.tasks.values()))
-            results = list(result.tasks.values())
+            with anyio.move_on_after(self._gives_up_s(customer)):
+                result = await self._carried_out(customer, plan)
+                results = list(result.tasks.values())
+            said.append(" ".join(f"{one.id}={one.outcome}" for one in results) or "given up")
+        if results and not self._dead and customer.saves and not customer.resumes and not self._sup.stopping.is_set():
+            customer.resumes = any(one.outcome in ("aborted", "failed") for one in results)
+            if customer.resumes:
+                self._oracle.works.savings.resumed([one.id for one in results])
+                customer.plan = plan
+                await self._run_plan(customer)
+                return
         if not self._dead:
+            self._oracle.works.told(results, self._world.now())
             customer.plan = None
             for one in results:
                 self._count(customer, one.outcome)
-            if customer.sessions_left <= 0 and all(one.outcome == "completed" for one in results):
+            if customer.sessions_left <= 0 and results and all(one.outcome == "completed" for one in results):
                 self._want_no_more(customer)
+
+    def _gives_up_s(self, customer: Customer) -> float | None:
+        """When it wants its plan no more, under this supervisor; ``None``: it waits for the end of it."""
+        place = f"c{customer.number}.{customer.sessions_left}.{self._world.lives}"
+        if not self._faults.strikes("host.gives_up", place):
+            return None
+        how = self._faults.draws("host.gives_up", place)
+        return how.choice(GIVES_UP_S, "how long") * how.unit("after")
 
     def _want_no_more(self, customer: Customer) -> None:
         """All its plans are done, whether they had as many tasks as it had prompts in mind, or fewer."""
@@ -309,21 +343,31 @@ class Host:
         """Have it run; somebody attends to a plan of work meanwhile."""
         if not customer.works:
             return await run_plan(self._sup, plan)
-        runner = PlanRunner(self._sup)
         world, chance = self._world, customer.chance
+        hearts = Hearts(self._oracle.works.hearts, world.now)
+        runner = PlanRunner(self._sup, heart=hearts.beat)
 
         def reloaded(plan: Plan) -> None:
             customer.plan = plan
             self._oracle.works.planned(plan)
 
         foreman = Foreman(
-            runner, plan, self._oracle.works, world.errands, chance, self._faults, self._desk, world.lives, reloaded
+            runner,
+            plan,
+            self._oracle.works,
+            world.errands,
+            chance,
+            self._faults,
+            self._desk,
+            world.lives,
+            reloaded,
+            hearts,
         )
-        lurker = Lurker(self._sup, runner.operating, plan.workstream, world, chance, self._desk)
+        lurker = Lurker(self._sup, foreman, plan.workstream, world, chance, self._desk)
         async with anyio.create_task_group() as group:
             group.start_soon(foreman.attend)
             group.start_soon(lurker.lurk)
-            result = await runner.run(plan)
+            result = await runner.run(plan, resume=customer.resumes)
             group.cancel_scope.cancel()
         return result
 
@@ -331,7 +375,10 @@ class Host:
         chance = customer.chance.below("plan", customer.sessions_left)
         count: int = drawn(self._world.drawn.load.tasks, chance, "tasks")
         if customer.works:
-            plan = draw_plan(customer.number, count, chance, self._faults, self._world.errands)
+            workspace = self._world.drawn.settings.workspace
+            plan = draw_plan(
+                customer.number, count, chance, self._faults, self._world.errands, workspace, saves=customer.saves
+            )
             self._oracle.works.planned(plan)
             return plan
         tasks = tuple(self._task(customer, number, chance) for number in range(count))
@@ -341,6 +388,10 @@ class Host:
         needs = tuple(f"p{customer.number}-{one}" for one in range(number) if chance.happens(0.3, "needs", number, one))
         name = f"p{customer.number}-{number}"
         return TaskConfig(id=name, agent=chance.choice(AGENTS, "agent", number), prompt="a task", depends_on=needs)
+
+
+def _answer(result: TurnResult) -> tuple[str, str, int | None]:
+    return result.outcome, result.error, result.seq
 
 
 def _configs() -> dict[str, AgentConfig]:

@@ -30,17 +30,6 @@ LASTS_S = ((0.0, 0.5), (1.0, 30.0), (30.0, 900.0))
 """How long an outage lasts (seconds): a hiccup, a moment, or until somebody has made room."""
 STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash", "machine.crash_then"})
 """What may strike a commit."""
-NARROW = frozenset(
-    {
-        ("session", "Interrupting"),
-        ("session", "Spawning"),
-        ("task", "CLAIMED"),
-        ("run", "FAILED"),
-        ("run", "HALF_OPEN"),
-        ("run", "TIMEOUT"),
-    }
-)
-"""States that are over before a kill that comes at any time meets them."""
 RECORDS_KEPT = 50_000
 """Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
 
@@ -102,7 +91,8 @@ class SimulatedJournal(MemoryJournal):
     is over at once, with no step between.
 
     A commit that fails begins an outage, in which every other one fails as well. Where it is there all the same, that
-    is seen by whoever looks at the disk again, or starts on it. *was_down* hears how long each outage was.
+    is seen by whoever looks at the disk again, or starts on it. *was_down* hears how long each outage was. *crash_at*
+    is a state, ``KIND STATE``, that is over before a kill that comes at any time meets it.
     """
 
     def __init__(
@@ -112,6 +102,7 @@ class SimulatedJournal(MemoryJournal):
         crash: Callable[[str, str], bool],
         commit_s: float,
         was_down: Callable[[float], None],
+        crash_at: str,
     ) -> None:
         super().__init__(disk)
         self._disk = disk
@@ -126,6 +117,7 @@ class SimulatedJournal(MemoryJournal):
         self.refuses = False
         """What it was asked last, it refused."""
         self._dead = False
+        self._crash_at = tuple(crash_at.split(" "))
 
     @property
     def outage_s(self) -> float:
@@ -168,7 +160,10 @@ class SimulatedJournal(MemoryJournal):
 
     def _crashes_then(self, batch: Sequence[Append]) -> bool:
         """Whether somebody's coming into a state that is over soon is what the supervisor is killed at."""
-        come = (one.record for one in batch if (one.record.entity_type, one.record.to_status) in NARROW)
+        if not self._faults.may_strike("machine.crash_then"):
+            return False
+        at = self._crash_at
+        come = (one.record for one in batch if (one.record.entity_type, one.record.to_status) == at)
         return any(self._crash(f"{one.to_status}.{one.seq}", "machine.crash_then") for one in come)
 
     async def recover(self) -> int:

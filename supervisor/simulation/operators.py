@@ -15,6 +15,7 @@ from supervisor.lifecycles.session import Session as SessionState
 from supervisor.runtime import Session, Supervisor
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
+from supervisor.simulation.fates import Asked
 from supervisor.simulation.foreseen import check_plan, check_receipt
 from supervisor.simulation.lookout import INTERRUPTED, Moment, session_of, wait_for
 from supervisor.simulation.misuse import misuse
@@ -31,7 +32,10 @@ PAUSE_S = 12.0
 """The longest pause between two wishes of one operator; short ones are likelier."""
 LURK_S = 20.0
 """How long an operator lies in wait at most."""
-RARE = (SessionState.INTERRUPTING, SessionState.INTERRUPTING, SessionState.COOLING_DOWN, SessionState.COOLING_DOWN)
+RARE = (
+    *(SessionState.INTERRUPTING, SessionState.SESSION_COMPLETE, SessionState.COOLING_DOWN) * 2,
+    SessionState.BUILDING_PROMPT,
+)
 """States that few sessions come into, and that are waited for more often."""
 
 
@@ -70,8 +74,9 @@ class Operators:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
         if self._sup.ledger.last_seq == self._seen_seq:
             return
-        self._seen_seq, running = self._sup.ledger.last_seq, self._oracle.promises.running
-        recount(self._oracle.violated, self._sup, self._world.disk.entities, running, number)
+        self._seen_seq = self._sup.ledger.last_seq
+        running, ruling = self._oracle.promises.running, self._oracle.ruling
+        recount(self._oracle.violated, self._sup, self._world.disk.entities, running, ruling, number)
 
     async def _wish(self, chance: Chance, place: str) -> None:
         for kind, act in (
@@ -148,14 +153,16 @@ class Operators:
     async def abort(self, target: str, scope: AbortScope, now: bool = False, within_s: float | None = None) -> None:
         """Abort it, and hold the receipt to what it says."""
         at_s, wanted = self._world.now(), self._oracle.hearing.want_abort(target, scope)
+        asked = Asked(at_s, self._world.wall.time(), "an operator")
         with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
             delegating = {one.started_by for one in self._sup.tree.nodes().values() if _is_still_its(one)}
             plan = self._planned(target, scope, now)
-            how: dict[str, Any] = {"reason": "an operator", "actor": "operator", "now": now, "within_s": within_s}
+            how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
             said.append(f"{receipt.abort_id} ended {[one.id for one in receipt.nodes]}")
             self._oracle.receipt_came(receipt, at_s, plan.deadline_s if plan is not None else 0.0)
             self._hold_to(receipt, at_s, within_s)
+            self._oracle.fates.check(asked, plan, receipt, self._world.now(), self._world.wall.time())
             waited = [one.id for one in plan.nodes if one.mode is CancelMode.WAIT_COMPLETED] if plan is not None else ()
             self._oracle.hearing.abort_answered(wanted, receipt, waited)
             if plan is not None:
@@ -209,7 +216,7 @@ class Operators:
             with self._desk.asking(f"prompt {target}") as said:
                 result = await Session(self._sup, target).run(f"prompt {place}")
                 said.append(f"{result.outcome}: {result.error}")
-                self._oracle.hearing.prompt_answered(target, result.outcome, result.error)
+                self._oracle.hearing.prompt_answered(target, result.outcome, result.error, result.seq)
 
     async def _delegate(self, chance: Chance, place: str) -> None:
         """A child session that the host starts."""
@@ -224,7 +231,7 @@ class Operators:
                 self._oracle.rules(child.id, policy)
                 self._oracle.acknowledged(child.id)
                 result = await child.run(f"prompt {place}")
-                self._oracle.hearing.prompt_answered(child.id, result.outcome, result.error)
+                self._oracle.hearing.prompt_answered(child.id, result.outcome, result.error, result.seq)
 
     def _other_policy(self, chance: Chance) -> AbortPolicy:
         """A policy of its own, so that it matters whose is asked."""

@@ -18,6 +18,7 @@ from supervisor.invariants import INVARIANTS, RecordChecker, Violation
 from supervisor.model_trouble import ModelLimits
 from supervisor.ports import Append, EntityRow
 from supervisor.simulation.coverage import Coverage
+from supervisor.simulation.fates import Fates
 from supervisor.simulation.hearing import Hearing
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.model_books import ModelBooks
@@ -73,7 +74,7 @@ class Oracle:
     ) -> None:
         self.errands = Errands()
         """What the tasks of plans meet, and met."""
-        self.works = WorkBooks(self.violated, self.errands)
+        self.works = WorkBooks(self.violated, self.errands, ladder.total_s + SLACK_S + RECORD_S, now)
         self.violations: list[Violation] = []
         self.omitted = 0
         self.coverage = Coverage()
@@ -84,6 +85,7 @@ class Oracle:
         self.promises = Promised(self.violated, now, self._slept_since, ladder, grain_s)
         self._models = ModelBooks(self.violated, model or ModelLimits())
         self._checker = RecordChecker(on_step=self._stepped)
+        self.fates = Fates(self.violated)
         self._offset_s = 0.0
         self._live: dict[str, dict[int, str]] = {}
         """Processes that are there, by the session that they work for: pid to name."""
@@ -132,6 +134,7 @@ class Oracle:
         """A supervisor starts at that Unix time; its clock is the run's from here on, and never before its journal."""
         self._offset_s = max(wall_s, self._last_s) - self._now()
         self.promises.forget(self._offset_s)
+        self.works.started()
         for session_id in [one for one in self._due if not self.hearing.is_stopped(one)]:
             self._check_due(session_id)  # nobody knows any more that it was to end: it may go on
             self._due.pop(session_id, None)
@@ -140,11 +143,13 @@ class Oracle:
         """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""
         self.hearing.asked.clear()
         self._record_due.clear()
+        self.works.killed()
 
     def disk_was_down(self, seconds: float) -> None:
         """Nothing could be written for so long: what was to be recorded comes as much later. Ends do not."""
         self._trace.note(f"disk was down {seconds:.6f}")
         self.promises.disk_was_down(seconds)
+        self.works.disk_was_down(seconds)
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
 
@@ -153,6 +158,7 @@ class Oracle:
         self._slept.append((self._now(), seconds + GRACE_S))
         self.promises.slept(seconds)
         seconds += GRACE_S
+        self.works.slept(seconds)
         for session_id in self._due:
             self._due[session_id] += seconds
         for session_id in self._record_due:
@@ -181,6 +187,10 @@ class Oracle:
     def rules(self, session_id: str, policy: AbortPolicy) -> None:
         """The host gave that session, and all that will be below it, this policy."""
         self._ruled[session_id] = policy
+
+    def ruling(self, session_id: str) -> AbortPolicy | None:
+        """The policy that rules it, where the host has given one to it or to an ancestor."""
+        return next((self._ruled[one] for one in _upwards(session_id) if one in self._ruled), None)
 
     def told_to_end(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
         """That session was told to end: its processes are gone within the ladder, or *within_s* seconds where that is
@@ -231,7 +241,7 @@ class Oracle:
         for one in batch:
             self._record(one.record)
             self.hearing.wrote(one)
-            self.works.wrote(one)
+            self.works.wrote(one, one.record.monotonic_s - self._offset_s)
             if one.record.entity_type == "session":
                 self._session(one.record, one.ended)
 
@@ -311,6 +321,7 @@ class Oracle:
     def process(self, event: ProcessEvent) -> None:
         """Something happened to a process."""
         self._trace.note(f"process {event.what} {event.pid} {event.owner} {event.detail}")
+        self.fates.process(event)
         session_id = event.owner.partition("$ ")[0].removeprefix(f"{HOME}/")
         match event.what:
             case "spawned":
@@ -365,6 +376,7 @@ class Oracle:
     # ------------------------------------------------------------------ the end
     def closed(self, rows: Iterable[EntityRow]) -> None:
         """A supervisor has closed in order, and its disk has answered: it leaves no open books to the next one."""
+        self.works.closed()
         for row in rows:
             if not row.ended and (row.kind, row.state) not in AT_REST:
                 self.violated("nothing_lost", row.id, f"was left {row.state} by a supervisor that closed in order")
@@ -393,7 +405,7 @@ class Oracle:
     def _check_crossing(self, record: LifecycleEvent) -> None:
         """The edge that an abort crossed is open in the policy that rules there."""
         edge, ruler = str(record.metadata["policy_edge"]), str(record.metadata.get("ruled_by"))
-        policy = next((self._ruled[one] for one in _upwards(ruler) if one in self._ruled), None)
+        policy = self.ruling(ruler)
         if policy is not None and not getattr(policy, edge, False):
             self.violated("no_level_crossed", ruler, f"{edge} was crossed, which its policy does not let", record.seq)
 

@@ -6,6 +6,7 @@ but for what the machine has slept since it was set. A timer that nobody has hea
 lost. One that falls due while nobody runs comes after a grace for what came in. What was slept is no rung's time: an
 end that it fell into still takes what its rungs take, and no rung less.
 A backoff outlives its supervisor: it is measured from its own record, by the journal's clock, whoever lived meanwhile.
+So does a turn's time: the turn that asks again what was lost with a supervisor is over when that one would have been.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ ROUNDING_S = 1e-5
 MENDED_S = 10.0
 """How much later than a disk has recovered its supervisor knows: the slowest commit (8 s), and some."""
 BACKOFF = "BackoffElapsed"
+TURN = "turn"
+"""The timer of a turn's time."""
+LOST = "orphan_recovered"
 STARTING_S = 60.0
 """How long a supervisor may take to read its journal and end what it stops: several commits of the slowest disk."""
 GIVEN_UP_S = 5.0
@@ -76,6 +80,8 @@ class Promised:
         self._timers: dict[str, dict[int, _Timer]] = {}
         self._due: list[_Timer] = []
         self._ends: dict[str, _End] = {}
+        self._allowed: dict[str, float] = {}
+        """Until when the next turn of a session may take whose last one was lost (seconds of the journal's clock)."""
         self._within_s: dict[str, float] = {}
         """What each abort was given, in seconds."""
         self._pauses: list[tuple[float, float]] = []
@@ -84,8 +90,10 @@ class Promised:
         """When the disk had recovered, and after how many seconds."""
 
     def forget(self, offset_s: float) -> None:
-        """Another supervisor: of the timers of the last one only backoffs go on. *offset_s* is what its clock is ahead
-        of the run's."""
+        """Another supervisor: of the timers of the last one only backoffs go on, and turns' in those that ask again.
+        *offset_s* is what its clock is ahead of the run's."""
+        for turn_id in self._timers:
+            self._lose(turn_id)
         going_on = [one for timers in self._timers.values() for one in timers.values() if one.event == BACKOFF]
         self._timers.clear()
         self._due.clear()
@@ -113,6 +121,7 @@ class Promised:
 
     def stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
         """A transition has become durable: what it leaves ends its timers, what it wants sets others."""
+        self._follow(record)
         if record.from_status != record.to_status:
             self._leave(record.entity_id)
         for effect in step.effects:
@@ -121,9 +130,37 @@ class Promised:
                 name = type(effect.event).name()
                 due_at = record.monotonic_s + effect.delay_s
                 due_s = set_s + effect.delay_s
+                if effect.name == TURN:
+                    self._check_allowed(record.entity_id, due_at, record.monotonic_s)
                 self._set(_Timer(due_s, set_s, record.seq, record.entity_id, name, effect.lasting, due_at))
         if record.to_status in ("FAILED", "COMPLETING"):  # a turn's deadline means nothing any more
             self._timers.pop(record.entity_id, None)
+
+    # ------------------------------------------------------------------ the time of a turn that was lost
+    def _lose(self, turn_id: str) -> None:
+        """It is lost with its supervisor: its session has what is left of its time."""
+        for timer in self._timers.get(turn_id, {}).values():
+            if timer.lasting:
+                self._allowed[_session_of(turn_id)] = timer.due_at
+
+    def _follow(self, record: LifecycleEvent) -> None:
+        """What was left is void where the turn ended in another way after all, or was being interrupted: what comes
+        then is no repetition."""
+        if record.from_status == record.to_status:
+            return
+        if record.to_status == "FAILED" and record.transition_reason == LOST:
+            self._lose(record.entity_id)
+        elif record.to_status in ("FAILED", "COMPLETING"):
+            self._allowed.pop(_session_of(record.entity_id), None)
+        elif record.from_status == "Interrupting":
+            self._allowed.pop(record.entity_id, None)
+
+    def _check_allowed(self, turn_id: str, due_at: float, now_at: float) -> None:
+        allowed_at = self._allowed.pop(_session_of(turn_id), due_at)
+        late_s = due_at - max(allowed_at, now_at)
+        if abs(late_s) > ROUNDING_S:
+            words = "its time is over {:.6f} s {} than that of the turn which was lost"
+            self._say("punctual", turn_id, words.format(abs(late_s), "later" if late_s > 0 else "sooner"))
 
     def _leave(self, entity_id: str) -> None:
         timers = self._timers.get(entity_id)
@@ -222,3 +259,7 @@ class Promised:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at most {most_s:g} s")
         if not end.pressed and took_s < least_s - ROUNDING_S:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at least {least_s:g} s")
+
+
+def _session_of(turn_id: str) -> str:
+    return turn_id.rpartition(":t")[0]

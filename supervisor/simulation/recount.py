@@ -13,6 +13,7 @@ import msgspec
 from supervisor.abort import TreeNode
 from supervisor.ports import EntityRow
 from supervisor.runtime import Supervisor
+from supervisor.vocabulary import AbortPolicy
 
 __all__ = ["recount"]
 
@@ -27,13 +28,21 @@ LARGE, LARGE_EVERY = 300, 25
 """Where so many live, so many looks are let pass: each one costs as much as there are."""
 
 
-def recount(say: Say, sup: Supervisor, durable: Rows, timers: Callable[[str], int], looked_at: int) -> None:
+def recount(
+    say: Say,
+    sup: Supervisor,
+    durable: Rows,
+    timers: Callable[[str], int],
+    ruling: Callable[[str], AbortPolicy | None],
+    looked_at: int,
+) -> None:
     """Compare, if nothing is on its way to the disk.
 
     Args:
         say: reports a law that was broken: its name, whose, and the words.
         durable: what the journal holds, by id.
         timers: how many timers of a session run, by the oracle's own books.
+        ruling: the policy that rules a session, as far as the host has said so.
         looked_at: which of the living is inspected, as a number that is counted around.
     """
     if sup.ledger.error is not None or not sup.ledger.clean:
@@ -45,6 +54,8 @@ def recount(say: Say, sup: Supervisor, durable: Rows, timers: Callable[[str], in
         _check_row(say, row, durable.get(row.id))
     _check_order(say, rows)
     _check_nodes(say, sup, durable)
+    _check_rule(say, sup, durable, ruling)
+    _check_cells(say, sup, durable)
     if rows:
         _inspect(say, sup, rows[looked_at % len(rows)], timers)
 
@@ -88,6 +99,31 @@ def _check_nodes(say: Say, sup: Supervisor, durable: Rows) -> None:
             shown = {one for one in calls if one.startswith(f"{row.id}:c")}
             if kept != shown:
                 say("durable", row.id, f"shows the calls {sorted(shown)}, and has {sorted(kept)} on record")
+
+
+def _check_rule(say: Say, sup: Supervisor, durable: Rows, ruling: Callable[[str], AbortPolicy | None]) -> None:
+    """Each session is ruled by the policy that it was given, or its nearest ancestor that was; who was told to end is
+    ending."""
+    for one in sup.tree.nodes().values():
+        row = durable.get(one.id)
+        if one.kind != "session" or row is None:
+            continue
+        policy = ruling(one.id)
+        if policy is not None and one.policy != policy:
+            say("no_level_crossed", one.id, f"is ruled by {one.policy}, and was given {policy}")
+        if row.state == "Stopped" and not one.ended:
+            say("final", one.id, "was told to end, on record, and is shown as one that goes on")
+
+
+def _check_cells(say: Say, sup: Supervisor, durable: Rows) -> None:
+    """A call that has returned leaves no actor behind."""
+    for row in durable.values():
+        if row.kind != "turn" or row.ended or row.id not in sup.tree.entities:
+            continue
+        kept = {f"{row.id}:c{call['number']}" for call in msgspec.json.decode(row.data).get("open", ())}
+        for child in sup._system.children(row.id):
+            if child.startswith(f"{row.id}:c") and child not in kept and sup._system.inspect(child).phase == "live":
+                say("bounded", child, "has returned, on record, and its actor lives on")
 
 
 def _check_processes(say: Say, nodes: Mapping[str, TreeNode], durable: Rows) -> None:

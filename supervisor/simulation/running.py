@@ -330,7 +330,7 @@ def simulate_main(
     Args:
         main: given the supervisor; what it returns or raises is kept.
         agents: the agents there are, by name: simulated ones as shapes, or functions. By default the simulated ones
-            ``acp``, ``command`` and ``inprocess``.
+            ``acp``, ``command``, ``inprocess`` and ``jsonl``.
         tell: hears every line of the trace as it comes.
     """
     guest = Guest(main)

@@ -7,7 +7,7 @@ A file is checked whole before anything runs, and every problem is told with its
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
@@ -16,69 +16,45 @@ from typing import Annotated, Any, Self
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from supervisor.lifecycles import MACHINES
 from supervisor.plans import Settings
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.machine.launching import PIECES
+from supervisor.simulation.ranges import drawn, within
 
-__all__ = ["HOUR_S", "BadScenario", "Drawn", "Scenario", "library", "load", "named", "parsed"]
+__all__ = ["AGENTS", "HOUR_S", "BadScenario", "Drawn", "Lean", "Scenario", "library", "load", "named", "parsed"]
+
+AGENTS = ("acp", "command", "inprocess", "jsonl")
+"""The ways to have an agent, by the names of their adapters."""
 
 
 class BadScenario(Exception):
     """A scenario that cannot be run; the message names the fields, what is wrong with them, and the fix."""
 
 
-# -------------------------------------------------------------------------------------------------------- drawing
-def drawn(value: Any, chance: Chance, *names: object) -> Any:
-    """*value* with its ranges and choices decided."""
-    match value:
-        case {"any": list(options), **rest} if not rest and options:
-            return drawn(chance.choice(options, *names), chance, *names)
-        case Mapping():
-            return {key: drawn(one, chance, *names, key) for key, one in value.items()}
-        case [int(low), int(high)] if not isinstance(low, bool):
-            return chance.integer(low, high, *names)
-        case [int() | float() as low, int() | float() as high]:
-            return round(chance.between(low, high, *names), 3)
-        case _:
-            return value
-
-
-def _range(low: float, high: float, *, whole: bool = False) -> Any:
-    def check(value: Any) -> Any:
-        match value:
-            case {"any": list(options), **rest} if not rest:
-                _check_options(value, options, check)
-            case [least, most]:
-                _check_number(least, value)
-                _check_number(most, value)
-                if least > most:
-                    raise ValueError(f"{value!r} is upside down; write [{most}, {least}]")
-            case _:
-                _check_number(value, value)
-        return value
-
-    def _check_number(one: Any, value: Any) -> None:
-        if isinstance(one, bool) or not isinstance(one, int | float) or not low <= one <= high:
-            raise ValueError(f"{value!r} must be a number from {low:g} to {high:g}, or [low, high] of such numbers")
-        if whole and isinstance(one, float):
-            raise ValueError(f"{value!r} must be whole, or [low, high] of whole numbers")
-
-    return AfterValidator(check)
-
-
-def _check_options(value: Any, options: Sequence[Any], check: Callable[[Any], Any]) -> None:
-    if not options:
-        raise ValueError(f"{value!r} is a choice of nothing; give it values, or leave the field out")
-    for one in options:
-        check(one)
-
-
 def _ways(value: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
     if not value:
         raise ValueError(f"[] is nobody; name some of {', '.join(Schedule)}, or leave the field out")
+    return value
+
+
+def _moments(value: tuple[str, ...]) -> tuple[str, ...]:
+    known = [f"{name} {state.value}" for name, machine in MACHINES.items() for state in machine.states]
+    for one in value:
+        if one not in known:
+            raise ValueError(f"{one!r} is no state; write KIND STATE, for example {NARROW[0]!r}")
+    if not value:
+        raise ValueError(f"[] is no moment; name some, for example {NARROW[0]!r}, or leave the field out")
+    return value
+
+
+def _rates(value: dict[str, float]) -> dict[str, float]:
+    for kind in value:
+        if kind not in FAULTS:
+            raise ValueError(f"there is no kind {kind!r}; the kinds are {', '.join(FAULTS)}")
     return value
 
 
@@ -92,11 +68,21 @@ def _strike(value: str) -> str:
 
 
 HOUR_S = 3600.0
-Seconds = Annotated[Any, _range(0, 1e6)]
-Horizon = Annotated[Any, _range(1, 1e6)]
-Count = Annotated[Any, _range(0, 1e6, whole=True)]
-Some = Annotated[Any, _range(1, 1e6, whole=True)]
-Share = Annotated[Any, _range(0, 1)]
+NARROW = (
+    "session Interrupting",
+    "session Spawning",
+    "task CLAIMED",
+    "run FAILED",
+    "run HALF_OPEN",
+    "run TIMEOUT",
+    "workstream planned",
+)
+"""States that are over before a kill that comes at any time meets them."""
+Seconds = Annotated[Any, within(0, 1e6)]
+Horizon = Annotated[Any, within(1, 1e6)]
+Count = Annotated[Any, within(0, 1e6, whole=True)]
+Some = Annotated[Any, within(1, 1e6, whole=True)]
+Share = Annotated[Any, within(0, 1)]
 Weight = Annotated[float, Field(ge=0, le=1)]
 """A share that is drawn nowhere: no range, no choice."""
 
@@ -112,8 +98,9 @@ class Load(Model):
     ``customers`` come one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
     ``pause_s`` apart or spread over ``hours``, and starts another session where one is lost, ``sessions_max`` in all.
     ``plans`` is the share of them that come with a plan of ``tasks`` tasks instead, which says nothing but what depends
-    on what; ``works`` the share of those that use everything a plan can say. ``crossing``: how likely a customer lets
-    aborts cross a level that the settings do not let them cross.
+    on what; ``works`` the share of those that use everything a plan can say, ``saves`` the share of these that say
+    something of checkpoints, and are resumed when something of them was not closed. ``crossing``: how likely a customer
+    lets aborts cross a level that the settings do not let them cross.
     """
 
     customers: Some = [2, 6]
@@ -124,41 +111,51 @@ class Load(Model):
     hours: Annotated[float, Field(ge=0, le=10_000)] = 0.0
     plans: Share = 0.1
     works: Weight = 0.0
+    saves: Weight = 0.0
     tasks: Some = [1, 4]
     crossing: Weight = 0.3
 
 
 class Agents(Model):
-    """Who works: the weights of the three ways to have an agent, and how they work when nothing strikes. *asks*: the
-    share of them about whose permissions a human is asked."""
+    """Who works: the weights of the ways to have an agent, and how they work when nothing strikes. *asks*: the share of
+    them about whose permissions a human is asked."""
 
     acp: Weight = 0.4
     command: Weight = 0.3
     inprocess: Weight = 0.3
+    jsonl: Weight = 0.0
     asks: Weight = 0.0
     shape: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _some(self) -> Self:
-        if not self.acp + self.command + self.inprocess:
-            raise ValueError("acp, command and inprocess are all 0, so nobody works; give one of them a weight")
+        if not sum(self.weights):
+            raise ValueError("acp, command, inprocess and jsonl are all 0, so nobody works; give one of them a weight")
         return self
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Those of all ways, in the order of ``AGENTS``."""
+        return tuple(getattr(self, name) for name in AGENTS)
 
 
 class Faults(Model):
-    """What may strike: patterns of kinds (``process.*``), how hard, and, in a shrunk scenario, exactly what."""
+    """What may strike: patterns of kinds (``process.*``), how hard, and, in a shrunk scenario, exactly what. *rates*:
+    how often some kinds strike (per opportunity, before the intensity), which each seed draws for all others."""
 
     kinds: tuple[str, ...] = ("*",)
     intensity: Share = 1.0
+    rates: Annotated[dict[str, Weight], AfterValidator(_rates)] = {}
     only: tuple[Annotated[str, AfterValidator(_strike)], ...] | None = None
 
 
 class World(Model):
     """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
     after the load's hours; ``horizon_s`` later everything must have ended. ``crashes_max`` bounds how often the
-    supervisor is killed. ``pieces`` is the share of the streams that come cut anywhere, not as they were written. A
-    commit that nothing strikes takes ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults
-    have stopped."""
+    supervisor is killed, ``crashes_at`` are moments, of which each has one in mind to be killed at. ``pieces`` is the
+    share of the streams that come cut anywhere, not as they were written. A commit that nothing strikes takes
+    ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped. ``archive``: there is
+    a place where what has ended is kept."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -166,15 +163,31 @@ class World(Model):
     quiet_s: Seconds = 3600.0
     horizon_s: Horizon = 20_000.0
     crashes_max: Count = 2
+    crashes_at: Annotated[tuple[str, ...], AfterValidator(_moments)] = NARROW
     operators: Count = [0, 6]
     pieces: Share = PIECES
     commit_s: Seconds = 0.0005
     drills: Share = 0.0
+    archive: bool = False
     seed: int | None = None
 
 
+class Lean(Model):
+    """What a *share* of the seeds has otherwise, so that what is rare everywhere else is usual there: fields of the
+    scenario's own tables. A table of a table (a shape, limits) is changed likewise, not replaced."""
+
+    share: Weight
+    about: str = ""
+    load: dict[str, Any] = {}
+    agents: dict[str, Any] = {}
+    faults: dict[str, Any] = {}
+    world: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+
+
 class Scenario(Model):
-    """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline."""
+    """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline.
+    ``leans``: by name; a seed has one of them, or none."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
     about: str = ""
@@ -183,6 +196,31 @@ class Scenario(Model):
     faults: Faults = Faults()
     world: World = World()
     settings: dict[str, Any] = {}
+    leans: dict[str, Lean] = {}
+
+    @model_validator(mode="after")
+    def _leans_hold(self) -> Self:
+        if sum(lean.share for lean in self.leans.values()) > 1:
+            raise ValueError("leans: their shares are more than 1 in all; make some smaller")
+        for name, lean in self.leans.items():
+            try:
+                self._leant(lean)
+            except ValidationError as error:
+                raise ValueError("; ".join(_problems(f"leans.{name}", error))) from None
+        return self
+
+    def leaning(self, seed: int) -> Scenario:
+        """The scenario as that seed has it: with one lean taken in, or without any."""
+        point = Chance(seed).below("scenario").unit("lean")
+        for lean in self.leans.values():
+            point -= lean.share
+            if point < 0:
+                return self._leant(lean)
+        return self.model_copy(update={"leans": {}})
+
+    def _leant(self, lean: Lean) -> Scenario:
+        changes = lean.model_dump(exclude={"share", "about"})
+        return Scenario.model_validate(_merged(self.model_dump(exclude={"leans"}), changes))
 
     def draw(self, seed: int) -> Drawn:
         """What this seed makes of it.
@@ -190,22 +228,27 @@ class Scenario(Model):
         Raises:
             BadScenario: a drawn shape or setting is none.
         """
+        return self.leaning(seed)._drawn(seed)
+
+    def _drawn(self, seed: int) -> Drawn:
         chance = Chance(seed).below("scenario")
         shape = self._checked("agents.shape", AgentShape, {"adapter": "acp", **_shape(self.agents.shape, chance)})
         settings = self._settings(drawn(self.settings, chance, "settings"))
-        world = drawn(self.world.model_dump(exclude={"schedules", "seed"}), chance, "world")
+        world = drawn(self.world.model_dump(exclude={"schedules", "crashes_at", "seed"}), chance, "world")
         return Drawn(
             name=self.name,
             seed=seed,
             schedule=chance.choice(self.world.schedules, "schedule"),
             settings=settings,
             shape=shape,
-            weights=(self.agents.acp, self.agents.command, self.agents.inprocess),
+            weights=self.agents.weights,
             asks=self.agents.asks,
             kinds=tuple(kind for kind in FAULTS if any(fnmatchcase(kind, one) for one in self.faults.kinds)),
             intensity=drawn(self.faults.intensity, chance, "intensity"),
+            rates=self.faults.rates,
             only=self.faults.only,
             load=self.load,
+            crashes_at=self.world.crashes_at,
             **world,
         )
 
@@ -222,6 +265,16 @@ class Scenario(Model):
             raise BadScenario("\n".join(_problems(f"scenario {self.name}: settings", error))) from None
 
 
+def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """*table* with those changes, table by table: a choice is a value."""
+    return {**table, **{name: _changed(table.get(name), value) for name, value in changes.items()}}
+
+
+def _changed(before: Any, value: Any) -> Any:
+    tables = isinstance(value, Mapping) and isinstance(before, Mapping) and "any" not in {*value, *before}
+    return _merged(before, value) if tables else value
+
+
 def _shape(shape: Mapping[str, Any], chance: Chance) -> dict[str, Any]:
     """A shape's ranges are drawn by the agents themselves, turn by turn; its choices are the seed's."""
     choices = {key: value for key, value in shape.items() if isinstance(value, dict)}
@@ -236,10 +289,11 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule
     settings: Settings
     shape: AgentShape
-    weights: tuple[float, float, float]
+    weights: tuple[float, ...]
     asks: float
     kinds: tuple[str, ...]
     intensity: float
+    rates: dict[str, float]
     only: tuple[str, ...] | None
     load: Load
     grain_s: float
@@ -247,10 +301,12 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     quiet_s: float
     horizon_s: float
     crashes_max: int
+    crashes_at: tuple[str, ...]
     operators: int
     pieces: float
     commit_s: float
     drills: float = 0.0
+    archive: bool = False
 
     @property
     def over_s(self) -> float:

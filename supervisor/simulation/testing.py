@@ -70,7 +70,8 @@ class Simulate:
             intensity: scales how often, 0 to 1.
             settings: as for ``open_supervisor``.
             agents: by name; a configured program is played by a simulated agent of its adapter, an ``AgentShape`` says
-                how it works, a function works as it is. By default the simulated ``acp``, ``command``, ``inprocess``.
+                how it works, a function works as it is. By default the simulated ``acp``, ``command``,
+                ``inprocess`` and ``jsonl``.
             schedule: who decides the order of steps; by default each seed draws one.
             horizon_s: virtual seconds after which *main* hangs.
 

@@ -16,9 +16,10 @@ from anyio.abc import TaskGroup
 from supervisor.equipment import NoTranscript
 from supervisor.parts import Parts
 from supervisor.permissions import Decision, PermissionPolicy
-from supervisor.ports import Append, Launch, Merge, TranscriptSink
+from supervisor.ports import Append, Launch, TranscriptSink
 from supervisor.simulation.agents import program_for
 from supervisor.simulation.agents.function_agent import function_agent
+from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.work_agent import check_program, work_agent
 from supervisor.simulation.chance import Chance
@@ -30,18 +31,19 @@ from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
 from supervisor.simulation.meter import Meter
 from supervisor.simulation.oracle import HOME, Oracle
-from supervisor.simulation.scenario import Drawn
+from supervisor.simulation.scenario import AGENTS, Drawn
 from supervisor.simulation.trace import Trace
-from supervisor.simulation.works.errands import Errand, Errands
+from supervisor.simulation.works.archive import ArchiveBooks, SimulatedArchive
+from supervisor.simulation.works.errands import Errand
+from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
+from supervisor.simulation.works.workspace import SimulatedWorkspace
 from supervisor.work import AgentFunction, AgentProfile
-from supervisor.workspace.directory import DirectoryWorkspace
 
-__all__ = ["AGENTS", "Agents", "World"]
+__all__ = ["Agents", "World"]
 
 Agents = Mapping[str, AgentShape | AgentFunction]
 
-AGENTS = ("acp", "command", "inprocess")
 AGENT = "SIMULATED_AGENT"
 """The variable that tells a program which agent it is."""
 EPOCH_S = 1_800_000_000.0
@@ -64,29 +66,6 @@ class SimulatedWall:
 
     def time(self) -> float:
         return self._now() + self.offset_s
-
-
-class _Workspace(DirectoryWorkspace):
-    """Directories that cost nothing, but time; some cannot be had, and some work cannot be merged."""
-
-    def __init__(self, chance: Chance, faults: FaultPlan, errands: Errands) -> None:
-        self._chance, self._faults, self._errands = chance, faults, errands
-
-    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
-        # Mostly at once; sometimes as long as a checkout takes.
-        await anyio.sleep(0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id))
-        if self._faults.strikes("workspace.missing", session_id):
-            raise NotADirectoryError(f"the working directory of session {session_id!r} does not exist")
-        return f"{directory}/{session_id}"
-
-    async def merge(self, session_id: str, message: str) -> Merge:
-        errand = self._errands.of(session_id)
-        if errand is None:
-            return await super().merge(session_id, message)
-        await anyio.sleep(self._chance.between(0.01, 2.0, "merge", session_id))
-        if errand.merge():
-            return Merge(outcome="merged", commit=f"{len(errand.merged):040x}", target="main")
-        return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
 
 
 def _no_transcript(session_id: str) -> TranscriptSink:
@@ -114,13 +93,19 @@ class World:
     ) -> None:
         self.drawn = drawn
         self.chance = Chance(drawn.seed)
-        self.faults = FaultPlan(self.chance, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only)
+        self.faults = FaultPlan(
+            self.chance, kinds=drawn.kinds, intensity=drawn.intensity, only=drawn.only, rates=drawn.rates
+        )
         self.trace, self.oracle = trace, oracle
         self.now = now
         self.wall = SimulatedWall(now)
         self.disk = SimulatedDisk(self._wrote)
         self.meter = Meter()
         self.errands = oracle.errands
+        if drawn.archive:
+            oracle.works.archive = ArchiveBooks(oracle.violated)
+        self.places = Places(oracle.errands, worktrees=drawn.settings.workspace == "worktree")
+        oracle.works.savings.places = self.places
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()
@@ -136,7 +121,11 @@ class World:
         self._processes: SimulatedProcesses | None = None
 
     def _wrote(self, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
-        self.oracle.wrote(batch, encoded)
+        try:
+            self.oracle.wrote(batch, encoded)
+        except Exception as error:  # to the supervisor it would be one more trouble of its disk
+            self.oracle.violated("judged", "run", f"the judge itself failed: {error!r}")
+            raise
         for one in batch:
             self.meter.record(one.record)
         self.on_durable(batch)
@@ -149,7 +138,12 @@ class World:
         if self._journal is not None:
             self._journal.leave()
         self._journal = SimulatedJournal(
-            self.disk, self.faults, self._crashes, self.drawn.commit_s, self.oracle.disk_was_down
+            self.disk,
+            self.faults,
+            self._crashes,
+            self.drawn.commit_s,
+            self.oracle.disk_was_down,
+            self.faults.draws("machine.crash_then", self.lives).choice(self.drawn.crashes_at),
         )
         self._processes = SimulatedProcesses(
             self._group,
@@ -163,11 +157,12 @@ class World:
         return Parts(
             journal=self._journal,
             processes=self._processes,
-            workspace=_Workspace(self.chance.below("workspace"), self.faults, self.errands),
+            workspace=SimulatedWorkspace(self.chance.below("workspace"), self.faults, self.errands, self.places),
             files=SimulatedFiles(),
             wall=self.wall,
             transcript_of=_no_transcript,
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
+            upkeep=SimulatedArchive(archive) if (archive := self.oracle.works.archive) is not None else None,
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:
@@ -203,7 +198,7 @@ class World:
         match launch.argv:
             case ("sim-work", *_):
                 name = launch.cwd.removeprefix(f"{HOME}/")
-                return work_agent(self.errands.of(name) or Errand(name), self.chance, self.now)
+                return work_agent(self.errands.of(name) or Errand(name), self.chance, self.now, self.places)
             case ("sim-check", name):
                 return check_program(self.errands.of(name), self.chance)
         spend = partial(self.meter.spend, launch.cwd.removeprefix(f"{HOME}/"))
@@ -228,7 +223,16 @@ class World:
         command = (f"sim-{agent.adapter}",)
         may = self._permissions(name)
         env = {AGENT: name}
-        return AgentProfile(name=name, adapter=agent.adapter, command=command, env=env, directory=HOME, permissions=may)
+        lines = MAPPING if agent.adapter == "jsonl" else None
+        return AgentProfile(
+            name=name,
+            adapter=agent.adapter,
+            command=command,
+            env=env,
+            directory=HOME,
+            permissions=may,
+            mapping=lines,
+        )
 
     def _permissions(self, name: str) -> PermissionPolicy:
         """What it may when it asks: everything, or what a human says within a time that may be short."""

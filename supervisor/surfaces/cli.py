@@ -30,6 +30,7 @@ class RunRequest(NamedTuple):
     as_json: bool
     verbose: bool
     fresh: bool = False
+    resume: bool = False
     plugins: bool = True
     instead: Mapping[str, str] = {}
     """Agents of the catalogue that take the place of agents of the plan."""
@@ -136,6 +137,11 @@ def _run(run: Run) -> click.Command:
     @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
     @click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Where the agents work.")
     @click.option("--fresh", is_flag=True, help="Start anew: end what an interrupted run left, and go on with nothing.")
+    @click.option(
+        "--resume",
+        is_flag=True,
+        help="Do what the last run of the plan did not close: what was cancelled or given up, from its checkpoint.",
+    )
     @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
     @click.option(
         "--agent",
@@ -152,6 +158,7 @@ def _run(run: Run) -> click.Command:
         backend: str,
         workdir: Path,
         fresh: bool,
+        resume: bool,
         no_plugins: bool,
         instead: tuple[str, ...],
         verbose: bool,
@@ -163,7 +170,10 @@ def _run(run: Run) -> click.Command:
         """
         if not workdir.is_dir():
             raise BadInput(f"--workdir: no directory {str(workdir)!r}; make it first")
-        asked = RunRequest(plan, state_dir, workdir.resolve(), backend, as_json, verbose, fresh, not no_plugins)
+        if fresh and resume:
+            raise BadInput("--fresh, --resume: one begins anew, the other goes on; give one of them")
+        where = workdir.resolve()
+        asked = RunRequest(plan, state_dir, where, backend, as_json, verbose, fresh, resume, not no_plugins)
         return run(asked._replace(instead=replacements(instead)))
 
     return command

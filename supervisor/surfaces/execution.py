@@ -20,14 +20,22 @@ __all__ = ["execute"]
 
 
 def execute(group: click.Group, arguments: Sequence[str]) -> int:
-    """Run one command line; the exit status. Errors are one message on standard error, never a traceback."""
+    """Run one command line; the exit status. Errors are one message on standard error, never a traceback.
+
+    Raises:
+        SystemExit: a command left by itself, with a status of its own.
+    """
     _open_what_is_closed()
+    stdout = sys.stdout
     try:
         status = group.main(list(arguments), prog_name="supervisor", standalone_mode=False)
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # click turns a broken pipe, and nothing else, into an exit
-        _silence()
-        return DONE
+    except BrokenPipeError:
+        return _unread()
+    except SystemExit:
+        if sys.stdout is stdout:  # click makes an exit of a broken pipe, and puts another stream in its place
+            raise
+        return _unread()
     except (click.Abort, KeyboardInterrupt):
         return _tell(failure_of(KeyboardInterrupt()), arguments)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -75,6 +83,11 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     if "--" in options:
         options = options[: options.index("--")]
     return "--json" in options
+
+
+def _unread() -> int:
+    _silence()
+    return DONE
 
 
 def _silence() -> None:

@@ -314,6 +314,8 @@ def inspected_text(seen: Inspected) -> str:
         lines.append(f"  agent {seen.agent}{f' (pid {seen.pid})' if seen.pid else ''}{at_work}")
     if seen.open_calls:
         lines.append(f"  open calls: {', '.join(seen.open_calls)}")
+    if seen.checkpoint:
+        lines.append(f"  checkpoint: {printable(seen.checkpoint)}")
     if seen.permissions:
         lines.append(f"  waits for a human: {', '.join(seen.permissions)}")
     if seen.cancelled_for:

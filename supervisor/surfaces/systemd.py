@@ -38,8 +38,9 @@ class Notifier:
         """Until the next :meth:`ready`."""
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reloading")
 
-    def stopping(self, words: str) -> None:
-        self._tell("STOPPING=1", f"STATUS={words}")
+    def stopping(self, words: str, within_s: float) -> None:
+        """It ends within so many seconds: for so long it is not to be killed, whatever ``TimeoutStopSec=`` says."""
+        self._tell("STOPPING=1", f"STATUS={words}", f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}")
 
     def _tell(self, *lines: str) -> None:
         if not self._address:

@@ -1,9 +1,11 @@
 """A git worktree and a branch for each root session, and the way back into the branch that all the work is for.
 
 What an agent leaves is committed before its worktree goes; a branch goes only when its work is in the target; nothing
-is ever checked out over, reset or forced. The target moves by fast-forward alone: a merge is made beside every
-worktree, and whoever has the target checked out keeps local changes, or the merge is refused. Hooks and helpers that
-an agent may have put into the repository are not run.
+is ever checked out over, reset or forced, but a worktree that is rolled back, and what was done there is a checkpoint
+by then. A checkpoint is a commit that a reference of its own holds, whatever becomes of branches, until the target has
+it. The target moves by fast-forward alone: a merge is made beside every worktree, and whoever has the target checked
+out keeps local changes, or the merge is refused. Hooks and helpers that an agent may have put into the repository are
+not run.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from urllib.parse import quote, unquote
 import anyio
 import msgspec
 
-from supervisor.ports import Changes, Launch, Merge, ProcessHost, Released
+from supervisor.ports import Changes, Launch, Merge, Place, ProcessHost, Released
+from supervisor.private import make_private
 from supervisor.programs import OUTPUT_MAX, Ran, run_program
 
 __all__ = ["GitWorkspaces", "WorkspaceError", "branch_of"]
@@ -45,6 +48,10 @@ _IDENTITY: Final = {
 _QUIET: Final = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "gc.auto=0")
 _SUBMODULE: Final = "160000"
 _GONE: Final = ".gone-"
+_SAVED: Final = "refs/supervisor/checkpoints"
+"""Below it, what holds checkpoints: no branches, so that nobody sees, checks out or deletes one by mistake."""
+_KEPT: Final = "supervisor: kept as it is"
+"""The lock of a worktree that is not put away when its session ends."""
 NOTHING: Final = "0" * 40
 """The commit of a branch that is not there."""
 
@@ -99,8 +106,26 @@ class GitWorkspaces:
         place = self._place(root_id)
         async with self._one_at_a_time:
             if not await self._is_whole(place):
-                await self._make(root_id, place)
+                await self._make(root_id, place, f"refs/heads/{await self.target()}")
         return str(place / inside)
+
+    async def begin(self, session_id: str, place: Place) -> None:
+        """Make the worktree of a session, unless it has one, at the checkpoint that it begins with; lock it, if it is
+        to be kept.
+
+        Raises:
+            WorkspaceError: git cannot do it, or the checkpoint is not there any more.
+        """
+        where = self._place(session_id)
+        async with self._one_at_a_time:
+            if not await self._is_whole(where):
+                start = place.starts_at or f"refs/heads/{await self.target()}"
+                if not await self._commit_of(self._repository, start):
+                    words = f"the checkpoint {start} that session {session_id!r} begins with is not in the repository"
+                    raise WorkspaceError(f"{words}; run the task without --resume")
+                await self._make(session_id, where, start)
+            if place.kept and not await anyio.to_thread.run_sync(_is_kept, where):
+                await self._must(self._repository, "worktree", "lock", "--reason", _KEPT, str(where))
 
     async def _inside(self, directory: str) -> str:
         """The way from the top of the repository to *directory*."""
@@ -124,14 +149,14 @@ class GitWorkspaces:
         kept = await self._must(str(place), "rev-parse", "--absolute-git-dir")
         return not await anyio.to_thread.run_sync(_is_being_made, Path(_text(kept)))
 
-    async def _make(self, session_id: str, place: Path) -> None:
+    async def _make(self, session_id: str, place: Path, start: str) -> None:
         await anyio.to_thread.run_sync(_parent_of, place)
         await self._remove(place)
         branch, target = branch_of(session_id), await self.target()
         if (holder := await self._holder(branch)) is not None:
             raise WorkspaceError(f"the branch {branch} is checked out in {holder}; end what works there, or rename it")
         await self._set_aside(branch, target)
-        made = await self._git(self._repository, "worktree", "add", "-B", branch, str(place), f"refs/heads/{target}")
+        made = await self._git(self._repository, "worktree", "add", "-B", branch, str(place), start)
         if not made.ok:
             raise WorkspaceError(f"no worktree for session {session_id!r}: {_last(made)}")
 
@@ -281,6 +306,63 @@ class GitWorkspaces:
                 return fields["worktree"]
         return None
 
+    # ------------------------------------------------------------------------------------------ checkpoints
+    async def save(self, session_id: str, place: Place, message: str) -> str:
+        """Commit what a session has not committed, and hold the commit that it has come to; ``""`` where there is none,
+        or it is in the middle of a merge.
+
+        Raises:
+            WorkspaceError: git cannot do what it must.
+        """
+        async with self._one_at_a_time:
+            return "" if await self._unmerged(session_id) else await self._held(session_id, message)
+
+    async def _held(self, session_id: str, message: str) -> str:
+        commit = await self._saved(session_id, message)
+        if commit:
+            await self._must(self._repository, "update-ref", f"{_SAVED}/{_plain(session_id)}/{commit}", commit)
+        return commit
+
+    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+        """Have a worktree as it was where it and the target parted, or at the checkpoint that it began with. What was
+        done there is a checkpoint then, the branch of the session too; what git ignores is removed.
+
+        Raises:
+            WorkspaceError: git cannot do it, or there is a repository inside, which would be lost.
+        """
+        async with self._one_at_a_time:
+            path, branch, target = self._place(session_id), branch_of(session_id), await self.target()
+            if not _is_worktree(path):
+                raise WorkspaceError(f"session {session_id!r} has no worktree")
+            where = str(path)
+            commit = await self._held(session_id, message)
+            if await self._holds_more(where, target):
+                raise WorkspaceError(f"{where} holds more than can be committed")
+            tip = await self._commit_of(where, f"refs/heads/{branch}")
+            if tip and tip != commit:  # its agent had checked out something else
+                await self._must(self._repository, "update-ref", f"{_SAVED}/{_plain(session_id)}/{tip}", tip)
+            base = place.starts_at or _text(await self._must(where, "merge-base", f"refs/heads/{target}", commit))
+            await self._must(where, "checkout", "--quiet", "--force", "-B", branch, base)
+            await self._must(where, "clean", "--quiet", "--force", "-d", "-x")
+            return commit
+
+    async def accept(self, place: Place) -> None:
+        """Nobody else works in a worktree."""
+
+    async def forget(self, place: Place) -> None:
+        """Drop the references to checkpoints that the target has.
+
+        Raises:
+            WorkspaceError: git cannot do it.
+        """
+        async with self._one_at_a_time:
+            target = await self.target()
+            listed = await self._must(
+                self._repository, "for-each-ref", "--merged", f"refs/heads/{target}", "--format=%(refname)", _SAVED
+            )
+            for name in _text(listed).splitlines():
+                await self._must(self._repository, "update-ref", "-d", name)
+
     # ------------------------------------------------------------------------------------------ clean-up
     async def put_away(self, session_id: str, message: str) -> Released:
         """Commit what a session has not committed, and remove its worktree; its branch too if the target has it all.
@@ -299,7 +381,7 @@ class GitWorkspaces:
             return Released(branch="" if await self._dropped(branch, target) else branch)
 
     async def left(self) -> list[str]:
-        """The sessions that have a worktree."""
+        """The sessions that have a worktree which is not kept."""
         names = await anyio.to_thread.run_sync(_names_in, self._root)
         await anyio.to_thread.run_sync(_sweep, self._root)
         return [unquote(name, errors="surrogateescape") for name in names]
@@ -337,7 +419,7 @@ class GitWorkspaces:
 
     # ------------------------------------------------------------------------------------------ git itself
     def _place(self, session_id: str) -> Path:
-        return self._root / branch_of(session_id).partition("/")[2]
+        return self._root / _plain(session_id)
 
     async def _contains(self, one: str, other: str) -> bool:
         """True if *other* is *one*, or came before it."""
@@ -365,6 +447,11 @@ def branch_of(session_id: str) -> str:
     name = quote(session_id, safe="", errors="surrogateescape").replace("~", "%7E")
     plain = ".." not in name and not name.startswith((".", "-")) and not name.endswith((".", ".lock"))
     return f"supervisor/{name if plain else name.replace('.', '%2E').replace('-', '%2D')}"
+
+
+def _plain(session_id: str) -> str:
+    """A session's id as one name of a directory, or of a reference."""
+    return branch_of(session_id).partition("/")[2]
 
 
 def _is_worktree(place: Path) -> bool:
@@ -397,11 +484,19 @@ def _sweep(root: Path) -> None:
 
 
 def _names_in(root: Path) -> list[str]:
-    return sorted(place.name for place in root.iterdir() if _is_worktree(place)) if root.is_dir() else []
+    places = sorted(root.iterdir()) if root.is_dir() else []
+    return [place.name for place in places if _is_worktree(place) and not _is_kept(place)]
+
+
+def _is_kept(place: Path) -> bool:
+    """True if it has our lock, which is a file where git keeps what belongs to the worktree."""
+    kept = (place / ".git").read_text(errors="surrogateescape").removeprefix("gitdir:").strip()
+    lock = place / kept / "locked"
+    return lock.exists() and lock.read_text(errors="replace").strip() == _KEPT
 
 
 def _parent_of(place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_private(place.parent)
 
 
 def _text(ran: Ran) -> str:

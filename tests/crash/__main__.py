@@ -1,9 +1,10 @@
 """Kills the real program, starts it again, and compares what it had promised with what is there.
 
 A cycle: a host with live agents, tools and daemons is killed with SIGKILL at a random instant, every fifth time
-together with all of its wardens; then no process of it may be left. The next host goes on with its sessions; every
-third time nobody does, they are ended, and the journal must hold everything that was acknowledged, legally, with no
-effect done twice unless the records say so.
+together with all of its wardens; every other one has its programs in pid namespaces, where the machine gives them.
+Then no process of it may be left. The next host goes on with its sessions; every third time nobody does, they are
+ended, and the journal must hold everything that was acknowledged, legally, with no effect done twice unless the records
+say so.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ async def main(state_dir: Path, workdir: Path, cycle: int, seed: int) -> None:
         command=("sh", "-c", f'{ROLL}exec "$@"', "sh", *scripted_command()),
         env={"SCRIPTED_MEMORY": str(memory)},
     )
-    settings = Settings(policy=PolicyConfig(ladder=LadderConfig(request_s=0.2, cancel_s=0.2, terminate_s=0.2)))
+    ladder = LadderConfig(request_s=0.2, cancel_s=0.2, terminate_s=0.2)
+    settings = Settings(policy=PolicyConfig(ladder=ladder), pid_namespaces=cycle % 2 == 1)
     async with open_supervisor(state_dir, agents={"agent": agent}, settings=settings, workdir=workdir) as sup:
         acknowledged("open", keeper=str(Path(state_dir, "runtime", "keeper")))
         await Host(sup, cycle, random.Random(seed)).run()

@@ -1,115 +1,98 @@
 """The soak that mutants of the runtime are tried against: fixed runs in virtual time, judged by the oracle alone.
 
 A mutant is killed by a violation, by an exception, by a crash of its interpreter, or by an endless loop; never by a
-digest, for that only says that something is different. The first runs are cheap and find most of it.
+digest, for that only says that something is different.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from typing import NamedTuple
 
-__all__ = ["RUNS", "SIMULATED", "judged"]
-
-RUNS = (
-    ("brief-turns", 1),
-    ("killed", 1),
-    ("quiet", 1),
-    ("calm", 1),
-    ("kernel", 1),
-    ("kernel", 2),
-    ("swarm", 3),
-    ("urgent", 1),
-    ("deep-delegation", 1),
-    ("drains", 1),
-    ("swarm", 2),
-    ("stubborn-functions", 1),
-    ("liars", 1),
-    ("plans", 1),
-    ("restart-storm", 1),
-    ("policies", 1),
-    ("calm", 2),
-    ("calm", 3),
-    ("quiet", 2),
-    ("quiet", 3),
-    ("given-up-starts", 1),
-    ("lost-wardens", 1),
-    ("orphan-storm", 1),
-    ("stubborn-commands", 1),
-    ("broken-protocol", 1),
-    ("failing-disk", 1),
-    ("slow-disk", 1),
-    ("slow-starts", 1),
-    ("hung-provider", 1),
-    ("poison-prompt", 1),
-    ("clocks", 1),
-    ("thundering-herd", 1),
-    *(("swarm", seed) for seed in (1, *range(4, 13))),
-    ("brief-turns", 2),
-    ("brief-turns", 3),
-    ("urgent", 2),
-    ("drains", 2),
-    ("killed", 2),
-    ("policies", 2),
-)
-"""(scenario, seed), in order: those that find most for their time come first."""
-
-SIMULATED = (
-    "actors.cell",
-    "actors.dispatch",
-    "actors.host",
-    "actors.machine",
-    "actors.mailbox",
-    "actors.nursery",
-    "actors.parking",
-    "actors.place",
-    "actors.reading",
-    "actors.ref",
-    "actors.restart",
-    "actors.scopes",
-    "actors.timers",
-    "actors.waiting",
-    "actors.working",
-    "supervisor.abort",
-    "supervisor.abort_state",
-    "supervisor.aborter",
-    "supervisor.aborts",
-    "supervisor.adapters.acp",
-    "supervisor.adapters.acp_calls",
-    "supervisor.adapters.acp_messages",
-    "supervisor.adapters.acp_terminals",
-    "supervisor.adapters.command",
-    "supervisor.adapters.framing",
-    "supervisor.adapters.inprocess",
-    "supervisor.effects",
-    "supervisor.entity",
-    "supervisor.hands",
-    "supervisor.ladder",
-    "supervisor.ledger",
-    "supervisor.lifecycles.agent",
-    "supervisor.lifecycles.session",
-    "supervisor.lifecycles.task",
-    "supervisor.lifecycles.turn",
-    "supervisor.link",
-    "supervisor.moments",
-    "supervisor.nodes",
-    "supervisor.scheduling",
-    "supervisor.policy",
-    "supervisor.process_link",
-    "supervisor.recovery",
-    "supervisor.runtime",
-    "supervisor.supervision",
-    "supervisor.tree",
-    "supervisor.work",
-)
-"""What mutants are made of: the pure modules that a supervisor is made of (tables, policies, planning, codecs), and
-the runtime (the kernel's actors, supervision, hands, ledger, entities, links). Not the judge itself, nor the doors to
-the operating system, the command line, or the checks of logs: none of that is inside a simulated run."""
+__all__ = ["RUNS", "SIMULATED", "Run", "play"]
 
 
-def judged() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each run, and what the oracle says of it."""
+class Run(NamedTuple):
+    """A scenario of the library, and its seed."""
+
+    scenario: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.scenario} {self.seed}"
+
+
+_SEEDS = {
+    "brief-turns": 2,
+    "broken-protocol": 1,
+    "budgets": 3,
+    "calm": 1,
+    "clocks": 1,
+    "deep-delegation": 1,
+    "drains": 2,
+    "failing-disk": 2,
+    "given-up-starts": 2,
+    "hung-provider": 1,
+    "kernel": 2,
+    "killed": 3,
+    "liars": 1,
+    "lost-wardens": 1,
+    "model-trouble": 2,
+    "orphan-storm": 1,
+    "permissions": 2,
+    "plans": 2,
+    "poison-prompt": 1,
+    "policies": 2,
+    "quiet": 1,
+    "restart-storm": 1,
+    "slow-disk": 1,
+    "slow-starts": 1,
+    "stubborn-commands": 2,
+    "stubborn-functions": 2,
+    "swarm": 8,
+    "urgent": 2,
+    "works": 6,
+    "works-alone": 6,
+}
+RUNS = tuple(Run(name, seed) for name, seeds in _SEEDS.items() for seed in range(1, seeds + 1))
+"""The soak: so many seeds of each scenario, from 1."""
+
+
+def play(run: Run) -> tuple[str, ...]:
+    """Run it; what the oracle says of it."""
     running = importlib.import_module("supervisor.simulation.running")
     scenario = importlib.import_module("supervisor.simulation.scenario")
-    for name, seed in RUNS:
-        yield f"{name} {seed}", running.simulate(scenario.named(name).draw(seed)).problems
+    problems: tuple[str, ...] = running.simulate(scenario.named(run.scenario).draw(run.seed)).problems
+    return problems
+
+
+_ROOMS = {
+    "actors": (
+        "actor backoff breaker cell dispatch errors host inspection machine mailbox nursery parking place reading ref "
+        "registry restart scopes supervision timers waiting waits working"
+    ),
+    "supervisor": (
+        "abort abort_state aborter aborts acceptance access asking bounds budgets call_ends effects entity "
+        "handle hands inheritance inspecting interrupted janitor kinds ladder ledger link liveness loops model_trouble "
+        "model_watch moments names nodes outage overseer permission_desk permissions policy process_link "
+        "programs recovery review runtime subscriptions succession supervision tree trust upkeep usage "
+        "vocabulary watch within work"
+    ),
+    "supervisor.adapters": (
+        "acp acp_calls acp_messages acp_offers acp_opening acp_permissions acp_problems acp_telling acp_terminals "
+        "command exit_status framing inprocess json_rpc"
+    ),
+    "supervisor.lifecycles": "agent events job run session task turn worker workstream",
+    "supervisor.scheduling": (
+        "backlog blocking budgeting case closing commands continuing control dossier escalation execution failures "
+        "gate lanes leases operating opinions owned_paths providers results retry_budget runner stream timeouts "
+        "workers workload"
+    ),
+}
+SIMULATED = tuple(f"{room}.{name}" for room, names in _ROOMS.items() for name in names.split())
+"""What mutants are made of: the pure modules that a supervisor is made of (tables, policies, planning, codecs), and
+the runtime (the kernel's actors, supervision, hands, ledger, entities, links, and the work side).
+
+Not the judge itself, nor the doors to the operating system, the adapters that no simulated agent speaks, the command
+line, what reads and checks plan files, what only looks or draws (``projection``, ``views``), or the checks of logs:
+none of that is inside a simulated run."""

@@ -21,10 +21,12 @@ import ast
 import difflib
 import functools
 import itertools
+import json
 import random
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,9 +41,8 @@ __all__ = [
     "compiles",
     "draw",
     "evaluated",
-    "function_of",
+    "lines_of",
     "make",
-    "marked",
     "path_of",
     "specimens",
 ]
@@ -50,8 +51,6 @@ ROOT = Path(__file__).parent.parent.parent
 
 SKIPPED_OPERATORS = ("core/RemoveDecorator", "core/VariableInserter", "core/VariableReplacer")
 """A decorator is seldom behaviour here; the other two want to be told which variables."""
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Mutant(NamedTuple):
@@ -88,10 +87,16 @@ class _Counter(Visitor):
 
 
 def specimens(module: str) -> list[tuple[str, str, int]]:
-    """Every (module, operator, occurrence) there is, in a fixed order."""
-    counter = _Counter()
-    counter.walk(get_ast(path_of(module).read_text()))
-    return [(module, name, occurrence) for name, count in counter.counts.items() for occurrence in range(count)]
+    """Every (module, operator, occurrence) there is, in a fixed order; counted once for each source, and kept."""
+    source = path_of(module).read_text()
+    kept = ROOT / "build" / "mutation" / f"{module}-{blake2b(source.encode(), digest_size=16).hexdigest()}.json"
+    if not kept.exists():
+        counter = _Counter()
+        counter.walk(get_ast(source))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(counter.counts))
+    counts: dict[str, int] = json.loads(kept.read_text())
+    return [(module, name, occurrence) for name, count in counts.items() for occurrence in range(count)]
 
 
 def make(specimen: tuple[str, str, int], *, audible: bool = False) -> Mutant | None:
@@ -224,23 +229,32 @@ def change(mutant: Mutant) -> str:
     return "\n".join(f"    {line}" for line in lines if line[:2] not in ("--", "++"))
 
 
-def function_of(mutant: Mutant) -> int | None:
-    """The line of the function that the mutant changes, in its source; ``None``: it changes what runs at import."""
-    before, after = path_of(mutant.module).read_text().splitlines(), mutant.source.splitlines()
-    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    changed = next(low + 1 for tag, _, _, low, _ in blocks if tag != "equal")
-    around = [
-        node.lineno
-        for node in ast.walk(ast.parse(mutant.source))
-        if isinstance(node, FUNCTIONS) and node.lineno < changed <= (node.end_lineno or 0)
-    ]
-    return max(around, default=None)
+def lines_of(mutant: Mutant) -> frozenset[int]:
+    """The lines of the original that the mutant is about: of each statement that it changes, those of its own."""
+    original = path_of(mutant.module).read_text()
+    blocks = difflib.SequenceMatcher(None, original.splitlines(), mutant.source.splitlines(), autojunk=False)
+    changed = {
+        line
+        for tag, low, high, _, _ in blocks.get_opcodes()
+        if tag != "equal"
+        for line in range(low + 1, max(high, low + 1) + 1)
+    }
+    return frozenset(line for one in changed for line in _statement(original, one)) | changed
 
 
-def marked(mutant: Mutant, mark: str) -> ast.Module:
-    """The mutant's source, which calls *mark* whenever the function that it changes is entered."""
-    tree, line = ast.parse(mutant.source), function_of(mutant)
-    for node in ast.walk(tree):
-        if isinstance(node, FUNCTIONS) and node.lineno == line:
-            node.body.insert(0, ast.Expr(ast.Call(ast.Name(mark, ast.Load()), [], [])))
-    return ast.fix_missing_locations(tree)
+@functools.lru_cache(maxsize=4096)
+def _statement(source: str, line: int) -> tuple[int, ...]:
+    """The lines of the innermost statement there; of one that holds others, those before the first of them."""
+    found: tuple[int, ...] = ()
+    for node in ast.walk(_parsed(source)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
+            body = getattr(node, "body", None)
+            last = max(node.lineno, body[0].lineno - 1) if isinstance(body, list) and body else node.end_lineno
+            if line <= (last or 0) and (not found or node.lineno >= found[0]):
+                found = tuple(range(node.lineno, (last or 0) + 1))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -12,8 +13,20 @@ from agent_kit import Talk
 from trio.testing import MockClock
 
 from supervisor.adapters.catalogue import codec_for
-from supervisor.ports import ChildAsked, Launch, PermissionAsked, TerminalOpened, Text, ToolClosed, ToolOpened, Usage
+from supervisor.ports import (
+    ChildAsked,
+    Launch,
+    Named,
+    PermissionAsked,
+    TerminalOpened,
+    Text,
+    ToolClosed,
+    ToolOpened,
+    TurnEnded,
+    Usage,
+)
 from supervisor.simulation.agents import program_for
+from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import CRASHES, FATES
 from supervisor.simulation.agents.turn_plan import depth_of, plan_turn
@@ -26,11 +39,12 @@ BUSY = AgentShape(
     tools=(3, 6), delegation=0.3, delegates_to=("helper",), permission=0.3, child_processes=0.5, cancel_s=(0.0, 1.0)
 )
 ALONE = AgentShape(tools=(3, 6), terminals=0.0, delegation=0.0, permission=0.0)
+ASKING = AgentShape(tools=(4, 6), terminals=0.0, delegation=0.0, permission=1.0, parallel=0.0)
 TERMINALS = AgentShape(steps=(1, 1), tools=(2, 2), terminals=1.0, delegation=0.0, permission=0.0, parallel=0.0)
 
 
 def talking(seed: int, command: tuple[str, ...], shape: AgentShape, faults: FaultPlan) -> Talk:
-    codec = codec_for(command[0].removeprefix("sim-"))()
+    codec = codec_for(command[0].removeprefix("sim-"), mapping=MAPPING)()
     return Talk(codec, lambda launch: program_for(launch, shape, Chance(seed), faults), command)
 
 
@@ -42,6 +56,12 @@ def with_agent(seed: int, *only: str, shape: AgentShape = BUSY) -> Talk:
 def with_command(seed: int, *only: str, prompt: tuple[str, ...] = ()) -> Talk:
     """The same with a one-shot agent."""
     return talking(seed, ("sim-command", *prompt), BUSY, FaultPlan(Chance(seed), only=only))
+
+
+def with_jsonl(seed: int, *only: str, resumed: str = "") -> Talk:
+    """The same with a program that prints lines of JSON."""
+    again = ("--resume", resumed) if resumed else ()
+    return talking(seed, ("sim-jsonl", *again), BUSY, FaultPlan(Chance(seed), only=only))
 
 
 # ------------------------------------------------------------------------------------------- when nothing strikes
@@ -94,6 +114,53 @@ async def test_a_command_without_faults(autojump_clock: MockClock, prompt: tuple
             assert "tokens used" in talk.text
             forks += len(talk.machine.children)
     assert forks > 0
+
+
+@virtual
+@pytest.mark.parametrize("resumed", ["", "s0:a1"])
+async def test_lines_of_json_without_faults(autojump_clock: MockClock, resumed: str) -> None:
+    """It names its conversation, by the name that it goes on with if it does; every call is told twice, and its last
+    line is its word on the turn."""
+    calls = 0
+    for seed in range(10):
+        async with with_jsonl(seed, resumed=resumed) as talk:
+            assert (await talk.turn(), talk.machine.status) == ("end_turn", 0)
+            assert [one.resume_id for one in talk.heard(Named)] == [resumed or talk.machine.name]
+            opened, closed = talk.heard(ToolOpened), talk.heard(ToolClosed)
+            assert sorted(one.call_id for one in opened) == sorted(one.call_id for one in closed)
+            calls += len(opened)
+    assert calls > 10
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("kind", "ended"),
+    [
+        ("agent.provider_error", "the model's provider answered 529: overloaded"),
+        ("agent.refuses", "refused"),
+        ("process.lies", "the agent exited with status 0 and did not say how its turn ended"),
+    ],
+)
+async def test_how_lines_of_json_fail(autojump_clock: MockClock, kind: str, ended: str) -> None:
+    """Whatever its exit status is: without its word for the end, the turn has failed, with it, it is its word."""
+    async with with_jsonl(1, f"{kind}@s:a1:t1") as talk:
+        assert await talk.turn() == "error"
+        assert talk.heard(TurnEnded)[-1].error == ended
+
+
+@virtual
+async def test_agents_ask_at_odd_moments(autojump_clock: MockClock) -> None:
+    """Some ask before they have spoken of a call, some ask again when it is over."""
+    first = again = 0
+    for seed in range(25):
+        async with with_agent(seed, shape=ASKING) as talk:
+            await talk.ready()
+            assert await talk.turn() == "end_turn"
+            said = [out for _, out in talk.said if isinstance(out, ToolOpened | ToolClosed | PermissionAsked)]
+            first += sum(isinstance(one, ToolOpened) and one.title == "may I?" for one in said)
+            again += sum(isinstance(a, ToolClosed) and isinstance(b, PermissionAsked) for a, b in pairwise(said))
+    assert first > 10
+    assert again > 10
 
 
 @virtual
@@ -393,7 +460,7 @@ async def test_any_mixture_of_faults(autojump_clock: MockClock) -> None:
         ("parallel", 1.5, "parallel: 1.5 is no probability; give a number from 0 to 1"),
         ("delegation", float("nan"), "delegation: nan is no probability"),
         ("depth_max", -1, "depth_max: -1 is negative"),
-        ("adapter", "telnet", "adapter: 'telnet' is not simulated; use acp, command or inprocess"),
+        ("adapter", "telnet", "adapter: 'telnet' is not simulated; use acp, command, inprocess or jsonl"),
         ("cancel_modes", (), "cancel_modes: is empty; name at least one of wait_completed"),
     ],
 )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import actors.breaker
+import actors.place
+import actors.supervision
 from actors import mailbox, timers
-from supervisor import supervision
+from supervisor import abort, budgets, outage, supervision
+from supervisor.adapters import acp_problems
 from supervisor.adapters.framing import Lines
 from supervisor.ports import Malformed
+from supervisor.scheduling import backlog, leases
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.misuse import misuse
 from supervisor.simulation.running import simulate, simulate_main
 from supervisor.simulation.scenario import Drawn, named
 from supervisor.supervision import Supervisor
 from supervisor.vocabulary import DeliveryPoint
+
+_RUNGS_DUE = abort.rungs_due
 
 
 def _drawn(schedule: Schedule) -> Drawn:
@@ -31,13 +40,39 @@ def test_another_order_of_lanes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     """One URGENT message less before a NORMAL one is a breach of the kernel's law."""
     monkeypatch.setattr(mailbox, "URGENT_RUN_MAX", 31)
     problems = simulate(_drawn(Schedule.FIFO)).problems
-    assert {one.partition(": what")[0] for one in problems} == {"kernel: lanes"}
+    assert {one.split(": ")[1] for one in problems} == {"lanes", "bounds", "plain"}
 
 
 def test_a_timer_that_cannot_be_cancelled_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was cancelled rings all the same: the drill of timers says so."""
     monkeypatch.setattr(timers.TimerService, "cancel", lambda service, timer: None)
     assert any(one.startswith("kernel: timers:") for one in simulate(_drawn(Schedule.FIFO)).problems)
+
+
+@pytest.mark.parametrize(
+    ("whose", "name", "other", "drill"),
+    [
+        (actors.supervision, "affected", lambda strategy, order, failed: tuple(order), "strategies"),
+        (actors.supervision.Supervisor, "_expected", lambda app, child: False, "significants"),
+        (actors.place.Place, "demonitor", lambda place, monitor: None, "monitors"),
+        (actors.breaker, "_window", lambda data, at: (at,), "breakers"),
+        (leases.Leases, "renew", lambda held, item, token, now_s: held.check(item, token), "leases"),
+        (backlog.Backlog, "_is_blocked", lambda held, lane: False, "backlogs"),
+        (acp_problems, "problem_of_status", lambda status: None, "troubles"),
+        (budgets, "SMALLEST", dict.fromkeys(budgets.SMALLEST, 7.0), "budgets"),
+        (abort, "rungs_due", lambda ladder, within_s=None, now=False: _RUNGS_DUE(ladder, None, now=now), "plans"),
+        (outage, "HELD_BYTES_MAX", 1, "bounds"),
+    ],
+)
+def test_what_is_decided_otherwise_is_noticed(
+    whose: Any, name: str, other: Any, drill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule that is another one than that of its page is found by the drill of that rule."""
+    monkeypatch.setattr(whose, name, other)
+    problems = simulate(_drawn(Schedule.FIFO)).problems
+    assert any(one.startswith((f"kernel: {drill}:", "no_level_crossed:", "bounded_kill:")) for one in problems), (
+        problems
+    )
 
 
 def _misused() -> list[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from actors.machine import Step
 from supervisor.effects import StartTimer
-from supervisor.lifecycles.events import BackoffElapsed
+from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
 from supervisor.simulation.promised import Promised
-from supervisor.vocabulary import Ladder, LifecycleEvent
+from supervisor.vocabulary import Exit, Ladder, LifecycleEvent, Verdict
 
 LADDER = Ladder(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 
@@ -76,6 +76,67 @@ def test_a_timer_that_never_rings_is_noticed() -> None:
     left.promised.stepped(stop, cast(Any, Step(None, None, (), None)))
     left.promised.heard(left.record("Born", 3, entity_id="t"), 2.5)
     assert left.broken == []
+
+
+class _Turns(_Books):
+    """A session that runs one turn after the other, each with ten seconds unless somebody says otherwise."""
+
+    seq = 0
+
+    def moves(self, entity_id: str, before: str, after: str, *effects: StartTimer, **fields: Any) -> None:
+        self.seq += 1
+        words = {"entity_id": entity_id, "from_status": before, "to_status": after, **fields}
+        record = self.record("moved", self.seq, **words)
+        self.promised.stepped(record, cast(Any, Step(None, None, effects, None)))
+
+    def run(self, turn_id: str, seconds: float = 10.0) -> None:
+        late = TaskFailed(verdict=Verdict(exit=Exit.TIMEOUT))
+        timer = StartTimer(name="turn", delay_s=seconds, event=late, lasting=True)
+        self.moves(turn_id, "SPAWNING", "RUNNING", timer)
+
+    def lose(self, turn_id: str) -> None:
+        """What the next supervisor says of it."""
+        self.moves(turn_id, "RUNNING", "FAILED", transition_reason="orphan_recovered")
+
+    def crash(self) -> None:
+        self.promised.forget(0.0)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "seconds", "broken"),
+    [(4.0, 6.0, []), (4.0, 10.0, ["punctual"]), (4.0, 5.0, ["punctual"]), (15.0, 0.0, []), (15.0, 10.0, ["punctual"])],
+)
+def test_a_turn_that_is_asked_again_has_what_was_left(at_s: float, seconds: float, broken: list[str]) -> None:
+    """Of its ten seconds: more and less are both breaches, also after a second loss."""
+    for crashes in (1, 2):
+        books = _Turns()
+        books.run("s:t1")
+        for number in range(crashes):
+            books.now = 2.0 + number
+            books.crash()
+            books.lose(f"s:t{number + 1}")
+            if number + 1 < crashes:
+                books.run(f"s:t{number + 2}", 8.0 - number)
+        books.now = at_s
+        books.run("s:t9", seconds)
+        assert books.broken == broken
+
+
+def test_the_turn_of_another_request_has_its_own_time() -> None:
+    """After an end that was no loss, and after an interruption, nothing of the time before counts."""
+    books = _Turns()
+    for after in ("FAILED", "COMPLETING"):
+        books.run("s:t1")
+        books.crash()
+        books.moves("s:t1", "RUNNING", after)
+        books.run("s:t2")
+        books.moves("s:t2", "RUNNING", "COMPLETING")
+    books.run("s:t3")
+    books.crash()
+    books.lose("s:t3")
+    books.moves("s", "Interrupting", "BuildingPrompt")
+    books.run("s:t4")
+    assert books.broken == []
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,14 @@ from supervisor.runtime import Supervisor
 from supervisor.simulation.recount import recount
 from supervisor.simulation.running import simulate_main
 from supervisor.simulation.scenario import named
+from supervisor.vocabulary import AbortPolicy
 
 Rows = dict[str, EntityRow]
 
 
-def _found(change: Callable[[Rows], object], timers: int = 0) -> set[str]:
+def _found(
+    change: Callable[[Rows], object], timers: int = 0, ruling: Callable[[str], AbortPolicy | None] = lambda one: None
+) -> set[str]:
     """The laws that are broken where a session lives, and the journal is not what it was."""
     broken: list[str] = []
 
@@ -24,7 +27,7 @@ def _found(change: Callable[[Rows], object], timers: int = 0) -> set[str]:
         await sup.start_session("s", agent="inprocess")
         durable = {row.id: row for row in await sup.journal.entities()}
         change(durable)
-        recount(lambda law, *words: broken.append(law), sup, durable, lambda session_id: timers, 0)
+        recount(lambda law, *words: broken.append(law), sup, durable, lambda session_id: timers, ruling, 0)
 
     assert simulate_main(main, named("quiet").draw(1)).error is None
     return set(broken)
@@ -51,3 +54,13 @@ def test_what_the_journal_does_not_have_is_noticed(change: Callable[[Rows], obje
 def test_a_lost_timer_is_noticed() -> None:
     """A session has as many timers as its records have set."""
     assert _found(lambda rows: None, timers=1) == {"punctual"}
+
+
+def test_another_rule_is_noticed() -> None:
+    """A session is ruled by the policy that it was given."""
+    assert _found(lambda rows: None, ruling=lambda one: AbortPolicy(tool_to_sibling=True)) == {"no_level_crossed"}
+
+
+def test_who_was_told_to_end_goes_on_for_nobody() -> None:
+    """A session that is stopped on record is no living one in the tree."""
+    assert "final" in _found(lambda rows: rows.update(s=replace(rows["s"], state="Stopped")))

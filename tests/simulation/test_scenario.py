@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.scenario import BadScenario, library, load, named
 
 
@@ -31,7 +33,7 @@ def _written(folder: Path, text: str) -> Path:
         ("load.nothing = 1", "load.nothing: Extra inputs are not permitted"),
         ("world.horizon_s = 0", "world.horizon_s: 0 must be a number from 1 to 1e+06"),
         ("world.schedules = []", "world.schedules: [] is nobody; name some of fifo, shuffle, window, pct, trio"),
-        ("agents = { acp = 0, command = 0, inprocess = 0.0 }", "agents: acp, command and inprocess are all 0"),
+        ("agents = { acp = 0, command = 0, inprocess = 0.0 }", "agents: acp, command, inprocess and jsonl are all 0"),
         ("agents.acp = [0.1, 0.2]", "agents.acp: Input should be a valid number"),
         ("faults.kinds = ['cosmic.*']", "faults.kinds: 'cosmic.*' fits no kind; the kinds are process.spawn_error"),
         ("faults.only = ['process.hang']", "faults.only.0: 'process.hang' names no place; write KIND@PLACE"),
@@ -39,6 +41,19 @@ def _written(folder: Path, text: str) -> Path:
         ("faults.only = ['cosmic.ray@a']", "there is no kind 'cosmic.ray'; the kinds are process.spawn_error"),
         ("faults.only = [12]", "faults.only.0: Input should be a valid string"),
         ("settings.limits.turns = 1", "settings"),
+        ("faults.rates = { 'cosmic.ray' = 0.5 }", "faults.rates: there is no kind 'cosmic.ray'; the kinds are process"),
+        ("faults.rates = { 'process.hang' = 2 }", "faults.rates.process.hang: Input should be less than or equal to 1"),
+        (
+            "world.crashes_at = ['run ASLEEP']",
+            "world.crashes_at: 'run ASLEEP' is no state; write KIND STATE, for example",
+        ),
+        ("world.crashes_at = []", "world.crashes_at: [] is no moment; name some, for example 'session Interrupting'"),
+        (
+            "leans.a = { share = 0.6 }\nleans.b = { share = 0.5 }",
+            "leans: their shares are more than 1 in all; make some",
+        ),
+        ("leans.a = { share = 0.1, load = { turns = 0 } }", "leans.a: load.turns: 0 must be a number from 1 to 1e+06"),
+        ("leans.a = { share = 0.1, about = 'b', hosts = 2 }", "leans.a.hosts: Extra inputs are not permitted"),
         ("load = [", "not TOML"),
     ],
 )
@@ -65,6 +80,41 @@ def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
 def test_what_is_at_the_edge_is_no_mistake(tmp_path: Path, text: str) -> None:
     """A choice among ranges, one customer, one way to have an agent, no faults: all of these can be run."""
     assert load(_written(tmp_path, text)).draw(1).name == "mine"
+
+
+LEANING = """
+[load]
+customers = 3
+[settings.limits]
+restarts_max = 2
+grace_s = 1.0
+[leans.few]
+share = 0.25
+load.customers = 1
+settings.limits.restarts_max = 9
+faults.rates = { "host.urgent" = 1.0 }
+[leans.many]
+share = 0.25
+load.customers = { any = [7] }
+"""
+
+
+def test_a_seed_has_one_lean_or_none(tmp_path: Path) -> None:
+    """So many of them as the shares say; what a lean does not name is as in the scenario, table by table."""
+    drawn = [load(_written(tmp_path, LEANING)).draw(seed) for seed in range(400)]
+    few, many = ([one for one in drawn if one.load.customers == wanted] for wanted in (1, {"any": [7]}))
+    assert 60 < len(few) < 140
+    assert 60 < len(many) < 140
+    assert {(one.settings.limits.restarts_max, one.settings.limits.grace_s) for one in few} == {(9, 1.0)}
+    assert {one.settings.limits.restarts_max for one in drawn if one not in few} == {2}
+    assert all(one.rates == ({"host.urgent": 1.0} if one in few else {}) for one in drawn)
+
+
+def test_a_rate_is_taken_as_it_is_said() -> None:
+    """A kind that has one is on in every seed, at that rate and no other; all others are drawn."""
+    plans = [FaultPlan(Chance(seed), rates={"host.urgent": 0.125}) for seed in range(20)]
+    assert {plan.rates["host.urgent"] for plan in plans} == {0.125}
+    assert len({plan.rates["host.flood"] for plan in plans}) > 2
 
 
 def test_every_scenario_of_the_library_can_be_drawn() -> None:

@@ -128,7 +128,7 @@ class _Judged:
     def __init__(self) -> None:
         self.found: list[tuple[str, str, str]] = []
         self.errands = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
-        self.books = WorkBooks(lambda *words: self.found.append(words), self.errands)
+        self.books = WorkBooks(lambda *words: self.found.append(words), self.errands, 60.0, lambda: 0.0)
         self.books.planned(a_plan({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]}))
         for name in ("w0t0", "w0t1"):
             self.hear(name, "Born", "OPEN", outcome="born", name=name, part_of="")
@@ -146,7 +146,7 @@ class _Judged:
             to_status=state,
             metadata=meta,
         )
-        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""))
+        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""), 0.0)
 
     def work(self, name: str, session_id: str = "") -> None:
         errand = self.errands.of(name)

@@ -1,8 +1,8 @@
 """Simulated agents, and which of them a simulated launch starts: its command line read as a real host would.
 
-``sim-acp`` and ``sim-command [PROMPT]`` are agents, ``sim-tool PLACE SECONDS`` is what ACP agents have run in
-terminals. ``sim-work`` is an agent that works on tasks of plans, ``sim-check TASK`` looks at what came of one. Nothing
-else is installed.
+``sim-acp``, ``sim-command [PROMPT]`` and ``sim-jsonl`` are agents, ``sim-tool PLACE SECONDS`` is what ACP agents have
+run in terminals. ``sim-work`` is an agent that works on tasks of plans, ``sim-check TASK`` looks at what came of one.
+Nothing else is installed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from supervisor.ports import Launch
 from supervisor.simulation.agents.acp_agent import acp_agent
 from supervisor.simulation.agents.command_agent import command_agent, terminal_program
 from supervisor.simulation.agents.function_agent import function_agent
+from supervisor.simulation.agents.jsonl_agent import jsonl_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, free
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.machine.inside import Program
 
-__all__ = ["acp_agent", "command_agent", "function_agent", "program_for", "terminal_program"]
+__all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "program_for", "terminal_program"]
 
 
 def program_for(launch: Launch, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
@@ -35,6 +36,8 @@ def program_for(launch: Launch, shape: AgentShape, chance: Chance, faults: Fault
             return acp_agent(shape, chance, faults, spend)
         case ("sim-command",) | ("sim-command", _):
             return command_agent(shape, chance, faults, spend)
+        case ("sim-jsonl",) | ("sim-jsonl", "--resume", _):
+            return jsonl_agent(shape, chance, faults, spend)
         case ("sim-tool", _, _):
             return terminal_program(chance, faults)
         case argv:

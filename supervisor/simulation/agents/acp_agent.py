@@ -39,6 +39,10 @@ LOSES: Final = 0.1
 """How often a conversation that is to be loaded is lost."""
 ENDS_CALLS: Final = 0.3
 """How many agents end a call of their own when they are asked to."""
+ASKS_FIRST: Final = 0.3
+"""How many agents ask whether they may make a call before they speak of it."""
+ASKS_AGAIN: Final = 0.2
+"""How many ask once more about a call that is over, whether what came of it may stay."""
 _encode: Final = msgspec.json.Encoder().encode
 _STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
 _OPTIONS: Final = [{"optionId": one, "name": one, "kind": one} for one in ("allow_once", "reject_once")]
@@ -416,9 +420,14 @@ class _Turn:
         if tool.inner:
             await self._sub_agent(tool)
             return
+        first = tool.asks and self._agent.chance.happens(ASKS_FIRST, "asks first")
+        if first and not await self._permitted(tool.place):
+            return
         self._open(tool.place, f"{tool.way} tool", "execute", within)
-        done = (not tool.asks or await self._permitted(tool.place)) and await self._run(tool) == 0
-        self._close(tool.place, done=done)
+        may = first or not tool.asks or await self._permitted(tool.place)
+        self._close(tool.place, done=may and await self._run(tool) == 0)
+        if tool.asks and self._agent.chance.happens(ASKS_AGAIN, "asks again"):
+            await self._permitted(tool.place)
 
     async def _sub_agent(self, tool: ToolPlan) -> None:
         """One of its own, which is a call: what that does are calls within it."""

@@ -20,7 +20,7 @@ from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.machine.inside import Inside, Program
 
-__all__ = ["command_agent", "terminal_program"]
+__all__ = ["OneShot", "command_agent", "terminal_program"]
 
 _REFUSED: Final = 3
 _TERMINAL_CHARS: Final = (0, 2_000)
@@ -34,7 +34,7 @@ def command_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: S
     spoken = msgspec.structs.replace(shape, adapter="command")
 
     async def program(inside: Inside) -> int:
-        return await _Command(inside, spoken, chance, faults, spend).run()
+        return await OneShot(inside, spoken, chance, faults, spend).run()
 
     return program
 
@@ -96,8 +96,9 @@ class _Tool(_Plain):
         return await self.trouble.work(self.place, seconds)
 
 
-class _Command(_Plain):
-    """A one-shot agent."""
+class OneShot(_Plain):
+    """A program that works once: what it is asked, it reads; then it plays its plan, and ends. Its words are for
+    people; one that has others says them in its own way."""
 
     def __init__(self, inside: Inside, shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend) -> None:
         super().__init__(inside, faults, inside.name)
@@ -109,16 +110,16 @@ class _Command(_Plain):
         usual_s = self._chance.between(*self._shape.start_s, "start")
         status = await self.trouble.at_start(usual_s, self._shape.slow_start_s)
         if status is None:
-            await self._read_prompt()
-            status = await self._play(plan_turn(self._shape, self._chance, f"{self.place}:t1", 0))
+            await self.read_prompt()
+            status = await self.play(plan_turn(self._shape, self._chance, f"{self.place}:t1", 0))
         return self.trouble.at_exit(status)
 
-    async def _read_prompt(self) -> None:
+    async def read_prompt(self) -> None:
         if len(self.inside.argv) == 1:
             while await self.inside.read():
                 pass
 
-    async def _play(self, plan: TurnPlan) -> int:
+    async def play(self, plan: TurnPlan) -> int:
         for at, step in enumerate(plan.steps):
             await anyio.sleep(step.think_s)
             self._spend(plan.tokens_of(at))
@@ -127,8 +128,12 @@ class _Command(_Plain):
                 return await end()
             await self._step(step)
         for _ in range(1 + self.trouble.strikes("agent.duplicate", plan.place)):
-            await self.say(f"tokens used: {plan.tokens}")
+            await self.finish(plan)
         return 0
+
+    async def finish(self, plan: TurnPlan) -> None:
+        """Its last words."""
+        await self.say(f"tokens used: {plan.tokens}")
 
     async def _ends(self, place: str) -> Callable[[], Awaitable[int]] | None:
         """What ends it at *place*; ``None`` if it goes on."""
@@ -139,21 +144,30 @@ class _Command(_Plain):
         if self.trouble.strikes("agent.provider_hangs", place):
             await anyio.sleep_forever()
         if self.trouble.strikes("agent.provider_error", place):
-            return lambda: self._complain("the model's provider answered 529: overloaded", 1)
+            return self.complaint("the model's provider answered 529: overloaded", 1)
         if self.trouble.strikes("agent.refuses", place):
-            return lambda: self._complain("refused", _REFUSED)
+            return self.complaint("refused", _REFUSED)
         return None
 
-    async def _complain(self, why: str, status: int) -> int:
-        await self.inside.write_err(f"error: {why}\n".encode())
-        return status
+    def complaint(self, why: str, status: int) -> Callable[[], Awaitable[int]]:
+        """Saying that it has failed, and ending so."""
+
+        async def complain() -> int:
+            await self.inside.write_err(f"error: {why}\n".encode())
+            return status
+
+        return complain
 
     async def _step(self, step: StepPlan) -> None:
         await self.say(said(self.place, step.chars))
         for batch in step.batches:
-            await side_by_side(self._tool, batch)
+            await side_by_side(self.call, batch)
 
-    async def _tool(self, tool: ToolPlan) -> None:
+    async def call(self, tool: ToolPlan) -> None:
+        """One tool call."""
+        await self.say(f"{tool.place}: status {await self.work(tool)}")
+
+    async def work(self, tool: ToolPlan) -> int:
+        """What the tool does; its status."""
         run = self.trouble.in_process if tool.way == "process" else self.trouble.work
-        status = await run(tool.place, tool.seconds)
-        await self.say(f"{tool.place}: status {status}")
+        return await run(tool.place, tool.seconds)

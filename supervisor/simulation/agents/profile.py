@@ -63,7 +63,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ValueError: a bound or a probability makes no sense; the message names the field, its value, and what would.
     """
 
-    adapter: Literal["acp", "command", "inprocess"] = "acp"
+    adapter: Literal["acp", "command", "inprocess", "jsonl"] = "acp"
     steps: tuple[int, int] = (2, 5)
     tools: tuple[int, int] = (0, 6)
     parallel: float = 0.3
@@ -91,8 +91,8 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             _check_bounds(name, getattr(self, name), least=1 if name == "steps" else 0)
         for name in PROBABILITIES:
             _check_probability(name, getattr(self, name))
-        if self.adapter not in ("acp", "command", "inprocess"):
-            raise ValueError(f"adapter: {self.adapter!r} is not simulated; use acp, command or inprocess")
+        if self.adapter not in ("acp", "command", "inprocess", "jsonl"):
+            raise ValueError(f"adapter: {self.adapter!r} is not simulated; use acp, command, inprocess or jsonl")
         if self.depth_max < 0:
             raise ValueError(f"depth_max: {self.depth_max} is negative; use 0 for no child sessions, or more")
         if not self.cancel_modes:

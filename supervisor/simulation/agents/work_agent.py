@@ -1,6 +1,7 @@
 """Programs that carry out errands: an agent that tries a task, and the acceptance test that looks at its work.
 
-Both are called by name, ``sim-work`` and ``sim-check``, and know their task by the directory that they run in.
+Both are called by name, ``sim-work`` and ``sim-check``, and know their task by the directory that they run in. The
+agent reads what it is asked: that is to carry out its task, or something that an operator wants of it beside.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import anyio
 
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.machine.inside import Inside, Program
-from supervisor.simulation.works.errands import Attempt, Errand, Way
+from supervisor.simulation.works.errands import Attempt, Errand, Way, asks_for
+from supervisor.simulation.works.places import Places
 
 __all__ = ["WORK_S", "check_program", "work_agent"]
 
@@ -30,13 +32,18 @@ OTHER: Final = ("it lost the thread", "it went in circles", "it would not say wh
 """Words that nobody knows: so often another error."""
 
 
-def work_agent(errand: Errand, chance: Chance, now: Callable[[], float]) -> Program:
-    """An agent that tries that errand once more."""
+def work_agent(errand: Errand, chance: Chance, now: Callable[[], float], places: Places) -> Program:
+    """An agent that tries that errand once more, where it is asked to: what else it is asked, it does."""
 
     async def program(inside: Inside) -> int:
+        if not asks_for(await _prompt(inside), errand.name):
+            return await _do_something_else(inside, chance)
         number = len(errand.attempts)
-        attempt = errand.begin(inside.cwd.rpartition("/")[2], now())
+        session_id = inside.cwd.rpartition("/")[2]
+        attempt = errand.begin(session_id, now(), places.found(session_id))
         try:
+            await inside.write(b"working\n")
+            places.write(session_id, attempt, errand)
             return await _try(inside, attempt, number, chance.below("work", errand.name, number))
         finally:
             attempt.ended_s = now()
@@ -44,8 +51,20 @@ def work_agent(errand: Errand, chance: Chance, now: Callable[[], float]) -> Prog
     return program
 
 
+async def _prompt(inside: Inside) -> str:
+    parts = []
+    while data := await inside.read():
+        parts.append(data)
+    return b"".join(parts).decode()
+
+
+async def _do_something_else(inside: Inside, chance: Chance) -> int:
+    await anyio.sleep(chance.between(*WORK_S, "beside", inside.name) * chance.unit("short", "beside", inside.name))
+    await inside.write(b"as you wish\n")
+    return 0
+
+
 async def _try(inside: Inside, attempt: Attempt, number: int, chance: Chance) -> int:
-    await inside.write(b"working\n")
     await anyio.sleep(chance.between(*WORK_S, "seconds") * chance.unit("short"))
     match attempt.way:
         case Way.DONE:

@@ -19,6 +19,7 @@ from supervisor.simulation.search.hunt import (
     control,
     hunt,
 )
+from supervisor.surfaces.failure import DONE, WORK_FAILED
 
 __all__ = ["command"]
 
@@ -41,7 +42,7 @@ BUDGET_MOST_S = 86_400.0
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each bug, and one for the control.")
 def command(
     names: tuple[str, ...], third: int | None, seeds: int, budget_s: float, jobs: int, shrink: bool, as_json: bool
-) -> None:
+) -> int:
     """Plant one bug after the other in interpreters of their own, and count the runs until each is noticed.
 
     The exit status is 1 where one was not found, or where the control (the same runs without a bug) found something;
@@ -61,7 +62,7 @@ def command(
         click.echo(msgspec.json.encode({"control": clean, "missed": missed}).decode())
     else:
         _summary(hunted, missed, clean)
-    raise SystemExit(0 if clean.clean and all(one.good for one in hunted) else 1)
+    return DONE if clean.clean and all(one.good for one in hunted) else WORK_FAILED
 
 
 def _json(hunted: Hunted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ __all__ = ["written"]
 
 WIDE = 100
 """Characters from which a list takes a line for each of its members."""
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that need no quotes."""
 
 
 def written(scenario: Scenario, comment: str) -> str:
@@ -28,7 +31,7 @@ def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"[{'.'.join(path)}]"
     for key, value in values.items():
-        yield f"{key} = {_value(value)}"
+        yield f"{key if BARE.fullmatch(key) else json.dumps(key)} = {_value(value)}"
     for key, value in below.items():
         yield from _table((*path, key), value)
 

@@ -1,5 +1,7 @@
 """Drills: what the actor kernel promises (docs/kernel.md) and a supervisor uses seldom, tried once in every run.
 
+So is what the pure rooms decide, drawn more densely than sessions have it, against a second account of their rules.
+
 They run when the faults have stopped, in the run's own time and order of steps, each in an actor system of its own.
 Every instant, order and count is known beforehand, so every difference is a breach. Numbers are drawn from the seed.
 """
@@ -14,14 +16,44 @@ from actors import open_system
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.asking import ASKING
 from supervisor.simulation.drills.bounds import BOUNDS
+from supervisor.simulation.drills.circuits import CIRCUITS
+from supervisor.simulation.drills.claiming import CLAIMING
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.ending import ENDING
+from supervisor.simulation.drills.figures import FIGURES
+from supervisor.simulation.drills.homes import HOMES
+from supervisor.simulation.drills.judging import JUDGING
 from supervisor.simulation.drills.looking import LOOKING
 from supervisor.simulation.drills.options import OPTIONS
+from supervisor.simulation.drills.patience import PATIENCE
+from supervisor.simulation.drills.planning import PLANNING
+from supervisor.simulation.drills.reading import READING
+from supervisor.simulation.drills.spending import SPENDING
+from supervisor.simulation.drills.supervising import SUPERVISING
+from supervisor.simulation.drills.waiting import WAITING
+from supervisor.simulation.drills.watching import WATCHING
 
 __all__ = ["drill"]
 
-DRILLS = (*BOUNDS, *ASKING, *ENDING, *LOOKING, *OPTIONS)
+DRILLS = (
+    *BOUNDS,
+    *ASKING,
+    *ENDING,
+    *LOOKING,
+    *OPTIONS,
+    *SUPERVISING,
+    *WATCHING,
+    *CIRCUITS,
+    *FIGURES,
+    *JUDGING,
+    *PLANNING,
+    *CLAIMING,
+    *SPENDING,
+    *READING,
+    *PATIENCE,
+    *WAITING,
+    *HOMES,
+)
 LONG_S = 600.0
 """No drill takes that long, unless something in it is never over."""
 

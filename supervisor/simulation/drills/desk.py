@@ -27,7 +27,7 @@ class Desk:
         grain_s: float,
     ) -> None:
         self.system, self.chance = system, chance
-        self._say, self._name, self._now, self._grain_s = say, name, now, grain_s
+        self.say, self._name, self._now, self._grain_s = say, name, now, grain_s
         self._began_s = now()
 
     def since(self) -> float:
@@ -41,13 +41,13 @@ class Desk:
     def same(self, what: str, given: Any, wanted: Any) -> None:
         """It is exactly that."""
         if given != wanted:
-            self._say("kernel", self._name, f"{what}: {given!r}, not {wanted!r}")
+            self.say("kernel", self._name, f"{what}: {given!r}, not {wanted!r}")
 
     def at(self, what: str, wanted_s: float, timers: int = 1, given_s: float | None = None) -> None:
         """It is now (or was then) that many seconds since the beginning, after so many timers one after the other."""
         given_s = self.since() if given_s is None else given_s
         if not -ROUNDING_S <= given_s - wanted_s <= timers * self._grain_s + ROUNDING_S:
-            self._say("kernel", self._name, f"{what}: after {given_s:.6f} s, not after {wanted_s:.6f} s")
+            self.say("kernel", self._name, f"{what}: after {given_s:.6f} s, not after {wanted_s:.6f} s")
 
     async def raises(self, what: str, waited: Awaitable[Any], *errors: type[BaseException]) -> BaseException | None:
         """Waiting for it ends in one of these errors; that one."""
@@ -55,5 +55,5 @@ class Desk:
             answer = await waited
         except errors as error:
             return error
-        self._say("kernel", self._name, f"{what}: {answer!r}, and no error")
+        self.say("kernel", self._name, f"{what}: {answer!r}, and no error")
         return None

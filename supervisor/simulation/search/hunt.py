@@ -37,7 +37,8 @@ class BadCatalogue(Exception):
 class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A planted bug: the only *find* in *module* becomes *replace*.
 
-    ``invariant`` is the number of what it was made to break, 1 to 20; ``thought`` what a careless engineer thought;
+    ``invariant`` is the number of what it was made to break, by its place among ``supervisor.invariants.INVARIANTS``;
+    ``thought`` what a careless engineer thought;
     ``scenarios`` where it is hunted, seed by seed in turns.
     """
 

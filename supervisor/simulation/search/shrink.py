@@ -130,7 +130,7 @@ class _Search:
         self.invariant = invariant_of(report.problems[0])
         self.first = self.best = report
         self.scenario = pinned(scenario, drawn, report.struck)
-        self._open = scenario
+        self._open = scenario.leaning(seed)
         self.patience, self._heard = patience, heard
 
     @property

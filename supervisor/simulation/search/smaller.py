@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.scenario import Agents, Drawn, Faults, Scenario, World
+from supervisor.simulation.scenario import AGENTS, Agents, Drawn, Faults, Scenario, World
 
 __all__ = ["PLAINER", "REDUCIBLE", "elsewhere", "less", "pinned", "plainer", "with_strikes"]
 
@@ -63,7 +63,7 @@ def pinned(scenario: Scenario, drawn: Drawn, only: Sequence[str]) -> Scenario:
         name=scenario.name,
         about=scenario.about,
         load=drawn.load,
-        agents=Agents(**dict(zip(("acp", "command", "inprocess"), drawn.weights, strict=True)), shape=_shape(drawn)),
+        agents=Agents(**dict(zip(AGENTS, drawn.weights, strict=True)), asks=drawn.asks, shape=_shape(drawn)),
         faults=Faults(only=tuple(only)),
         world=World(
             schedules=(drawn.schedule,),

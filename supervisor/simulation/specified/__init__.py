@@ -70,7 +70,7 @@ class Specified:
         if copy.stale(record.event, record.metadata) or not copy.knows(record.event, record.metadata):
             self._part(record, f"takes effect in {copy.state}")
             return
-        before = copy.state
+        before, copy.now_s = copy.state, record.monotonic_s
         wanted = copy.take(record.event, record.metadata)
         given = [shown(one) for one in step.effects]
         if copy.state != step.state.value:

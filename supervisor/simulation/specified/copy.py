@@ -47,6 +47,8 @@ class Copy:
         self.state = state
         self.over = False
         """It has written its last record."""
+        self.now_s = 0.0
+        """When the event came that it takes (the journal's seconds)."""
 
     def stale(self, event: str, meta: Meta) -> bool:
         """Whether that comes too late."""

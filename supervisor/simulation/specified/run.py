@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import msgspec
+
 from supervisor.simulation.specified.copy import Copy, Effects, Meta
 
 __all__ = ["RunCopy"]
 
 OVER = frozenset({"COMPLETED", "SKIPPED", "CANCELLED"})
 COUNTED = ("attempts", "failures", "same_error", "probes", "delay_s", "permanent", "probe", "last_signature")
+SAVED = ("saved_in", "saved_attempt", "saved_as", "resumed_from", "resumed_at")
 EVERYWHERE = frozenset(
     {
         "PENDING",
@@ -44,6 +47,7 @@ class RunCopy(Copy):
         "probe_started": frozenset({"HALF_OPEN"}),
         "probe_failed": frozenset({"HALF_OPEN"}),
         "manual_reset": frozenset({"CIRCUIT_OPEN"}),
+        "checkpoint_saved": EVERYWHERE - {"PENDING"},
     }
 
     def __init__(self, state: str, data: Meta) -> None:
@@ -53,6 +57,8 @@ class RunCopy(Copy):
         self.delay_s: float = data["delay_s"]
         self.permanent, self.probe = bool(data["permanent"]), bool(data["probe"])
         self.last_signature: str = data["last_signature"]
+        self.saved_in, self.saved_attempt, self.saved_as = (data[one] for one in SAVED[:3])
+        self.resumed_from, self.resumed_at = (data[one] for one in SAVED[3:])
 
     def knows(self, event: str, meta: Meta) -> bool:
         if not super().knows(event, meta):
@@ -72,7 +78,8 @@ class RunCopy(Copy):
         return effects
 
     def differs(self, data: Any) -> str:
-        here, there = ([getattr(one, name) for name in COUNTED] for one in (self, data))
+        here = [getattr(self, name) for name in (*COUNTED, *SAVED)]
+        there = msgspec.to_builtins([getattr(data, name) for name in (*COUNTED, *SAVED)])
         return f"{there} of {here}" if here != there else ""
 
     # ------------------------------------------------------------------ attempts
@@ -155,7 +162,12 @@ class RunCopy(Copy):
     def on_manual_reset(self, meta: Meta) -> Effects:
         self.attempts = self.failures = self.same_error = self.probes = 0
         self.delay_s, self.permanent, self.probe, self.last_signature = 0.0, False, False, ""
+        self.saved_attempt = 0
         return self._goes("PENDING")
+
+    def on_checkpoint_saved(self, meta: Meta) -> Effects:
+        self.saved_in, self.saved_attempt, self.saved_as = meta["state"], meta["attempt"], meta["saved_as"]
+        return []
 
     def on_skipped(self, meta: Meta) -> Effects:
         return self._goes("SKIPPED")

@@ -68,6 +68,8 @@ class SessionCopy(Copy):
         self.queue: list[tuple[str, str]] = []
         self.inbox: list[Waiting] = []
         self.latched = False
+        self.ends_s: float | None = None
+        """When the turn is over that asks again what a supervisor took with it."""
         self.prompt, self.outcome = "", ""
         self.abort_id: str | None = None
 
@@ -106,7 +108,7 @@ class SessionCopy(Copy):
         if self.current is None:
             return []
         self.turns += 1
-        return [("OpenTurn", self.turn_id, self.current[0])]
+        return [("OpenTurn", self.turn_id, self.current[0], self.ends_s)]
 
     def on_worktreeready(self, meta: Meta) -> Effects:
         self.session_seq += self.state == "SessionComplete"
@@ -119,7 +121,7 @@ class SessionCopy(Copy):
         self.latched = any(one.interrupts for one in self.inbox[self.offered :])
         self.state, self.prompt = "Spawning", meta["prompt"]
         self.incarnation += 1
-        late = ("SessionExited", self.incarnation, ("Verdict", "Timeout", None, "timeout", None, None))
+        late = ("SessionExited", self.incarnation, ("Verdict", "Timeout", None, "timeout", None, None), None)
         return [
             ("StorePrompt", self.prompt),
             ("LaunchAgent", self.incarnation, self.prompt),
@@ -131,7 +133,7 @@ class SessionCopy(Copy):
         return [("Tell", self.turn_id, ("AgentSpawned", meta["incarnation"], "launched"))]
 
     def on_sessionstarted(self, meta: Meta) -> Effects:
-        self.state = "Running"
+        self.state, self.ends_s = "Running", None
         effects: Effects = []
         if self.limits["stable_after_s"] > 0:
             stable = ("SessionStable", self.incarnation)
@@ -165,6 +167,8 @@ class SessionCopy(Copy):
             self.consecutive, self.state = 0, "SessionComplete"
             self._deliver_offered()
             return []
+        if verdict["transition_reason"] == "orphan_recovered" and meta["due_s"] is not None:
+            self.ends_s = meta["due_s"]
         return self._fail(verdict, tell=before == "Spawning")
 
     def _deliver_offered(self) -> None:
@@ -354,6 +358,7 @@ class SessionCopy(Copy):
             "ended": data.ended,
             "spent": data.spent,
             "cooled": data.cooled,
+            "ends_s": data.due_s,
         }
         return ", ".join(f"{name} {there[name]!r} of {here[name]!r}" for name in here if there[name] != here[name])
 
@@ -374,6 +379,7 @@ class SessionCopy(Copy):
             "ended": self.over,
             "spent": self.spent,
             "cooled": self.cooled,
+            "ends_s": self.ends_s,
         }
 
 

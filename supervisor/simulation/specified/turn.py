@@ -34,6 +34,8 @@ class TurnCopy(Copy):
     def __init__(self, state: str, data: Meta) -> None:
         super().__init__(state, data)
         self.id, self.session_id, self.timeout_s = data["id"], data["session_id"], data["timeout_s"]
+        self.ends_s: float | None = data.get("due_s")
+        """When its time is over: what its session had left of it, or, once it runs, a whole time-out from then on."""
         self.request_id = ""
         self.incarnation = self.calls = 0
         self.phase = ""
@@ -74,7 +76,10 @@ class TurnCopy(Copy):
         if first:
             return []
         late = ("TaskFailed", ("Verdict", "Timeout", None, "timeout", None, None), None, ())
-        return [("StartTimer", "turn", self.timeout_s, late, True)]
+        left_s = self.timeout_s if self.ends_s is None else self.ends_s - self.now_s
+        if self.ends_s is None:
+            self.ends_s = self.now_s + self.timeout_s
+        return [("StartTimer", "turn", left_s if left_s > 0 else 0.0, late, True)]
 
     # ------------------------------------------------------------------ calls
     def on_tool_started(self, meta: Meta) -> Effects:
@@ -157,7 +162,9 @@ class TurnCopy(Copy):
         return [*effects, ("CleanUp",)]
 
     def _exit(self) -> tuple[Any, ...]:
-        return ("Tell", self.session_id, ("SessionExited", self.incarnation, verdict_in(self.verdict or {})))
+        told = verdict_in(self.verdict or {})
+        left_to = self.ends_s if "orphan_recovered" in told else None
+        return ("Tell", self.session_id, ("SessionExited", self.incarnation, told, left_to))
 
     def on_agent_reaped(self, meta: Meta) -> Effects:
         self.state, self.over = "REAPED", True
@@ -169,9 +176,20 @@ class TurnCopy(Copy):
     # ------------------------------------------------------------------ its data
     def differs(self, data: Any) -> str:
         calls, asking = list(self.open.items()), list(self.asking.items())
-        here = (self.request_id, self.incarnation, self.calls, calls, self.awaited, self.asked, asking, self.abort_id)
+        here = (
+            self.request_id,
+            self.ends_s,
+            self.incarnation,
+            self.calls,
+            calls,
+            self.awaited,
+            self.asked,
+            asking,
+            self.abort_id,
+        )
         there = (
             data.request_id,
+            data.due_s,
             data.incarnation,
             data.calls,
             [(one.call_id, (one.number, one.within)) for one in data.open],

@@ -15,17 +15,22 @@ import msgspec
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.ports import Append
+from supervisor.scheduling.results import TaskResult
+from supervisor.simulation.works.archive import ArchiveBooks
 from supervisor.simulation.works.errands import Attempt, Errand, Errands, Way
 from supervisor.simulation.works.foretold import Ending, foretell
+from supervisor.simulation.works.hearts import HeartBooks
+from supervisor.simulation.works.held import HeldBooks
 from supervisor.simulation.works.plans import DEPUTY, WORKER
+from supervisor.simulation.works.savings import Savings
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["TaskBook", "WorkBooks"]
 
 Say = Callable[[str, str, str], None]
-HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "DONE", "CANCELLED"})
-"""Where a task is while its holder may work: on its own part beside subtasks, on what an operator asks after it, and
-while the abort of what was cancelled is on its way."""
+HELD: Final = frozenset({"CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "CANCELLED"})
+"""Where a task is while its holder may work on it: also on its own part beside subtasks, and while the abort of what
+was cancelled is on its way. What an operator asks of the holder beside is no work on the task."""
 SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "task": frozenset({"CLOSED", "CANCELLED", "FAILED"}),
     "run": frozenset({"COMPLETED", "SKIPPED", "CANCELLED", "CIRCUIT_OPEN"}),
@@ -34,6 +39,15 @@ SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "worker": frozenset({"shutdown"}),
 }
 """Where an entity of the work side rests when its plan is over."""
+ROUNDING_S: Final = 1e-5
+LONGEST_S: Final = 7200.0
+"""No attempt may take longer, whatever its size (docs/plans.md)."""
+UNHEARD_S: Final = 90.0
+"""From then on an agent that gives no sign may be woken, interrupted or ended for that (docs/model-trouble.md)."""
+ENDED_S: Final = 30.0
+"""What the end of an attempt may take on top of its time: the grace of its turn, and a ladder."""
+STARTED_S: Final = 1.0
+"""How much earlier than its program a turn may begin."""
 OUTCOMES: Final[Mapping[str, frozenset[str]]] = {
     "completed": frozenset({"CLOSED"}),
     "failed": frozenset({"FAILED"}),
@@ -58,10 +72,14 @@ class TaskBook(msgspec.Struct):
 
 
 class WorkBooks:
-    """The work side of one run. *say* reports a law that was broken: its name, whose, and the words."""
+    """The work side of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how
+    long it may take until what an end leaves behind is let go of, on record, by the clock *now*."""
 
-    def __init__(self, say: Say, errands: Errands) -> None:
+    def __init__(self, say: Say, errands: Errands, bound_s: float, now: Callable[[], float]) -> None:
         self._say = say
+        self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
+        self.archive: ArchiveBooks | None = None
+        """Of a run that has one."""
         self._errands = errands
         self._tasks: dict[str, TaskBook] = {}
         """By the task's name in its plan."""
@@ -70,8 +88,36 @@ class WorkBooks:
         self._states: dict[str, tuple[str, str]] = {}
         """Kind and state of every entity of the work side."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
+        self.savings = Savings(say, errands)
         self.lost_processes = False
         """Some process may live that nobody can end: its warden was lost."""
+
+    # ------------------------------------------------------------------ supervisors and clocks
+    def started(self) -> None:
+        """Another supervisor."""
+        self.held.started()
+        self.hearts.forget()
+
+    def killed(self) -> None:
+        """It was killed."""
+        self.held.ended()
+        if self.archive is not None:
+            self.archive.killed()
+
+    def closed(self) -> None:
+        """It has closed in order."""
+        self.held.ended()
+        if self.archive is not None:
+            self.archive.closed()
+
+    def disk_was_down(self, seconds: float) -> None:
+        """Nothing could be recorded for so long."""
+        self.held.delayed(seconds)
+
+    def slept(self, seconds: float) -> None:
+        """Nothing could be done for so long."""
+        self.held.delayed(seconds)
+        self.hearts.slept(seconds)
 
     # ------------------------------------------------------------------ what is asked
     def planned(self, plan: Plan) -> None:
@@ -81,7 +127,11 @@ class WorkBooks:
         for name in tasks:
             errand = self._errands.of(name)
             if errand is not None:
-                errand.begun = self._begun
+                self.watch(errand)
+
+    def watch(self, errand: Errand) -> None:
+        """Hear of every attempt at it."""
+        errand.begun = self._begun
 
     def waiting(self, state: str, wholes: Collection[str]) -> list[str]:
         """The tasks that are in that state on record, by name: those of *wholes*, and all that they were split into."""
@@ -100,12 +150,31 @@ class WorkBooks:
         name = self._names.get(entity_id)
         return (name, self._tasks[name].holder) if name is not None else None
 
+    def told(self, results: Iterable[TaskResult], now_s: float) -> None:
+        """The host was told how the tasks of a plan ended: so they have, on record, and by whom is said."""
+        for one in results:
+            book = self._tasks.get(one.id)
+            if book is None:
+                continue  # a plan that says nothing of its tasks but their order is not kept here
+            if book.state not in OUTCOMES[one.outcome]:
+                self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
+            if one.session_id and book.holder and one.session_id != book.holder:
+                self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
+            if not 0 <= one.took_s <= now_s + ROUNDING_S:
+                self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
+
     # ------------------------------------------------------------------ what is durable
-    def wrote(self, one: Append) -> None:
-        """This is durable."""
+    def wrote(self, one: Append, at_s: float) -> None:
+        """This happened at that time, and is durable."""
         record = one.record
+        if self.archive is not None:
+            self.archive.wrote(one)
+        self.hearts.happened(at_s)
         if record.entity_type not in SETTLED:
             return
+        self.held.wrote(one, at_s)
+        if record.entity_type == "worker":
+            self.hearts.wrote(one, at_s)
         self._states[record.entity_id] = (record.entity_type, one.state)
         if record.entity_type == "task":
             self._task(record, one.state)
@@ -115,7 +184,15 @@ class WorkBooks:
     def _run(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
             self._names[record.entity_id] = self._names[str(record.metadata["task"])]
-        self._tasks[self._names[record.entity_id]].run = state
+        name = self._names[record.entity_id]
+        self._tasks[name].run = state
+        if (task := self._config(name)) is not None:
+            self.savings.wrote(record, name, task)
+
+    def _config(self, name: str) -> TaskConfig | None:
+        """What the plan says of that task; nothing of one that somebody split another one into."""
+        plan = self._plans.get(name.partition("t")[0])
+        return plan[1].get(name) if plan is not None else None
 
     def _task(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
@@ -145,6 +222,8 @@ class WorkBooks:
         if others and not self.lost_processes:
             self._say("one_holder", errand.name, f"{attempt.session_id} works on it beside {', '.join(others)}")
         self._check_place(errand.name)
+        if (task := self._config(errand.name)) is not None:
+            self.savings.begun(errand, attempt, task)
 
     def _check_place(self, name: str) -> None:
         _, tasks = self._plans[name.partition("t")[0]]
@@ -166,11 +245,14 @@ class WorkBooks:
         for entity_id, (kind, state) in self._states.items():
             if state not in SETTLED[kind]:
                 self._say("nothing_lost", entity_id, f"is {state} when its plan is over")
+        closed = {name for name, book in self._tasks.items() if book.state == "CLOSED"}
+        self.savings.settled(closed | {one for one, (_, state) in self._states.items() if state == "CLOSED"})
         for _, tasks in self._plans.values():
             for name, task in tasks.items():
                 book, errand = self._tasks.get(name), self._errands.of(name)
                 if book is not None and errand is not None:
                     self._bear_out(task, book, errand)
+                    self._bear_out_whole(task, book, errand)
 
     def _bear_out(self, task: TaskConfig, book: TaskBook, errand: Errand) -> None:
         if book.state == "CLOSED" and task.agent in (WORKER, DEPUTY) and not book.excused:
@@ -182,12 +264,34 @@ class WorkBooks:
             if not (errand.merged and errand.merged[-1]):
                 self._say("completion_requirement", task.id, f"is closed; its merges were {errand.merged}")
 
+    def _bear_out_whole(self, task: TaskConfig, book: TaskBook, errand: Errand) -> None:
+        """What was split by its plan is looked at as a whole, when its parts are done."""
+        if book.state == "CLOSED" and task.subtasks and task.acceptance and errand.checked and not errand.checked[-1]:
+            self._say("completion_requirement", task.id, f"is closed; the tests of the whole said {errand.checked}")
+
     def as_foretold(self) -> None:
         """Nothing has struck, and nobody has interfered: every task has ended as it had to."""
         for plan, tasks in self._plans.values():
+            for task in tasks.values():
+                self._check_times(plan, task)
             endings = foretell(plan, self._errands)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
+
+    def _check_times(self, plan: Plan, task: TaskConfig) -> None:
+        """Who hangs is ended when its time is over, and not before, but where nobody hears of it for long."""
+        errand = self._errands.of(task.id)
+        if errand is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
+            return
+        most_s = task.timeout_s or plan.task_lifecycle.default_timeout
+        if task.scope is not None and task.timeout_s is None:
+            most_s = LONGEST_S  # what others of its kind took has a say
+        for one in errand.attempts:
+            took_s = (one.ended_s if one.ended_s is not None else one.began_s) - one.began_s
+            if took_s > most_s + ENDED_S:
+                self._say("punctual", task.id, f"an attempt of it took {took_s:.3f} s, of {most_s:g} s")
+            if one.way is Way.HANGS and took_s < min(most_s, UNHEARD_S) - STARTED_S:
+                self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
 
     def _compare(self, name: str, ending: Ending) -> None:
         book, errand = self._tasks.get(name), self._errands.of(name)

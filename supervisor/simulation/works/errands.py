@@ -16,12 +16,22 @@ import msgspec
 
 from supervisor.simulation.faults import FaultPlan
 
-__all__ = ["Attempt", "Errand", "Errands", "Way", "draw_errand"]
+__all__ = ["Attempt", "Errand", "Errands", "Way", "asks_for", "draw_errand", "prompt_of"]
 
 _NAME: Final = re.compile(r"w\d+(?:t\d+(?:s\d+)*)?")
 """How simulated plans and their tasks are called, at the beginning of their sessions' names."""
 TRIES_MAX: Final = 7
 """Tries that may go wrong before one does not: more than a run's attempts and its probes."""
+
+
+def prompt_of(name: str) -> str:
+    """What whoever has a task is asked to do."""
+    return f"carry out {name}\n"
+
+
+def asks_for(prompt: str, name: str) -> bool:
+    """Whether it is asked to do that task, whatever else it is told."""
+    return prompt_of(name) in prompt
 
 
 class Way(StrEnum):
@@ -37,12 +47,15 @@ class Way(StrEnum):
 
 
 class Attempt(msgspec.Struct):
-    """One try of an agent at a task, as the world saw it: by which session, from when to when (seconds)."""
+    """One try of an agent at a task, as the world saw it: by which session, from when to when (seconds), what it found
+    there, and what it did."""
 
     session_id: str
     way: Way
     began_s: float
+    found: tuple[str, ...] = ()
     ended_s: float | None = None
+    pieces: list[str] = msgspec.field(default_factory=list)
 
 
 class Errand:
@@ -68,9 +81,9 @@ class Errand:
         self.judged: list[bool] = []
         self.begun: Callable[[Errand, Attempt], None] = lambda errand, attempt: None
 
-    def begin(self, session_id: str, now_s: float) -> Attempt:
+    def begin(self, session_id: str, now_s: float, found: tuple[str, ...] = ()) -> Attempt:
         """One more try."""
-        attempt = Attempt(session_id, self.way(len(self.attempts)), now_s)
+        attempt = Attempt(session_id, self.way(len(self.attempts)), now_s, found)
         self.begun(self, attempt)
         self.attempts.append(attempt)
         return attempt

@@ -6,9 +6,8 @@ task. Interference is a fault like any other: it has a name, and a run without f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -16,12 +15,14 @@ import anyio
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
 from supervisor.plans.tasks import TaskConfig, every_task
+from supervisor.scheduling.control import Verb
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.works.books import WorkBooks
-from supervisor.simulation.works.errands import Errand, Errands
+from supervisor.simulation.works.errands import Errand, Errands, prompt_of
+from supervisor.simulation.works.hearts import Hearts
 from supervisor.simulation.works.plans import WORKER, draw_workers
 
 __all__ = ["Foreman"]
@@ -43,6 +44,7 @@ class Foreman:
         runner: whose plan it is; it takes the commands.
         lives: which supervisor it is, in the names of what is drawn.
         reloaded: hears of the plan as it is from then on.
+        hearts: those of the plan's workers.
     """
 
     def __init__(
@@ -56,10 +58,10 @@ class Foreman:
         desk: Desk,
         lives: int,
         reloaded: Callable[[Plan], None],
+        hearts: Hearts,
     ) -> None:
         self._runner, self._control = runner, runner.operating
-        self._silent_until_s: dict[str, float] | None = None
-        self._reloaded = reloaded
+        self._reloaded, self._hearts = reloaded, hearts
         self._names = [one.task.id for one in every_task(plan.tasks)]
         self._plan, self._books, self._errands = plan, books, errands
         self._chance, self._faults, self._desk, self._lives = chance.below("foreman", lives), faults, desk, lives
@@ -111,25 +113,26 @@ class Foreman:
             (
                 "host.cancels_task",
                 ("OPEN", "CLAIMED", "IN_PROGRESS", "PENDING_APPROVAL", "WAITING_FOR_SUBTASKS"),
-                "cancel",
+                Verb.CANCEL,
             ),
-            ("host.requeues", ("IN_PROGRESS",), "requeue"),
-            ("host.unclaims", ("CLAIMED",), "unclaim"),
-            ("host.blocks", ("CLAIMED", "IN_PROGRESS"), "block"),
-            ("host.splits", ("OPEN", "CLAIMED", "IN_PROGRESS"), "split"),
-            ("host.resets", (), "reset"),
+            ("host.requeues", ("IN_PROGRESS",), Verb.REQUEUE),
+            ("host.unclaims", ("CLAIMED",), Verb.UNCLAIM),
+            ("host.blocks", ("CLAIMED", "IN_PROGRESS"), Verb.BLOCK),
+            ("host.splits", ("OPEN", "CLAIMED", "IN_PROGRESS"), Verb.SPLIT),
+            ("host.resets", (), Verb.RESET),
         ):
             candidates = [name for state in states for name in self._of(state)]
-            if act == "reset":
+            if act is Verb.RESET:
                 candidates = self._books.cooling(self._names)
             if candidates and self._faults.strikes(kind, place):
-                await self._command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
+                await self.command(act, chance.choice(sorted(candidates), "whom", kind), chance, place)
 
     def _reload(self, chance: Chance, number: int) -> None:
         """The plan as somebody has changed its file: other workers, and one more task."""
-        if not self._runner.begun.is_set():
+        name = f"{self._plan.workstream}t{MORE + number}"
+        if not self._runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
             return
-        more = self._part(f"{self._plan.workstream}t{MORE + number}", chance)
+        more = self._part(name)
         told = {"tasks": (*self._plan.tasks, more), "workers": draw_workers(chance)}
         plan = Plan.model_validate({**dict(self._plan), **told})
         with suppress(BadPlan):  # it is over
@@ -142,30 +145,24 @@ class Foreman:
         """For a while the signs of life of one worker do not come through."""
         if not self._runner.begun.is_set():
             return
-        pool = self._runner.load.pool
-        if self._silent_until_s is None:
-            self._silent_until_s = {}
-            setattr(pool, "beat", partial(self._beat, pool.beat, self._silent_until_s))  # noqa: B010  it is a method
-        worker_id = chance.choice(sorted(pool._workers), "whose")
-        self._silent_until_s[worker_id] = anyio.current_time() + chance.between(*SILENCE_S, "for how long")
+        worker_id = chance.choice(sorted(self._runner.load.pool._workers), "whose")
+        self._hearts.silence(worker_id, chance.between(*SILENCE_S, "for how long"))
 
-    @staticmethod
-    def _beat(beat: Callable[[str], bool], silent_until_s: Mapping[str, float], worker_id: str) -> bool:
-        return anyio.current_time() < silent_until_s.get(worker_id, 0.0) or beat(worker_id)
-
-    async def _command(self, verb: str, name: str, chance: Chance, place: str) -> None:
-        """One command; now and then the same once more, with its id."""
+    async def command(self, verb: Verb, name: str, chance: Chance, place: str) -> None:
+        """One command about a task; now and then the same once more, with its id."""
         given: dict[str, Any] = {"by": ONE, "reason": "on second thoughts", "command_id": f"{verb}.{place}"}
         args: list[Any] = [name]
-        if verb == "split":
-            args.append([self._part(f"{name}s{number}", chance) for number in (7, 8)])
-        if verb == "block":
+        if verb is Verb.SPLIT:
+            args.append([self._part(f"{name}s{number}") for number in (7, 8)])
+        if verb is Verb.BLOCK:
             args.append([chance.choice(sorted(("a key", *self._names)), "on what", name)])
         for _ in range(1 + chance.happens(0.2, "twice", verb)):
             with self._desk.asking(f"{verb} {name}") as said:
                 answer = await getattr(self._control, verb)(*args, **given)
                 said.append(answer.state)
 
-    def _part(self, name: str, chance: Chance) -> TaskConfig:
-        self._errands.add(Errand(name))
-        return TaskConfig(id=name, agent=WORKER, prompt="a part of it")
+    def _part(self, name: str) -> TaskConfig:
+        if self._errands.of(name) is None:
+            self._errands.add(errand := Errand(name))
+            self._books.watch(errand)
+        return TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name))

@@ -12,9 +12,9 @@ from typing import Any, Final
 from supervisor.plans import AgentConfig, Plan
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.works.errands import Errands, draw_errand
+from supervisor.simulation.works.errands import Errands, draw_errand, prompt_of
 
-__all__ = ["DEPUTY", "MISSING", "WORKER", "draw_plan", "draw_workers"]
+__all__ = ["CHECK_S", "DEPUTY", "MISSING", "WORKER", "draw_plan", "draw_workers"]
 
 WORKER: Final = "worker"
 DEPUTY: Final = "deputy"
@@ -23,14 +23,26 @@ MISSING: Final = "missing"
 ROLES: Final = ("backend", "docs")
 FILES: Final = ("src", "src/parser", "docs", "tests")
 CHECK: Final = "sim-check"
+CHECK_S: Final = 30.0
+"""How often a worker is looked at: no plan here says otherwise, and the specification has it so."""
+SAVED: Final = ("COMPLETED", "FAILED", "TIMEOUT", "CIRCUIT_OPEN", "CANCELLED")
 
 
-def draw_plan(number: int, count: int, chance: Chance, faults: FaultPlan, errands: Errands) -> Plan:
-    """The plan of the customer of that number: *count* tasks and their subtasks, each with its errand."""
+def draw_plan(
+    number: int,
+    count: int,
+    chance: Chance,
+    faults: FaultPlan,
+    errands: Errands,
+    workspace: str = "directory",
+    saves: bool = False,
+) -> Plan:
+    """The plan of the customer of that number: *count* tasks and their subtasks, each with its errand. With *saves* it
+    says something of checkpoints, too."""
     name = f"w{number}"
     errands.add(draw_errand(name, faults))  # of the whole, when all is done
     tasks = [_Task(f"{name}t{one}", chance.below(one), faults, errands).draw(name, one) for one in range(count)]
-    plan = {
+    plan: dict[str, Any] = {
         "agents": _agents(),
         "tasks": tasks,
         "workstream": name,
@@ -39,9 +51,29 @@ def draw_plan(number: int, count: int, chance: Chance, faults: FaultPlan, errand
         "task_lifecycle": _lifecycle(chance),
         "retry_budget": {"share": 0.2, "least": chance.choice((10, 10, 10, 3, 0), "budget")},
         "approve_plan": chance.happens(0.15, "approve plan"),
-        "validation": [{"command": (CHECK, name)}] if chance.happens(0.4, "validation") else [],
+        "validation": [{"command": (CHECK, name)}] if chance.happens(0.7, "validation") else [],
+        "workspace": workspace,
     }
+    if saves:
+        plan["task_lifecycle"] |= _savings(chance)
+        for number, task in enumerate(tasks):
+            _take_back(task, chance.below("rollback", number), everywhere=workspace == "worktree")
     return Plan.model_validate(plan)
+
+
+def _savings(chance: Chance) -> dict[str, Any]:
+    states = [one for one in SAVED if chance.happens(0.6, "saved", one)]
+    return {
+        "checkpoint": {"enabled": chance.happens(0.9, "checkpoint"), "save_on_states": states},
+        "cleanup_on_cancel": chance.happens(0.6, "cleanup"),
+        "save_partial_output": chance.happens(0.6, "partial output"),
+    }
+
+
+def _take_back(task: dict[str, Any], chance: Chance, *, everywhere: bool) -> None:
+    """Some tasks are taken back: of those that own something, where they work side by side."""
+    for number, one in enumerate((task, *task.get("subtasks", ()))):
+        one["rollback"] = (everywhere or "files" in one) and chance.happens(0.4, number)
 
 
 def _agents() -> Mapping[str, AgentConfig]:
@@ -87,7 +119,7 @@ class _Task:
         task: dict[str, Any] = {
             "id": self._name,
             "agent": self._agent(),
-            "prompt": "a piece of work",
+            "prompt": prompt_of(self._name),
             "acceptance": [{"command": (CHECK, self._name)}] if chance.happens(0.7, "acceptance") else [],
             "priority": chance.integer(-1, 2, "priority"),
             "max_retries": chance.integer(0, 2, "retries"),

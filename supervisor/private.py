@@ -1,0 +1,53 @@
+"""What is made for its owner alone: folders are 0700 and files 0600, whatever the umask says.
+
+A program that is started with an open umask, as some services are, would else leave folders into which anybody could
+lay a link where one of our files is about to be opened.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "make_private", "touch_private", "write_private"]
+
+PRIVATE_FOLDER: Final = 0o700
+PRIVATE_FILE: Final = 0o600
+
+
+def make_private(folder: Path) -> None:
+    """Make *folder*, and what is missing above it. What is there keeps its mode.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    if not folder.is_dir():
+        make_private(folder.parent)
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+
+
+def touch_private(path: Path) -> None:
+    """Make an empty file where there is none.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Have *path* hold *text*, or what it held before: it is replaced as a whole, and a link there is not followed.
+
+    Raises:
+        OSError: the system refuses; nothing is left of the try.
+    """
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "w") as file:
+            file.write(text)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,113 @@
+"""Resumes a run of a plan that was cancelled, or has failed: another run, linked to it, of what it did not close.
+
+What was closed stays so, and counts as done for what depends on it. What was cancelled or given up is a new task with a
+new run, which begins with the checkpoint of the last one. Each task must stand in the plan as it was: the same id,
+agent, prompt, dependencies and tests, else it is a new one. Pure: rows come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from supervisor.interrupted import digest_of
+from supervisor.lifecycles.run import Run, RunData
+from supervisor.lifecycles.task import Task, TaskData
+from supervisor.lifecycles.workstream import WorkstreamData
+from supervisor.plans import Plan, Settings
+from supervisor.plans.tasks import Placed, every_task
+from supervisor.ports import EntityRow
+from supervisor.scheduling.case import Checkpoint, checkpoint_after
+from supervisor.standing import checkpoint_name
+from supervisor.vocabulary import Kind
+
+__all__ = ["Before", "before"]
+
+_AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})
+
+
+class Before(NamedTuple):
+    """What there is to resume: the workstream; its tasks that are closed, by name, with the jobs that closed them; and
+    what those begin with that were cancelled or given up."""
+
+    workstream: str
+    closed: Mapping[str, EntityRow]
+    jobs: Mapping[str, str]
+    again: Mapping[str, Checkpoint | None]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is done again: a task, and where it begins."""
+        return tuple(f"{name} ({_words(found)})" for name, found in self.again.items())
+
+
+def _words(found: Checkpoint | None) -> str:
+    if found is None:
+        return "from its beginning"
+    return f"from {checkpoint_name(found.saved_as)} of {found.run}"
+
+
+def before(plan: Plan, settings: Settings, rows: Collection[EntityRow], workstream: str = "") -> Before | None:
+    """What *plan* resumes: that *workstream*, or the newest one that has tasks of it; ``None`` where there is none."""
+    ordered = sorted(rows, key=lambda row: row.born_seq)
+    placed = list(every_task(plan.tasks))
+    digests = {one.task.id: digest_of(one.task, settings) for one in placed}
+    known = [(row, data) for row, data in _tasks(ordered) if digests.get(data.name) == data.digest]
+    newest = workstream or (known[-1][1].workstream if known else "")
+    if not newest:
+        return None
+    chain = _chain(newest, ordered)
+    last = {data.name: row for row, data in known if data.workstream in chain}
+    closed = _closed(placed, last)
+    open_again = {name: row for name, row in last.items() if name not in closed and Task(row.state) in _AGAIN}
+    return Before(newest, closed, _jobs(closed, ordered), _checkpoints(open_again, ordered))
+
+
+def _tasks(rows: Sequence[EntityRow]) -> Iterator[tuple[EntityRow, TaskData]]:
+    for row in rows:
+        if row.kind == Kind.TASK:
+            yield row, msgspec.json.decode(row.data, type=TaskData)
+
+
+def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
+    """That workstream, the one that it resumed, and so on."""
+    resumed = {
+        row.id: msgspec.json.decode(row.data, type=WorkstreamData).resumes
+        for row in rows
+        if row.kind == Kind.WORKSTREAM
+    }
+    chain = {newest}
+    while (newest := resumed.get(newest, "")) and newest not in chain:
+        chain.add(newest)
+    return chain
+
+
+def _closed(placed: Sequence[Placed], last: Mapping[str, EntityRow]) -> Mapping[str, EntityRow]:
+    """The tasks that are closed, and all that they were split into; not a part of what is to be done again."""
+    closed: dict[str, EntityRow] = {}
+    for one in placed:
+        row, above = last.get(one.task.id), one.parent
+        if row is None or (above is not None and above.task.id not in closed):
+            continue
+        if above is not None or row.state == Task.CLOSED.value:
+            closed[one.task.id] = row
+    return closed
+
+
+def _jobs(closed: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, str]:
+    newest = {row.parent_id: row.id for row in rows if row.kind == Kind.JOB}
+    return {name: newest[row.id] for name, row in closed.items() if row.id in newest}
+
+
+def _checkpoints(again: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, Checkpoint | None]:
+    """By name: a person wants it gone on with, whatever the plan takes back by itself."""
+    newest = {row.parent_id: row for row in rows if row.kind == Kind.RUN}
+    return {name: _checkpoint(newest.get(row.id)) for name, row in again.items()}
+
+
+def _checkpoint(row: EntityRow | None) -> Checkpoint | None:
+    if row is None:
+        return None
+    return checkpoint_after(row.id, Run(row.state), msgspec.json.decode(row.data, type=RunData))

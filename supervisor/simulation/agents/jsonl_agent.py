@@ -1,0 +1,97 @@
+"""A simulated program that serves one prompt and prints lines of JSON: what a mapping file says that they mean.
+
+It works as the one-shot agent of a plain command does, and is struck by the same; only its words are others. It names
+its conversation by itself, and its last line is its word on the turn: an exit status says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.agents.mapping import Mapping
+from supervisor.simulation.agents.command_agent import OneShot
+from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, free, said
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.machine.inside import Inside, Program
+
+__all__ = ["MAPPING", "jsonl_agent"]
+
+MAPPING: Final = Mapping.model_validate(
+    {
+        "prompt": "stdin",
+        "resume_arguments": ["--resume", "{id}"],
+        "kinds": {"own": "execute", "process": "execute"},
+        "rules": [
+            {"when": {"type": "session"}, "says": "session", "id": "id"},
+            {"when": {"type": "said"}, "says": "text", "text": "text"},
+            {"when": {"type": "call"}, "says": "tool_begin", "id": "id", "title": "kind", "kind": "kind"},
+            {"when": {"type": "called"}, "says": "tool_end", "id": "id", "failed": {"status": "failed"}},
+            {"when": {"type": "used"}, "says": "usage", "input": "tokens"},
+            {"when": {"type": "end", "status": "done"}, "says": "end", "stop": "end_turn"},
+            {"when": {"type": "end"}, "says": "end", "stop": "error", "words": "error"},
+        ],
+    }
+)
+"""What its lines mean."""
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def jsonl_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
+    """Such an agent. Its prompt comes on standard input; ``--resume NAME`` goes on with a conversation."""
+
+    spoken = msgspec.structs.replace(shape, adapter="jsonl")
+
+    async def program(inside: Inside) -> int:
+        return await _Jsonl(inside, spoken, chance, faults, spend).run()
+
+    return program
+
+
+class _Jsonl(OneShot):
+    """Every word is a line."""
+
+    async def say(self, text: str) -> None:
+        await self._tell(type="said", text=f"{text}\n")
+
+    async def _tell(self, **told: Any) -> None:
+        await self.write(self._line(**told))
+
+    @staticmethod
+    def _line(**told: Any) -> bytes:
+        return _encode(told) + b"\n"
+
+    async def erupt(self, place: str) -> None:
+        for data in self.trouble.outbursts(place, self._line(type="said", text=said(place, 8 * 1024))):
+            await self.write(data)
+
+    async def read_prompt(self) -> None:
+        while await self.inside.read():
+            pass
+
+    async def play(self, plan: TurnPlan) -> int:
+        resumed = self.inside.argv[2] if len(self.inside.argv) > 1 else self.place
+        await self._tell(type="session", id=resumed)
+        return await super().play(plan)
+
+    async def finish(self, plan: TurnPlan) -> None:
+        await self._tell(type="used", tokens=plan.tokens)
+        if self.trouble.strikes("agent.open_call", plan.place):
+            await self._tell(type="call", id=f"{plan.place}:open", kind="own")
+        await self._tell(type="end", status="done")
+
+    def complaint(self, why: str, status: int) -> Callable[[], Awaitable[int]]:
+        async def complain() -> int:
+            await self._tell(type="end", status="failed", error=why)
+            return status
+
+        return complain
+
+    async def call(self, tool: ToolPlan) -> None:
+        await self._tell(type="call", id=tool.place, kind=tool.way)
+        status = await self.work(tool)
+        await self._tell(type="called", id=tool.place, status="failed" if status else "done")

@@ -1,0 +1,61 @@
+"""Values of a scenario that are left open, ranges ``[low, high]`` and choices ``{ any = [...] }``: how they are drawn
+by name, and how a field says which numbers it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import AfterValidator
+
+from supervisor.simulation.chance import Chance
+
+__all__ = ["drawn", "within"]
+
+
+def drawn(value: Any, chance: Chance, *names: object) -> Any:
+    """*value* with its ranges and choices decided."""
+    match value:
+        case {"any": list(options), **rest} if not rest and options:
+            return drawn(chance.choice(options, *names), chance, *names)
+        case Mapping():
+            return {key: drawn(one, chance, *names, key) for key, one in value.items()}
+        case [int(low), int(high)] if not isinstance(low, bool):
+            return chance.integer(low, high, *names)
+        case [int() | float() as low, int() | float() as high]:
+            return round(chance.between(low, high, *names), 3)
+        case _:
+            return value
+
+
+def within(low: float, high: float, *, whole: bool = False) -> Any:
+    """What checks that a number, a range or a choice of them stays within those bounds, both included."""
+
+    def check(value: Any) -> Any:
+        match value:
+            case {"any": list(options), **rest} if not rest:
+                _check_options(value, options, check)
+            case [least, most]:
+                _check_number(least, value)
+                _check_number(most, value)
+                if least > most:
+                    raise ValueError(f"{value!r} is upside down; write [{most}, {least}]")
+            case _:
+                _check_number(value, value)
+        return value
+
+    def _check_number(one: Any, value: Any) -> None:
+        if isinstance(one, bool) or not isinstance(one, int | float) or not low <= one <= high:
+            raise ValueError(f"{value!r} must be a number from {low:g} to {high:g}, or [low, high] of such numbers")
+        if whole and isinstance(one, float):
+            raise ValueError(f"{value!r} must be whole, or [low, high] of whole numbers")
+
+    return AfterValidator(check)
+
+
+def _check_options(value: Any, options: Sequence[Any], check: Callable[[Any], Any]) -> None:
+    if not options:
+        raise ValueError(f"{value!r} is a choice of nothing; give it values, or leave the field out")
+    for one in options:
+        check(one)

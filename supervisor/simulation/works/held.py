@@ -1,0 +1,116 @@
+"""What the dead held is free soon: the judge's own record of jobs and slots, made of durable records alone.
+
+A worker that is lost, or whose supervisor was killed and whose plan is gone on with, runs none of its jobs any more
+once the bound has passed; and a job that has left its worker gives the slot back. Times are those of the records, in
+seconds of the run's clock: a disk that is down, and a machine that sleeps, are added to what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from supervisor.ports import Append
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["HeldBooks"]
+
+Say = Callable[[str, str, str], None]
+Key = tuple[str, str]
+LOST: Final = frozenset({"unresponsive", "shutdown"})
+
+
+class HeldBooks:
+    """Who holds what. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how long what
+    is to be let go of may still be held: the end of its session, and the records that follow from it. It begins when
+    it is durable that it has come to that, by the clock *now*."""
+
+    def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
+        self._say, self._bound_s, self._now = say, bound_s, now
+        self._names: dict[str, str] = {}
+        """Tasks by what they are called in their plan."""
+        self._running: dict[str, str] = {}
+        """Jobs that run, and their workers."""
+        self._left: dict[str, str] = {}
+        """Those of them that a supervisor which is no more has left: free when somebody goes on with their plan."""
+        self._streams: dict[str, str] = {}
+        """The workstreams of jobs."""
+        self._given: dict[str, set[str]] = {}
+        """The tasks that each worker was told of, by name."""
+        self._due: dict[Key, tuple[float, str]] = {}
+        """When what is held must be free: a job, or a slot of a worker; and in words why."""
+
+    # ------------------------------------------------------------------ supervisors and clocks
+    def started(self) -> None:
+        """Another supervisor: its workers are new."""
+        self.ended()
+        self._given.clear()
+        self._left = {**self._running}
+
+    def ended(self) -> None:
+        """The supervisor is no more: what is not free yet is the next one's to free."""
+        self._due.clear()
+
+    def delayed(self, seconds: float) -> None:
+        """Nothing could be done, or recorded, for so long."""
+        self._due = {key: (due_s + seconds, why) for key, (due_s, why) in self._due.items()}
+
+    # ------------------------------------------------------------------ what is durable
+    def wrote(self, one: Append, at_s: float) -> None:
+        """This happened at that time, and is durable."""
+        record = one.record
+        self._look(at_s, record.entity_id)
+        if record.outcome == "born" and record.entity_type == "task":
+            self._names[record.entity_id] = str(record.metadata["name"])
+        elif record.outcome == "born" and record.entity_type == "job":
+            self._streams[record.entity_id] = str(record.metadata["workstream_id"])
+        elif record.outcome == "born" and record.entity_type == "worker":
+            self._go_on(one.parent_id or "")
+        elif record.outcome == "transition" and record.entity_type == "job":
+            self._job(record, self._names.get(one.parent_id or "", ""), at_s)
+        elif record.outcome == "transition" and record.entity_type == "worker":
+            self._worker(record, at_s)
+
+    def _look(self, at_s: float, entity_id: str) -> None:
+        """What is overdue; what this very record may free is looked at when it has."""
+        for key, (due_s, why) in [*self._due.items()]:
+            if at_s > due_s and entity_id != key[0]:
+                del self._due[key]
+                self._say("released", " ".join(key).strip(), f"{why}, and is not free {at_s - due_s:.3f} s too late")
+
+    def _go_on(self, workstream: str) -> None:
+        """It has a worker under this supervisor."""
+        for job in [job for job in self._left if self._streams[job] == workstream]:
+            self._is_due((job, ""), f"is held by {self._left.pop(job)}, of a supervisor that is no more")
+
+    def _job(self, record: LifecycleEvent, task: str, at_s: float) -> None:
+        job = record.entity_id
+        if record.event == "worker_started":
+            self._running[job] = str(record.metadata["worker_id"])
+        elif record.from_status == "running" and record.to_status != "running":
+            self._left.pop(job, None)
+            self._free((job, ""), at_s)
+            worker = self._running.pop(job, "")
+            if task in self._given.get(worker, ()):
+                self._is_due((worker, task), f"was {record.to_status} in {job}")
+
+    def _worker(self, record: LifecycleEvent, at_s: float) -> None:
+        worker, task = record.entity_id, str(record.metadata.get("task_id"))
+        if record.event == "task_assigned":
+            self._given.setdefault(worker, set()).add(task)
+        elif record.event == "task_completed":
+            self._given.get(worker, set()).discard(task)
+            self._free((worker, task), at_s)
+        elif record.to_status in LOST and record.from_status not in LOST:
+            for name in self._given.pop(worker, ()):
+                self._due.pop((worker, name), None)
+            for job in [job for job, holder in self._running.items() if holder == worker]:
+                self._is_due((job, ""), f"is held by {worker}, which is {record.to_status}")
+
+    def _is_due(self, key: Key, why: str) -> None:
+        self._due.setdefault(key, (self._now() + self._bound_s, why))
+
+    def _free(self, key: Key, at_s: float) -> None:
+        due_s, why = self._due.pop(key, (at_s, ""))
+        if at_s > due_s:
+            self._say("released", " ".join(key).strip(), f"{why}, and is free {at_s - due_s:.3f} s too late")

@@ -1,0 +1,148 @@
+"""Where simulated tasks are worked on: worktrees of their own, or one place that a task's sessions share; and what is
+saved of it. It is the machine's disk: it outlives supervisors, and does what it is told at once or not at all.
+
+What an agent does is a piece of work with a name. So whoever looks can say what an attempt found, what a checkpoint
+holds, and whether anything is gone.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+
+from supervisor.ports import Merge, Place, Released
+from supervisor.simulation.works.errands import Attempt, Errand, Errands
+
+__all__ = ["Pieces", "Places"]
+
+Pieces = tuple[str, ...]
+BEFORE = "before "
+
+
+class Places:
+    """Those of one machine. With *worktrees* each session has its own."""
+
+    def __init__(self, errands: Errands, *, worktrees: bool) -> None:
+        self.worktrees = worktrees
+        self._errands = errands
+        self._trees: dict[str, Pieces] = {}
+        self._begun: dict[str, Pieces] = {}
+        """What each tree began with."""
+        self._branches: dict[str, Pieces] = {}
+        """What was left of the worktrees that are gone."""
+        self._kept: set[str] = set()
+        self._saved: dict[str, Pieces] = {}
+        self._owners: dict[str, set[str]] = {}
+        """What was saved for each task of a shared place."""
+        self._target: Pieces = ()
+
+    # ------------------------------------------------------------------ looked at
+    def held(self, name: str) -> Pieces | None:
+        """What that checkpoint holds, if it is there."""
+        return self._saved.get(name)
+
+    def everything(self) -> set[str]:
+        """All work that is anywhere."""
+        kept = (*self._trees.values(), *self._branches.values(), *self._saved.values(), self._target)
+        return {piece for pieces in kept for piece in pieces}
+
+    # ------------------------------------------------------------------ agents
+    def found(self, session_id: str) -> Pieces:
+        """What an agent finds there that begins."""
+        return self._trees.get(self._key(session_id), ())
+
+    def write(self, session_id: str, attempt: Attempt, errand: Errand) -> None:
+        """An agent has done a piece of work. Where its place is gone, it has not."""
+        key = self._key(session_id)
+        if key in self._trees:
+            piece = f"{errand.name}#{sum(len(one.pieces) for one in errand.attempts)}"
+            attempt.pieces.append(piece)
+            self._trees[key] = (*self._trees[key], piece)
+
+    # ------------------------------------------------------------------ the workspace
+    def prepare(self, session_id: str) -> None:
+        """There is a place."""
+        if self._errands.of(session_id) is not None and self._key(session_id) not in self._trees:
+            self._make(self._key(session_id), ())
+
+    def _make(self, key: str, pieces: Pieces) -> None:
+        self._trees[key] = self._begun[key] = pieces
+
+    def begin(self, session_id: str, place: Place) -> None:
+        """Have it as *place* says.
+
+        Raises:
+            OSError: the checkpoint is not there.
+        """
+        if place.starts_at and place.starts_at not in self._saved:
+            raise FileNotFoundError(f"there is no checkpoint {place.starts_at}")
+        if not self.worktrees:
+            self._begin_shared(place)
+            return
+        if session_id not in self._trees:
+            self._make(session_id, self._saved.get(place.starts_at, ()))
+        if place.kept:
+            self._kept.add(session_id)
+
+    def _begin_shared(self, place: Place) -> None:
+        key = self._name_of(place)
+        self._saved.setdefault(BEFORE + place.owner, self._trees.get(key, ()))
+        if place.starts_at:
+            self._trees[key] = self._saved[place.starts_at]
+
+    def save(self, session_id: str, place: Place) -> str:
+        """A checkpoint of it; ``""`` where there is none, or the work stays where it is."""
+        key = self._key(session_id)
+        pieces = self._trees.get(key, self._branches.get(key))
+        if pieces is None or not (self.worktrees or place.files):
+            return ""
+        name = sha1("\0".join((key, *pieces)).encode(), usedforsecurity=False).hexdigest()
+        self._saved[name] = pieces
+        self._owners.setdefault(place.owner, set()).add(name)
+        return name
+
+    def roll_back(self, session_id: str, place: Place) -> str:
+        """Have it as it was in the beginning."""
+        key, before = self._key(session_id), BEFORE + place.owner
+        if self.worktrees and key not in self._trees:
+            raise FileNotFoundError(f"{session_id} has no worktree")
+        if not self.worktrees and before not in self._saved:
+            return ""
+        name = self.save(session_id, place)
+        self._trees[key] = self._begun[key] if self.worktrees else self._saved.pop(before)
+        return name
+
+    def accept(self, place: Place) -> None:
+        """It is not taken back any more."""
+        self._saved.pop(BEFORE + place.owner, None)
+
+    def forget(self, place: Place) -> None:
+        """Drop what was saved in a shared place; of worktrees goes what the target has, and that is still there."""
+        for name in () if self.worktrees else (*self._owners.pop(place.owner, ()), BEFORE + place.owner):
+            self._saved.pop(name, None)
+
+    def merged(self, session_id: str) -> Merge:
+        """It has been brought to where the work is for."""
+        key = self._key(session_id)
+        new = self._trees.get(key, self._branches.get(key, ()))
+        self._target = (*self._target, *(piece for piece in new if piece not in set(self._target)))
+        return Merge(outcome="merged", commit=f"{len(self._target):040x}", target="main")
+
+    def put_away(self, session_id: str) -> Released:
+        """Nobody works there any more."""
+        if not self.worktrees or session_id not in self._trees:
+            return Released()
+        self._kept.discard(session_id)
+        left = self._branches[session_id] = self._trees.pop(session_id)
+        return Released(branch="" if set(left) <= set(self._target) else f"supervisor/{session_id}")
+
+    def left(self) -> list[str]:
+        """The places that were never put away, and are not kept."""
+        return sorted(self._trees.keys() - self._kept) if self.worktrees else []
+
+    # ------------------------------------------------------------------ names
+    def _key(self, session_id: str) -> str:
+        errand = self._errands.of(session_id)
+        return session_id if self.worktrees or errand is None else errand.name
+
+    def _name_of(self, place: Place) -> str:
+        return self._key(place.owner.removeprefix("task:"))

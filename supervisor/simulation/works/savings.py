@@ -1,0 +1,163 @@
+"""The judge's own record of checkpoints: what the records say was saved, against what the machine holds.
+
+A checkpoint that is on record holds what the attempt did that it was saved after, and stays until its task is closed. A
+run that goes on with one says so, and its first attempt finds just that. What is to be taken back is found by no later
+attempt, and nothing that anybody did is ever gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import msgspec
+
+from supervisor.plans import TaskConfig
+from supervisor.simulation.works.errands import Attempt, Errand, Errands
+from supervisor.simulation.works.places import Places
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["Savings"]
+
+LAW: Final = "checkpoints"
+BEGINS: Final = frozenset({"executor_started", "backoff_completed", "probe_started"})
+
+
+class RunBook(msgspec.Struct):
+    """What is on record of one run."""
+
+    entity_id: str
+    task: str
+    """The entity of its task."""
+    name: str
+    state: str = "PENDING"
+    saved_in: str = ""
+    saved_as: str = ""
+    resumed: tuple[str, str] = ("", "")
+    """The run that it goes on with, and the checkpoint."""
+    is_new_attempt: bool = False
+    """An attempt is on record that no agent has begun yet."""
+
+    def left(self, *, rollback: bool) -> tuple[str, str]:
+        """What the next run goes on with."""
+        if self.state == "COMPLETED":
+            return "", ""
+        return (self.entity_id, self.saved_as) if self.saved_in and not rollback else self.resumed
+
+
+class Savings:
+    """Of one machine. *say* reports a law that was broken: its name, whose, and the words."""
+
+    def __init__(self, say: Callable[[str, str, str], None], errands: Errands) -> None:
+        self._say, self._errands = say, errands
+        self.places: Places | None = None
+        """``None``: nobody works on tasks here."""
+        self._runs: dict[str, RunBook] = {}
+        """The newest of each task, by the task's name."""
+        self._all: dict[str, RunBook] = {}
+        self._spared: dict[str, set[str]] = {}
+        """The pieces of a task that nobody takes back, by its name: what its runs ended well with."""
+        self._beside: dict[str, list[Attempt]] = {}
+        """What its agents did between attempts, when somebody else had asked them for something."""
+        self._resumed: set[str] = set()
+        """The tasks that a person wants gone on with."""
+        self._saved: dict[str, RunBook] = {}
+        """Whose each checkpoint is that is on record."""
+
+    def resumed(self, names: Collection[str]) -> None:
+        """The host has a plan of these tasks run again, to go on with what was not closed."""
+        self._resumed |= set(names)
+
+    # ------------------------------------------------------------------ what is durable
+    def wrote(self, record: LifecycleEvent, name: str, task: TaskConfig) -> None:
+        """That is durable, of a run of that task."""
+        if record.outcome == "born":
+            self._born(record, name, task)
+            return
+        book = self._all[record.entity_id]
+        if record.outcome != "transition":
+            return
+        book.state = record.to_status
+        book.is_new_attempt = book.is_new_attempt or record.event in BEGINS
+        if record.event == "checkpoint_saved":
+            self._take(book, record)
+        if book.state == "COMPLETED":
+            pieces = (piece for one in self._attempts(name) for piece in one.pieces)
+            self._spared.setdefault(name, set()).update(pieces)
+
+    def _born(self, record: LifecycleEvent, name: str, task: TaskConfig) -> None:
+        told, last = record.metadata, self._runs.get(name)
+        resumed = str(told["resumed_from"]), str(told["resumed_at"])
+        book = RunBook(record.entity_id, str(told["task"]), name, resumed=resumed)
+        self._runs[name] = self._all[record.entity_id] = book
+        if last is not None and last.task == book.task:
+            wanted = last.left(rollback=task.rollback)
+        else:
+            wanted = last.left(rollback=False) if last is not None and name in self._resumed else ("", "")
+        if resumed != wanted:
+            self._say(LAW, record.entity_id, f"goes on with {resumed}, not with {wanted}")
+
+    def _take(self, book: RunBook, record: LifecycleEvent) -> None:
+        told = record.metadata
+        book.saved_in, book.saved_as = str(told["state"]), str(told["saved_as"])
+        if not book.saved_as or self.places is None:
+            return
+        self._saved[book.saved_as] = book
+        held = self.places.held(book.saved_as)
+        if held is None:
+            self._say(LAW, book.entity_id, f"the checkpoint {book.saved_as} is on record, and is not there")
+            return
+        done = [one for one in self._own(book.name) if one.session_id == told["session"]]
+        missing = [piece for one in done[-1:] for piece in one.pieces if piece not in held]
+        if missing and book.saved_in != "CANCELLED":  # else its agent may have been at work still
+            self._say(LAW, book.entity_id, f"the checkpoint {book.saved_as} lacks {missing[0]}, which was done before")
+
+    def _own(self, name: str) -> list[Attempt]:
+        beside = self._beside.get(name, ())
+        return [one for one in self._attempts(name) if not any(one is other for other in beside)]
+
+    def _attempts(self, name: str) -> list[Attempt]:
+        errand = self._errands.of(name)
+        return errand.attempts if errand is not None else []
+
+    # ------------------------------------------------------------------ what the world sees
+    def begun(self, errand: Errand, attempt: Attempt, task: TaskConfig) -> None:
+        """An agent begins: what does it find?"""
+        book, places = self._runs.get(errand.name), self.places
+        if book is None or places is None:
+            return
+        if book.state != "IN_PROGRESS":
+            self._beside.setdefault(errand.name, []).append(attempt)
+            return
+        begins_session = all(one.session_id != attempt.session_id for one in errand.attempts)
+        if places.worktrees and begins_session:
+            self._check_start(book, attempt, places, rollback=task.rollback)
+        if task.rollback and book.is_new_attempt:
+            beside = (piece for one in self._beside.get(errand.name, ()) for piece in one.pieces)
+            allowed = {*(places.held(book.resumed[1]) or ()), *self._spared.get(errand.name, ()), *beside}
+            if old := [piece for piece in attempt.found if piece not in allowed]:
+                self._say(LAW, book.entity_id, f"an attempt finds {old[0]}, which was to be taken back")
+        book.is_new_attempt = False
+
+    def _check_start(self, book: RunBook, attempt: Attempt, places: Places, *, rollback: bool) -> None:
+        start = book.saved_as if book.saved_as and not rollback else book.resumed[1]
+        wanted = places.held(start) if start else ()
+        if attempt.found != wanted:
+            words = f"{attempt.session_id} begins with {attempt.found}, not with its checkpoint {start}: {wanted}"
+            self._say(LAW, book.entity_id, words)
+
+    # ------------------------------------------------------------------ in the end
+    def settled(self, closed: AbstractSet[str]) -> None:
+        """Every plan is over; the tasks of those names and ids are closed, by this run of their plan or later."""
+        if self.places is None:
+            return
+        there = self.places.everything()
+        for name, book in self._saved.items():
+            if not {book.name, book.task} & closed and self.places.held(name) is None:
+                self._say(LAW, book.name, f"its checkpoint {name} is gone, and it is not closed")
+        for errand in self._errands:
+            pieces = [piece for one in errand.attempts for piece in one.pieces]
+            lost = [piece for piece in pieces if piece not in there]
+            if lost and (self.places.worktrees or errand.name not in closed):
+                self._say(LAW, errand.name, f"{lost[0]} was done, and is nowhere any more")

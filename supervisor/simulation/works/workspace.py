@@ -1,0 +1,75 @@
+"""The workspace of a simulated machine: what it does costs time, and now and then it cannot be had.
+
+What is where is kept by the machine's places, which outlive the supervisor that this one belongs to.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor.ports import Merge, Place, Released
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.works.errands import Errands
+from supervisor.simulation.works.places import Places
+from supervisor.workspace.directory import DirectoryWorkspace
+
+__all__ = ["SimulatedWorkspace"]
+
+
+class SimulatedWorkspace(DirectoryWorkspace):
+    """Directories that cost nothing, but time; some cannot be had, and some work cannot be merged."""
+
+    def __init__(self, chance: Chance, faults: FaultPlan, errands: Errands, places: Places) -> None:
+        self._chance, self._faults, self._errands, self._places = chance, faults, errands, places
+        self.temporary = places.worktrees
+
+    async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
+        # Mostly at once; sometimes as long as a checkout takes.
+        await anyio.sleep(0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id))
+        if self._faults.strikes("workspace.missing", session_id):
+            raise NotADirectoryError(f"the working directory of session {session_id!r} does not exist")
+        self._places.prepare(session_id)
+        return f"{directory}/{session_id}"
+
+    async def begin(self, session_id: str, place: Place) -> None:
+        await self._takes("begin", place.owner)
+        self._places.begin(session_id, place)
+
+    async def save(self, session_id: str, place: Place, message: str) -> str:
+        if not (self._places.worktrees or place.files):
+            return ""
+        await self._takes("save", session_id)
+        return self._places.save(session_id, place)
+
+    async def roll_back(self, session_id: str, place: Place, message: str) -> str:
+        await self._takes("roll back", session_id)
+        return self._places.roll_back(session_id, place)
+
+    async def accept(self, place: Place) -> None:
+        self._places.accept(place)
+
+    async def forget(self, place: Place) -> None:
+        if self._places.worktrees or place.files:
+            await self._takes("forget", place.owner)
+            self._places.forget(place)
+
+    async def left(self) -> list[str]:
+        return self._places.left()
+
+    async def put_away(self, session_id: str, message: str) -> Released:
+        if self._places.worktrees:
+            await self._takes("put away", session_id)
+        return self._places.put_away(session_id)
+
+    async def _takes(self, *what: str) -> None:
+        await anyio.sleep(self._chance.between(0.01, 0.5, *what))
+
+    async def merge(self, session_id: str, message: str) -> Merge:
+        errand = self._errands.of(session_id)
+        if errand is None:
+            return await super().merge(session_id, message)
+        await anyio.sleep(self._chance.between(0.01, 2.0, "merge", session_id))
+        if errand.merge():
+            return self._places.merged(session_id)
+        return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")

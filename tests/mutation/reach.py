@@ -1,0 +1,138 @@
+"""What each run of the soak reaches: which lines, and for how long it computes. Reckoned once, and kept.
+
+A mutant is only tried on runs that come by what it changes: no other one can notice it. Those with the drills come
+first, then the cheapest, and between those of one scenario some of the others. What is kept stands for these sources.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from soak import SIMULATED, Run, play
+from specimens import ROOT, path_of
+from transplant import forget
+
+__all__ = ["Reach", "chosen", "file_of", "keep", "kept"]
+
+SIMULATION = ROOT / "supervisor" / "simulation"
+IMPORTS = "imports"
+"""What is reached before any run."""
+TRACED = 2.0
+"""How much longer a run computes while its lines are noted, about."""
+FIRST = "kernel"
+"""The scenario with the drills, which tell most in the least time."""
+Lines = dict[str, set[int]]
+
+
+class Reach(NamedTuple):
+    """What one run reaches, by module, and what it takes without anybody who notes that."""
+
+    run: Run | None
+    cpu_s: float
+    lines: Mapping[str, Sequence[int]]
+
+
+class _Tracer:
+    """Notes which lines of these modules are run."""
+
+    def __init__(self) -> None:
+        self.lines: Lines = {one: set() for one in SIMULATED}
+        self._modules = {str(path_of(one)): one for one in SIMULATED}
+        self._seen: dict[CodeType, set[int] | None] = {}
+
+    def _all_of(self, code: CodeType) -> set[int] | None:
+        """The lines of that code that were not seen yet; ``None``: nobody asks."""
+        if code.co_filename not in self._modules:
+            return None
+        return {line for _, _, line in code.co_lines() if line}
+
+    def called(self, frame: FrameType, what: str, argument: object) -> Callable[..., Any] | None:
+        code = frame.f_code
+        if code not in self._seen:
+            self._seen[code] = self._all_of(code)
+        missing = self._seen[code]
+        if not missing:
+            return None
+        found = self.lines[self._modules[code.co_filename]]
+
+        def line(frame: FrameType, what: str, argument: object) -> Callable[..., Any]:
+            found.add(frame.f_lineno)
+            missing.discard(frame.f_lineno)
+            return line
+
+        found.add(frame.f_lineno)
+        return line
+
+
+def measured(run: Run | None) -> Reach:
+    """Run it, and note where it comes by; ``None``: the imports alone."""
+    tracer = _Tracer()
+    if run is None:
+        forget()
+    began_s = time.process_time()
+    sys.settrace(tracer.called)
+    try:
+        for one in SIMULATED if run is None else ():
+            importlib.import_module(one)
+        if run is not None:
+            play(run)
+    finally:
+        sys.settrace(None)
+    cpu_s = (time.process_time() - began_s) / TRACED
+    return Reach(run, round(cpu_s, 3), {name: sorted(lines) for name, lines in tracer.lines.items() if lines})
+
+
+@functools.cache
+def place() -> Path:
+    """Where it is kept for these sources, these scenarios and these drills."""
+    digest = blake2b(sys.version.encode(), digest_size=16)
+    told = [*SIMULATION.glob("scenarios/*.toml"), *SIMULATION.glob("drills/*.py")]
+    for path in [*(path_of(one) for one in SIMULATED), *sorted(told)]:
+        digest.update(path.read_bytes())
+    found = ROOT / "build" / "mutation" / digest.hexdigest()
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def file_of(run: Run | None) -> Path:
+    """Where that of one run is kept."""
+    return place() / f"{run or IMPORTS}.json"
+
+
+def keep(run: Run | None) -> None:
+    """Reckon it, and keep it."""
+    file_of(run).write_text(json.dumps(measured(run)[1:]))
+
+
+def kept(run: Run | None) -> Reach:
+    """What was reckoned of it."""
+    return Reach(run, *json.loads(file_of(run).read_text()))
+
+
+def chosen(reaches: Sequence[Reach], module: str, lines: frozenset[int], budget_s: float) -> list[Reach]:
+    """The runs to try a mutant of these lines on, for so long in all; none of them reaches it: none at all."""
+    runs = [one for one in reaches if one.run is not None]
+    if not lines & set(reaches[0].lines.get(module, ())):
+        runs = [one for one in runs if lines & set(one.lines.get(module, ()))]
+    turn: dict[str, int] = {}
+    ranked = []
+    for one in sorted(runs, key=lambda one: one.cpu_s):
+        assert one.run is not None, "the imports are no run"
+        turn[one.run.scenario] = turn.get(one.run.scenario, 0) + 1
+        first = one.run.scenario != FIRST
+        ranked.append((first, one.cpu_s * turn[one.run.scenario], one))
+    spent_s, picked = 0.0, []
+    for _, _, one in sorted(ranked, key=lambda rank: rank[:2]):
+        if spent_s + one.cpu_s <= budget_s or not picked:
+            picked.append(one)
+            spent_s += one.cpu_s
+    return picked

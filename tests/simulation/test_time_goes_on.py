@@ -1,0 +1,113 @@
+"""A turn that hangs is over when its time is, however often its supervisor is killed meanwhile."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from supervisor.simulation.host import Host
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import parsed
+from supervisor.simulation.world import World
+from supervisor.vocabulary import LifecycleEvent
+
+SCENARIO = """
+name = "time-goes-on"
+[load]
+customers = 1
+works = 1.0
+tasks = 1
+[faults]
+kinds = ["work.hangs"]
+[faults.rates]
+"work.hangs" = 1.0
+[world]
+schedules = ["fifo"]
+operators = 0
+grain_s = 0.0
+[settings.recovery]
+sessions = "restart"
+"""
+SEED = 6
+"""Of one task, whose attempts may take 45 s; the first seven hang, if they are let."""
+TIME_S = 45.0
+COMMIT_S = 0.01
+"""More than the commit between the record of a timer and the timer."""
+
+
+class Killer:
+    """Kills the supervisor at those seconds after the first turn began, as soon as something happens then, and keeps
+    every record of turns and sessions."""
+
+    def __init__(self, *at_s: float) -> None:
+        self.kills = list(at_s)
+        self.killed_s: list[float] = []
+        self.records: dict[int, LifecycleEvent] = {}
+
+    def __call__(self, number: int, world: World, host: Host) -> None:
+        for record in world.disk.log.records[-20:]:
+            known = msgspec.convert(msgspec.json.decode(record), LifecycleEvent)
+            self.records[known.seq] = known
+        began_s = self.began_s()
+        if self.kills and began_s is not None and not world.killed.is_set():
+            passed_s = world.wall.time() - began_s
+            if passed_s >= self.kills[0]:
+                self.killed_s.append(passed_s)
+                del self.kills[0]
+                world.kill()
+
+    def began_s(self) -> float | None:
+        """When the first turn of the task's session began to run."""
+        began = self.turns("agent_spawned", "RUNNING")
+        return began[0].monotonic_s if began else None
+
+    def turns(self, event: str, status: str) -> list[LifecycleEvent]:
+        wanted = (event, status, "transition")
+        known = [self.records[seq] for seq in sorted(self.records)]
+        return [one for one in known if (one.event, one.to_status, one.outcome) == wanted]
+
+
+class Times:
+    """When the turns of the task's session began to run and timed out (seconds after the first one began), by their
+    numbers; its supervisor was killed at those seconds."""
+
+    def __init__(self, *at_s: float) -> None:
+        killer = Killer(*at_s)
+        report = simulate(parsed("time-goes-on", SCENARIO).draw(SEED), intrude=killer)
+        assert report.problems == ()
+        assert len(killer.killed_s) == len(at_s)
+        first_s = killer.began_s()
+        assert first_s is not None
+        late = [one for one in killer.turns("task_failed", "FAILED") if one.abort_reason == "timeout"]
+        assert late[0].reason.startswith(f"the turn took longer than turn_timeout_s ({TIME_S:g} s)")
+        began = killer.turns("agent_spawned", "RUNNING")
+        self.began = {one.entity_id: one.monotonic_s - first_s for one in began}
+        self.ended = {one.entity_id: one.monotonic_s - first_s for one in late}
+        judged = killer.turns("execution_timed_out", "TIMEOUT")
+        self.judged_s = judged[0].monotonic_s - first_s
+        """When the first attempt at the task was judged."""
+
+
+@pytest.mark.parametrize("at_s", [(), (20.0,), (5.0, 25.0), (1.0, 11.0, 22.0, 33.0)])
+def test_a_hung_attempt_is_over_in_its_time(at_s: tuple[float, ...]) -> None:
+    """However often its supervisor is killed, the request has the time of its first turn, and not a moment less."""
+    times = Times(*at_s)
+    turn_id, ended_s = next(iter(times.ended.items()))
+    assert list(times.began).index(turn_id) == len(at_s)
+    assert TIME_S <= ended_s <= times.judged_s <= TIME_S + 10 * COMMIT_S
+    assert ended_s <= TIME_S + COMMIT_S
+
+
+@pytest.mark.parametrize("at_s", [(44.5,), (20.0, 44.5), (44.5, 46.0)])
+def test_what_is_over_when_it_is_asked_again_times_out_at_once(at_s: tuple[float, ...]) -> None:
+    """Its time ran out while nobody ran, or in the backoff: the next turn fails as soon as its agent is ready."""
+    times = Times(*at_s)
+    turn_id, ended_s = next(iter(times.ended.items()))
+    assert TIME_S < times.began[turn_id] <= ended_s <= times.began[turn_id] + COMMIT_S
+
+
+def test_the_next_try_has_a_time_of_its_own() -> None:
+    """What is left of one try is nothing to the one after it, which is asked for because the first one failed."""
+    times = Times(20.0)
+    turn_id, ended_s = list(times.ended.items())[1]
+    assert TIME_S <= ended_s - times.began[turn_id] <= TIME_S + COMMIT_S
