@@ -6,6 +6,7 @@ that exits has not finished: whether it was ready, and whether a turn was under 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from supervisor.adapters.exit_status import exit_words
@@ -17,7 +18,7 @@ from supervisor.ports import Malformed, Out, TurnEnded
 __all__ = ["Conversation"]
 
 
-class Conversation(Unasked):
+class Conversation(Unasked, ABC):
     """A codec that hears lines, of *line_bytes_max* bytes at most. A protocol of its own says :meth:`_hear`,
     :attr:`_is_ready` and :attr:`_in_turn`."""
 
@@ -26,21 +27,22 @@ class Conversation(Unasked):
         self._over = False
 
     @property
+    @abstractmethod
     def _is_ready(self) -> bool:
         """Whether it has said what it opens with."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _in_turn(self) -> bool:
-        raise NotImplementedError
+        """Whether a prompt is not answered yet."""
 
+    @abstractmethod
     def _hear(self, line: str) -> list[Out]:
         """What a line that is not empty says.
 
         Raises:
             WireError: it breaks the protocol.
         """
-        raise NotImplementedError
 
     @property
     def one_shot(self) -> bool:

@@ -17,7 +17,7 @@ from supervisor.entity import Entity
 from supervisor.kinds import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.ledger import Cause
 from supervisor.lifecycles.job import Job, JobData
-from supervisor.lifecycles.run import Run, RunData
+from supervisor.lifecycles.run import BackoffCompleted, ExecutorStarted, ProbeStarted, Run, RunData
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.moments import Moment
 from supervisor.plans.tasks import TaskConfig
@@ -294,6 +294,16 @@ class Case:
     async def post_run(self, event: Event) -> None:
         """The run's next record."""
         await self._post(self.run_id, event)
+
+    async def begin_run(self) -> None:
+        """Its run is under way from now on, unless it was: at its first try, at another one, or as a probe."""
+        match self.run:
+            case Run.PENDING:
+                await self.post_run(ExecutorStarted())
+            case Run.RETRYING:
+                await self.post_run(BackoffCompleted())
+            case Run.HALF_OPEN:
+                await self.post_run(ProbeStarted())
 
     async def post_job(self, event: Event) -> None:
         """The job's next record."""

@@ -118,13 +118,7 @@ class Closing:
 
     async def _end_own_part(self, case: Case) -> None:
         """Nobody works on it itself any more: what was to be done of it is theirs."""
-        match case.run:
-            case Run.PENDING:
-                await case.post_run(run.ExecutorStarted())
-            case Run.RETRYING:
-                await case.post_run(run.BackoffCompleted())
-            case Run.HALF_OPEN:
-                await case.post_run(run.ProbeStarted())
+        await case.begin_run()
         if case.run is Run.IN_PROGRESS:
             await case.post_run(run.ExecutionCompleted())
         if case.job is Job.RUNNING:

@@ -127,13 +127,7 @@ class Execution:
         await self._begin_place(case)
         if not self._load.lives(case.session_id):
             await self._begin_session(case)
-        match case.run:
-            case Run.PENDING:
-                await case.post_run(run.ExecutorStarted())
-            case Run.RETRYING:
-                await case.post_run(run.BackoffCompleted())
-            case Run.HALF_OPEN:
-                await case.post_run(run.ProbeStarted())
+        await case.begin_run()
         self._load.launched(case)
 
     async def _begin_place(self, case: Case) -> None:
