@@ -356,7 +356,7 @@ async def open_system(*, seed: int | None = None) -> AsyncIterator[ActorSystem]:
             with anyio.CancelScope(shield=True):
                 await ready.wait()
             try:
-                yield started[0]
+                yield started.pop()
             except BaseException as error:
                 body = error
                 raise

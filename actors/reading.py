@@ -334,6 +334,10 @@ class Reader(Place):
         if timer is not None:
             self.system.timers.cancel(timer)
 
+    def read_timer(self, key: str) -> float | None:
+        timer = self._rare.timers.get(key) if self._rare is not None else None
+        return None if timer is None else max(0.0, timer.deadline - self.system.timers.now())
+
     def _fire(self, timer: Timer) -> None:
         if self.phase is _LIVE:
             message, cause = timer.message

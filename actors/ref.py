@@ -26,8 +26,10 @@ from actors.timers import Timer
 
 __all__ = ["CALL", "DEFERRED", "Call", "Deferred", "Ref", "Reply", "Target"]
 
-_NORMAL, _CONTROL = Lane.NORMAL, Lane.CONTROL
+_NORMAL = Lane.NORMAL
 _INF = float("inf")
+_SIZED = (str, bytes)
+"""What has a size, and so may find no room though there are few messages."""
 
 
 class Deferred(Enum):
@@ -211,13 +213,12 @@ class Ref:
         """
         target = self._target
         fast = target.fast
-        if fast is not None and lane is _NORMAL and cause is None and key is None and len(fast) < target.capacity:
-            kind = type(message)
-            if kind is not str and kind is not bytes:
-                fast.append(message)
-                if not target.queued:
-                    target.queue()
-                return
+        plain = lane is _NORMAL and cause is None and key is None
+        if fast is not None and plain and len(fast) < target.capacity and not isinstance(message, _SIZED):
+            fast.append(message)
+            if not target.queued:
+                target.queue()
+            return
         target.deliver(Envelope(message, cause=cause, key=key), lane)
 
     async def send(self, message: Any, *, timeout_s: float, lane: Lane = _NORMAL, cause: Any = None) -> None:
@@ -292,13 +293,12 @@ class Ref:
         return min(timeout_s, call.deadline - self._target.backend.now())
 
     async def _deliver(self, envelope: Envelope, lane: Lane, timeout_s: float, call: Call | None) -> None:
-        if lane is _CONTROL or not self._target.mailbox.awaited:
-            try:
-                return self._target.deliver(envelope, lane)
-            except MailboxFull as full:
-                if not full.passing:
-                    raise
         target = self._target
+        try:
+            return target.deliver(envelope, lane)
+        except MailboxFull as full:  # as it is for a newcomer while somebody waits
+            if not full.passing:
+                raise
         with anyio.move_on_after(max(timeout_s, 0.0)):
             asks = envelope.reply is not None  # then the edge is drawn already
             with nullcontext() if asks or call is None or not call.blocking else target.waiting(call):

@@ -86,9 +86,7 @@ class TimerService:
         """Call ``fire(timer)`` in *delay_s* seconds unless it is cancelled first."""
         if not delay_s >= 0:
             raise InvalidOption(f"timer {key!r}", "delay_s", delay_s, "give seconds >= 0")
-        raw = self._backend.now()
-        now = raw - self._lost_s if raw < self._suspect_at else self._after_pause(raw)
-        timer = Timer(key, message, now + delay_s, fire)
+        timer = Timer(key, message, self.now() + delay_s, fire)
         self._count += 1
         heapq.heappush(self._heap, (timer.deadline, self._count, timer))
         if timer.deadline < self._awake_at:

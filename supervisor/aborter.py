@@ -87,6 +87,7 @@ class Aborter:
         began = self._tree.system.timers.now()
         sent = self._send(wish, now, within_s)
         receipts: list[NodeReceipt] = []
+        killed_at: float | None = None
         recorded_at: float | None = None
         with self._tree.system.timers.limit(plan.deadline_s + 2 * SLACK_S):
             for one in sent:
@@ -94,7 +95,9 @@ class Aborter:
             killed_at = self._wall()
             if await self._recorded(sent):
                 recorded_at = self._wall()
-        missed = [NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned") for one in sent[len(receipts) :]]
+        for one in sent[len(receipts) :]:  # who waited behind one that is not over may well be
+            missed = NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned")
+            receipts.append(await self._joined(one, began) if _is_over(one) else missed)
         fates = _fates(sent)
         return Receipt(
             abort_id=wish.abort_id,
@@ -102,10 +105,10 @@ class Aborter:
             scope=plan.scope,
             reason=reason,
             already_ended=False,
-            nodes=(*receipts, *missed),
+            nodes=tuple(receipts),
             processes=fates,
             survivors=sum(abs(fate.survivors) for fate in fates),
-            killed_at=None if missed else killed_at,
+            killed_at=killed_at,
             recorded_at=recorded_at,
             spared=plan.spared,
             outage=self.outage if recorded_at is None else None,
@@ -343,6 +346,11 @@ def _heads(tree: Tree, ending: tuple[EndingNode, ...]) -> Iterator[EndingNode]:
         work = tree.works.get(one.id)
         if work is not None and work.parent_id not in ids:
             yield one
+
+
+def _is_over(sent: _Sent) -> bool:
+    """Its end is known, so that nobody waits for it."""
+    return sent.node.kind == "session" and sent.work.over.is_set()
 
 
 def _fates(sent: list[_Sent]) -> tuple[ProcessFate, ...]:

@@ -38,8 +38,8 @@ much lying by."""
 PARTS_MAX: Final = 4_096
 """No part is a smaller fraction of the limit than this one, where there is so much left."""
 
-SMALLEST: Final[Mapping[str, float]] = {"tokens": 1, "cost_usd": 0.0, "turns": 1, "tool_calls": 1, "wall_s": 1.0}
-"""The least that is leased at once, where there is so much left."""
+SMALLEST: Final[Mapping[str, float]] = {"tokens": 1, "cost_usd": 0.0, "wall_s": 1.0}
+"""The least that is leased at once of what is not leased one by one, where there is so much left."""
 
 BY_ONE: Final = frozenset({"turns", "tool_calls"})
 """What is leased one by one: it is known before it is used."""
@@ -254,7 +254,7 @@ class Lease:
         left, limit = narrow.own_left(measure), narrow.limits[measure]
         wanted = 1.0 if measure in BY_ONE else max(left / PARTS, limit / PARTS_MAX, SMALLEST[measure])
         got = min(ceil(wanted) if measure in WHOLE else wanted, left)
-        if got <= _LEAST or (measure in BY_ONE and got < 1):
+        if got <= _LEAST:  # limits of what is leased one by one are whole, and so is what is left of them
             return False
         self._lease(measure, got)
         return True

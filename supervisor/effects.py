@@ -74,11 +74,13 @@ class StartTimer(SupervisorEffect, frozen=True, kw_only=True):
 
 class OpenTurn(SupervisorEffect, frozen=True, kw_only=True):
     """A turn is born, and claimed for the request. One that asks again what ended with its supervisor times out at
-    *due_s* (the journal's seconds), like the turn before it; others (``None``) have the whole time-out."""
+    *due_s* (the journal's seconds), like the turn before it, and that may be extended until *most_s*; others (``None``)
+    have the whole time-out."""
 
     turn_id: str
     request_id: str
     due_s: float | None = None
+    most_s: float | None = None
 
 
 class PrepareWorktree(SupervisorEffect, frozen=True, kw_only=True):

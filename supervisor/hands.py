@@ -238,7 +238,14 @@ class Hands:
         session = self._tree.entity(work.session_id)
         asked, limits = session.data.current, session.data.limits
         timeout_s = limits.turn_timeout_s if asked is None or asked.timeout_s is None else asked.timeout_s
-        data = TurnData(id=turn_id, session_id=work.session_id, timeout_s=timeout_s, due_s=effect.due_s)
+        data = TurnData(
+            id=turn_id,
+            session_id=work.session_id,
+            timeout_s=timeout_s,
+            hard_cap_s=None if asked is None else asked.hard_cap_s,
+            due_s=effect.due_s,
+            most_s=effect.most_s,
+        )
         self._tree.birth(TURN_KIND, turn_id, parent_id=work.session_id, state=Turn.IDLE, data=data, cause=cause)
         if work.watch is not None:
             work.watch.turn_opened(turn_id)
@@ -345,9 +352,12 @@ class Hands:
         """All completion signals: the agent's word was judged by the link; no call may have opened since.
 
         Whether an abort came in time is decided here, without an await: a session that was told to end by now loses
-        its turn; who comes later finds the success in the turn's mailbox, before anything of its own.
+        its turn; who comes later finds the success in the turn's mailbox, before anything of its own. A turn that must
+        compact first is verified when it has.
         """
         turn = self._tree.entity(turn_id)
+        if turn.state is not Turn.VERIFYING:
+            return
         if work.told and work.asked is not None:
             verdict = _aborted(work.asked.reason, work.asked.abort_reason)
             because = cause._replace(seq=work.told_by)

@@ -160,6 +160,8 @@ class Past:
                 self.mode = CancelMode(told["mode"])
                 self.policy = msgspec.convert(told["policy"], AbortPolicy | None)
                 self.place = msgspec.convert(told.get("place", {}), Place)
+            case "Adopted" if "policy" in told:  # earlier versions did not say so
+                self.policy = msgspec.convert(told["policy"], AbortPolicy)
             case "Resumed":
                 self.resume_id, self.interrupted = told["resume_id"], told["interrupted"]
             case "AbortRecord" if told.get("policy_edge") is None and told.get("scope") != AbortScope.TOOL:

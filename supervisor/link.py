@@ -94,6 +94,8 @@ class LinkBase:
         self._gone = False
         self._assigned = False
         self._concluded: str | None = None
+        self._succeeded = False
+        """The turn that was concluded last is to be verified."""
         self._refused: list[str] = []
         self._freed = Moment()
         self._calls: dict[str, str] = {}
@@ -231,7 +233,8 @@ class LinkBase:
         )
         if verdict is not self._intent and self.work.watch is not None:
             verdict = self.work.watch.model.judged(verdict)
-        if verdict.exit is Exit.SUCCESS:
+        self._succeeded = verdict.exit is Exit.SUCCESS
+        if self._succeeded:
             self.work.said = self.work.text
             self._tell(turn_id, VerifyRequested(verdict=verdict))
         else:

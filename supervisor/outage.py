@@ -101,8 +101,12 @@ class DiskWatch:
                 pass
         finally:
             waited = self._end()
-        took_s = round(anyio.current_time() - began, 3)
-        _log.warning("the journal can be written again", state="recovered", after_s=took_s, records_waited=waited)
+        _log.warning(
+            "the journal can be written again",
+            state="recovered",
+            after_s=round(anyio.current_time() - began, 3),
+            records_waited=waited,
+        )
 
     def _begin(self, error: JournalUnavailable) -> None:
         self.outage = Outage(since=self._wall.time(), why=str(error), attempts=1, waiting=self._waiting)

@@ -118,9 +118,8 @@ class PermissionDesk:
             Refused: it is not open, or no longer; or the agent offers no such answer.
         """
         key = _key_of(permission_id)
-        waiting = self._waiting.get(key) if key is not None else None
-        wish = self._wish(*key) if key is not None and waiting is not None else None
-        if key is None or waiting is None or wish is None or permission_id in self._under_way:
+        waiting, wish = self._waiting.get(key), self._wish(*key)
+        if waiting is None or wish is None or permission_id in self._under_way:
             raise Refused(self._not_open(permission_id))
         choice = _chosen(permission_id, wish, allow=allow, always=always)
         answer = _answered(wish, choice, allow=allow, always=always, by=by, why=because)
@@ -206,6 +205,7 @@ def _id_of(turn_id: str, number: int) -> str:
     return f"{turn_id}:p{number}"
 
 
-def _key_of(permission_id: str) -> tuple[str, int] | None:
+def _key_of(permission_id: str) -> tuple[str, int]:
+    """Whose it is, and its number; nobody's, where it is no such id."""
     turn_id, found, number = permission_id.rpartition(":p")
-    return (turn_id, int(number)) if found and number.isdecimal() and number.isascii() else None
+    return (turn_id, int(number)) if found and number.isdecimal() and number.isascii() else ("", 0)

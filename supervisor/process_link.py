@@ -30,7 +30,9 @@ from supervisor.lifecycles.events import (
     CompactionCompleted,
     CompactNeeded,
     MessageHeard,
+    VerifyRequested,
 )
+from supervisor.lifecycles.turn import Turn
 from supervisor.link import Delegate, LinkBase
 from supervisor.moments import Moment
 from supervisor.policy import abort_reason_of
@@ -75,6 +77,10 @@ _WRITTEN = (Send, CloseInput, Signal)
 """What a codec has for the program; the rest is what the program said."""
 _SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
 """What only an agent says that works, or tries to, at what it was asked for."""
+_BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
+"""Where a turn is whose agent has said that it is done: on its way to be verified, or there."""
+COMPACTS_S = 60.0
+"""For how long a compaction that begins after its turn had ended holds up the verification of that."""
 REFUSED = 126
 """The status of a command that we do not run: a shell says it of what may not be executed."""
 MUTE_S = 2.0
@@ -137,6 +143,8 @@ class ProcessLink(LinkBase):
         """Somebody deals with a word now."""
         self._compacting: str | None = None
         """The turn whose compaction is under way: however many begin, it is over when one of them is."""
+        self._compacting_late: str | None = None
+        """A turn that had ended, and is verified anew when its compaction is over."""
         self._given = Moment()
         self._complaint = ""
         self._complained = Moment()
@@ -238,9 +246,11 @@ class ProcessLink(LinkBase):
         return self._calls.get(call_id) in self._serving.values()
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        alive: list[tuple[str, Process | None]] = [(self.agent_id, self._process if not self._gone else None)]
-        alive += [(self._serving[terminal], process) for terminal, process in self._terminals.items()]
-        return tuple(PlannedProcess(owner=owner, pid=one.pid) for owner, one in alive if one is not None)
+        main = self._process if not self._gone else None
+        alive = [] if main is None else [PlannedProcess(owner=self.agent_id, pid=main.pid)]
+        for terminal, process in self._terminals.items():
+            alive.append(PlannedProcess(owner=self._serving[terminal], pid=process.pid))
+        return tuple(alive)
 
     def _put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the writer, what the agent said to the listener."""
@@ -272,6 +282,7 @@ class ProcessLink(LinkBase):
             if self._process is not None:
                 with anyio.CancelScope(shield=True):
                     exited = self._fate(await self._process.wait_ended())
+            self._verify_again()
             self._report_end(exited)
 
     def _fate(self, report: ProcessReport) -> AgentExited:
@@ -488,6 +499,7 @@ class ProcessLink(LinkBase):
     async def _compact(self, compaction: Compaction) -> None:
         turn_id = self.turn_id
         if turn_id is None:
+            await self._compact_late(compaction)
             return
         if compaction.active:
             if self._compacting != turn_id and await self._post(turn_id, CompactNeeded()) is not None:
@@ -503,6 +515,28 @@ class ProcessLink(LinkBase):
         elif self._compacting == turn_id:
             self._compacting = None
             await self._post(turn_id, CompactionCompleted())
+
+    async def _compact_late(self, compaction: Compaction) -> None:
+        """After the last word of a turn that is being verified: it must compact first, says the specification. Its work
+        is done, so whatever comes of that is no failure."""
+        turn = self.tree.entities.get(self._concluded or "")
+        if not compaction.active:
+            self._verify_again()
+            return
+        if turn is None or turn.state not in _BEING_VERIFIED or self._compacting_late is not None:
+            return
+        if self._succeeded and await self._post(turn.id, CompactNeeded()) is not None:
+            self._compacting_late = turn.id
+            self.tree.system.timers.set(None, None, COMPACTS_S, lambda _: self._verify_again(turn.id))
+
+    def _verify_again(self, turn_id: str | None = None) -> None:
+        """The compaction is over, or that of *turn_id* has taken long enough, or the agent is no more."""
+        late = self._compacting_late
+        turn = self.tree.entities.get(late or "")
+        if turn is None or turn_id not in (None, late):
+            return
+        self._compacting_late = None
+        self._tell(turn.id, VerifyRequested(verdict=turn.data.verdict))
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
         self._births.opened(len(self._calls))

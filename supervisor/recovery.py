@@ -42,12 +42,14 @@ from supervisor.lifecycles.events import (
     AgentExited,
     AgentReaped,
     BackoffElapsed,
+    CompactNeeded,
     FatalError,
     OperatorStop,
     SessionExited,
     TaskClaimed,
     TaskFailed,
     ToolCompleted,
+    VerifyRequested,
 )
 from supervisor.lifecycles.session import Session, backoff_ms
 from supervisor.lifecycles.task import (
@@ -225,7 +227,8 @@ class Recovery:
     def _happens_again(self, one: Left) -> bool:
         entity = self._tree.entities.get(one.entity_id)
         if isinstance(one.effect, Tell):
-            return one.effect.to in self._tree.entities
+            compacts = isinstance(one.effect.event, CompactNeeded | VerifyRequested)
+            return one.effect.to in self._tree.entities and not compacts
         if entity is None or not isinstance(one.effect, REPEATED):
             return False
         if isinstance(one.effect, OpenTurn | PrepareWorktree | BuildPrompt) and not self._goes_on(entity.id):
@@ -388,6 +391,8 @@ class Recovery:
             self._begin(turn.id, CleanUp(), begun)
         elif state is Turn.VERIFYING:
             self._begin(turn.id, Verify(), begun)
+        elif turn.data.verdict is not None:  # it was to compact first, and there is nobody left to do that
+            self._tell(turn.id, VerifyRequested(verdict=turn.data.verdict))
         elif not self._waits(work, turn):
             self._tell(turn.id, TaskFailed(verdict=LOSS))
 

@@ -58,6 +58,8 @@ _BEGINNINGS: Final = (
     *("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "AKIA", "ASIA", "xox", "AIza", "npm_"),
     *("pypi-", "eyJ", "://", "Bearer"),
 )
+_MARKS: Final = (*_BEGINNINGS, "-----BEGIN ")
+"""One of these is in whatever has such looks: a text without any, as nearly all are, need not be searched for them."""
 _BEARER_BEGINS: Final = re.compile(r"Bearer \S*\Z")
 """The secret comes after a space."""
 OURS: Final = frozenset(
@@ -106,7 +108,8 @@ class Redactor:
                     self._learn(name, value)
         values = sorted(map(re.escape, self._names), key=len, reverse=True)
         self._found = re.compile("|".join([*values, *_LOOKS]))
-        self._beginnings = (*self._names, *_BEGINNINGS)
+        self._marks = (*self._names, *_MARKS)
+        self._beginnings = _by_first_char((*self._names, *_BEGINNINGS))
         self._spaced = [value for value in self._names if any(map(str.isspace, value))]
 
     def _learn(self, name: str, value: str) -> None:
@@ -118,7 +121,11 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """*text* without what must not be kept."""
-        return self._found.sub(self._instead, text) if len(text) >= VALUE_CHARS_MIN else text
+        if len(text) >= VALUE_CHARS_MIN:
+            for mark in self._marks:
+                if mark in text:
+                    return self._found.sub(self._instead, text)
+        return text
 
     def _instead(self, found: re.Match[str]) -> str:
         name = self._names.get(found[0])
@@ -151,7 +158,8 @@ class Redactor:
     def held_back(self, text: str) -> int:
         """How many characters at the end of *text* may be the beginning of what must not be kept."""
         run = text[-HELD_CHARS_MAX:].rsplit(None, 1)[-1] if text and not text[-1].isspace() else ""
-        starts = (at for at in range(len(run)) if self._may_begin(run[at:]))
+        known = self._beginnings
+        starts = (at for at, char in enumerate(run) if char in known and self._may_begin(run[at:]))
         begun = max((_overlap(text, value) for value in self._spaced), default=0)
         mark = _KEY_MAY_BEGIN.search(text, max(0, len(text) - MARK_CHARS_MAX))
         bearer = _BEARER_BEGINS.search(text, max(0, len(text) - HELD_CHARS_MAX))
@@ -159,7 +167,15 @@ class Redactor:
         return max(begun, marked, len(run) - next(starts, len(run)))
 
     def _may_begin(self, run: str) -> bool:
-        return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in self._beginnings)
+        known = self._beginnings[run[0]]
+        return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in known)
+
+
+def _by_first_char(beginnings: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in beginnings:
+        found.setdefault(one[0], []).append(one)
+    return found
 
 
 def _overlap(text: str, value: str) -> int:

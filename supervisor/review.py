@@ -19,6 +19,7 @@ from supervisor.plans.tasks import TaskConfig
 from supervisor.plans.verification import ReviewConfig
 from supervisor.ports import Changes, JournalError
 from supervisor.supervision import Supervisor
+from supervisor.vocabulary import TimeLimit
 from supervisor.work import NoSuchEntity
 
 __all__ = ["TRIES", "ReviewVerdict", "read_verdict", "reviewed"]
@@ -109,7 +110,7 @@ async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: s
         "review", agent=review.agent, parent=session_id, directory=work.profile.directory, cause=cause
     )
     try:
-        outcome = await sup.outcome_of(session.id, prompt, cause, timeout_s=review.timeout_s)
+        outcome = await sup.outcome_of(session.id, prompt, cause, limit=TimeLimit(review.timeout_s))
         if outcome.outcome != "completed":
             problem = outcome.error or outcome.outcome
             return ReviewVerdict(approved=False, problem=problem, session_id=session.id)

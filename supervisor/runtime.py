@@ -22,6 +22,7 @@ from supervisor.equipment import contained, profile_of, real_parts, workspace_of
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
+from supervisor.journal.upkeep import JournalUpkeep
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
 from supervisor.permission_desk import OnPermission
@@ -32,7 +33,7 @@ from supervisor.ports import Journal
 from supervisor.processes.host import WardenHost
 from supervisor.subscriptions import SubscriptionLagged
 from supervisor.supervision import LAST_RECORDS_S, Choose, Session, Supervisor, TurnResult
-from supervisor.upkeep import JournalUpkeep, keep_up
+from supervisor.upkeep import keep_up
 from supervisor.work import AgentProfile
 
 __all__ = [

@@ -69,7 +69,15 @@ from supervisor.subscriptions import Subscriptions
 from supervisor.succession import Choose, Inherited, Succession
 from supervisor.tree import END_S, Tree
 from supervisor.trust import Trust
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent
+from supervisor.vocabulary import (
+    USUAL_TIME,
+    AbortPolicy,
+    AbortScope,
+    CancelMode,
+    DeliveryPoint,
+    LifecycleEvent,
+    TimeLimit,
+)
 from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
 
 __all__ = ["LAST_RECORDS_S", "Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
@@ -81,6 +89,8 @@ JANITOR = ":janitor"
 ID_MAX = 200
 """Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
 HOST = Cause(actor="host")
+KERNEL = Cause(actor="kernel")
+"""Who says that an actor of ours has crashed."""
 LAST_RECORDS_S = 10.0
 """How long the end of a supervisor waits for the disk, once everything else has ended."""
 
@@ -230,6 +240,12 @@ class Supervisor:
         while (outage := self.outage) is None:
             await self.ledger.disk.down.wait()
         return outage
+
+    async def journal_lost(self) -> JournalError:
+        """Wait until the journal has failed for good; how."""
+        await self._failed.wait()
+        assert self.failure is not None, "that is what it waits for"
+        return self.failure
 
     async def recovered(self) -> None:
         """Wait until the journal can be written again, or this supervisor is ending."""
@@ -462,11 +478,11 @@ class Supervisor:
         return TurnResult(*outcome[:4])
 
     async def outcome_of(
-        self, session_id: str, prompt: str, cause: Cause, *, once: bool = False, timeout_s: float | None = None
+        self, session_id: str, prompt: str, cause: Cause, *, once: bool = False, limit: TimeLimit = USUAL_TIME
     ) -> Outcome:
         """Have a session work on *prompt* for that cause; how that ended, and which record settled it. A disk that is
-        down is waited for. With *once* a turn that fails after its agent was ready is not tried again; *timeout_s* is
-        what a turn may take, by default what the session's may.
+        down is waited for. With *once* a turn that fails after its agent was ready is not tried again; *limit* is what
+        a turn may take.
 
         Raises:
             NoSuchEntity: there is no such session.
@@ -479,7 +495,7 @@ class Supervisor:
             outcomes.append(outcome)
             answered.set()
 
-        await self._request(session_id, prompt, answer, cause, once=once, timeout_s=timeout_s)
+        await self._request(session_id, prompt, answer, cause, once=once, limit=limit)
         await answered.wait()
         return outcomes[0]
 
@@ -491,7 +507,7 @@ class Supervisor:
         cause: Cause,
         *,
         once: bool = False,
-        timeout_s: float | None = None,
+        limit: TimeLimit = USUAL_TIME,
     ) -> None:
         work = self._work(session_id)
         _check_text("prompt", prompt)
@@ -504,7 +520,7 @@ class Supervisor:
         self._waiting[request_id] = answer
         work.asking[request_id] = None
         try:
-            requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, timeout_s=timeout_s)
+            requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
             await self.tree.post(session_id, requested, cause=cause)
         except BaseException:
             self._waiting.pop(request_id, None)
@@ -971,16 +987,18 @@ class Supervisor:
         _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
         work, entity = self.tree.works.get(actor_id), self.tree.entities.get(actor_id)
         if work is not None:
+            cause = KERNEL
             with suppress(TypeError):  # what it knew may be what is broken
-                self.tree.note(actor_id, LOST, Cause(actor="kernel"), {"error": repr(error)})
-            self._lost(work, f"the session's actor crashed: {error!r}")
+                if entity is not None:
+                    cause = KERNEL._replace(seq=entity.note(LOST, KERNEL, {"error": repr(error)}).seq)
+            self._lost(work, f"the session's actor crashed: {error!r}", cause)
         elif entity is not None:
             self.tree.forget(entity)
             if entity.parent_id is not None:
                 words = f"the actor of {actor_id} crashed: {error!r}"
-                self.tree.tell(entity.parent_id, FatalError(message=words), cause=Cause(actor="supervisor"))
+                self.tree.tell(entity.parent_id, FatalError(message=words), cause=KERNEL)
 
-    def _lost(self, work: Work, why: str) -> None:
+    def _lost(self, work: Work, why: str, cause: Cause) -> None:
         """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
         journal stops it: who waited for it was told so. Who may outlive the session does."""
         lost = [work]
@@ -989,10 +1007,10 @@ class Supervisor:
             lost += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
         for one in reversed(lost):
             for child in [child for child in one.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
-                self.tree.rehome(child, Cause(actor="supervisor"), None)
+                self.tree.rehome(child, cause, None)
                 if child.mode is not CancelMode.ABANDON:
                     stop = OperatorStop(reason=f"its parent {one.session_id} was lost")
-                    self.tree.end(child.session_id, stop, cause=Cause(actor="supervisor"))
+                    self.tree.end(child.session_id, stop, cause=cause)
             for below in [self.tree.entities.get(below) for below in self._system.children(one.session_id)]:
                 if below is not None and below.id not in self.tree.works:
                     self.tree.forget(below)

@@ -28,6 +28,8 @@ from supervisor.work import NoSuchEntity, Work
 
 __all__ = ["END_S", "Tree"]
 
+_encode = msgspec.json.Encoder().encode
+
 POST_S = 30 * 86_400.0
 """How long anything may wait for a record to become durable. A disk that is down is waited for, and answers when it has
 recovered or is given up; a month is for the bug that lets it do neither."""
@@ -234,7 +236,8 @@ class Tree:
                 self._count_in(heir, entity)
         child.move(heir)
         if entity is not None and not entity.ended:
-            told = {"left": left, "parent": child.parent_id, "mode": child.mode.value}
+            ruled = msgspec.to_builtins(child.policy)  # not by its heir: it has been had from who is left
+            told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
             entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
 
     def _surviving(self, work: Work | None) -> Work | None:
@@ -305,11 +308,11 @@ class Tree:
         """The living entities in the journal's form."""
         return [
             EntityRow(
-                kind=one.kind.value,
+                kind=one.kind_name,
                 id=one.id,
                 parent_id=one.parent_id,
-                state=str(one.state.value),
-                data=msgspec.json.encode(one.data),
+                state=one.state._value_,
+                data=_encode(one.data),
                 entity_seq=one.entity_seq,
                 ended=one.ended,
                 born_seq=one.born_seq,

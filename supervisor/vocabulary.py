@@ -6,11 +6,12 @@ Nothing here decides anything. Enum values keep the spelling of the specificatio
 from __future__ import annotations
 
 from enum import Enum, StrEnum
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 __all__ = [
+    "USUAL_TIME",
     "AbortPolicy",
     "AbortReason",
     "AbortScope",
@@ -24,6 +25,7 @@ __all__ = [
     "ModelProblem",
     "Rung",
     "Severity",
+    "TimeLimit",
     "ToolOutcome",
     "TransitionReason",
     "UnknownWord",
@@ -198,6 +200,17 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def total_s(self) -> float:
         """The bound on the whole abort."""
         return self.request_s + self.cancel_s + self.terminate_s + self.kill_s
+
+
+class TimeLimit(NamedTuple):
+    """What a turn may take, in seconds: *timeout_s* (``None``: what its session says), and up to *hard_cap_s* while
+    progress is seen (``None``: no more than that)."""
+
+    timeout_s: float | None = None
+    hard_cap_s: float | None = None
+
+
+USUAL_TIME: Final = TimeLimit()
 
 
 class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

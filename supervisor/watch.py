@@ -15,8 +15,10 @@ import msgspec
 
 from actors.timers import Timer
 from supervisor.budgets import Amounts, Budget, Lease, Scope, Spent, hand_back_budget
+from supervisor.entity import Entity
 from supervisor.ledger import Cause
-from supervisor.lifecycles.events import UrgentMessage
+from supervisor.lifecycles.events import ProgressSeen, UrgentMessage
+from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.liveness import Liveness, Patience, Stall, Step
 from supervisor.loops import LoopLimits, Loops, Repeated, Seen
 from supervisor.model_trouble import ModelLimits
@@ -33,6 +35,10 @@ BUDGETED: Final = "Budgeted"
 
 EACH_MAX: Final = 32
 """Reports of one turn that have a record each; of more, those that add a part (1/32) to what is on record."""
+
+PROGRESS_S: Final = 120.0
+"""Who was heard of within so many seconds makes progress, and is given more time where that may be (the origin of
+seed 000 asks for a heartbeat within them)."""
 
 WALL_LEAST_S: Final = 0.01
 """A timer of a turn's time is not set for less."""
@@ -320,13 +326,11 @@ class Watch:
     def has_moved(self) -> bool:
         """Whether something came from its agent since this was asked last."""
         pulse, before = self.work.pulse, self._pulse
-        self._pulse = pulse
-        return pulse != before or self._waits_for_human()
-
-    def _waits_for_human(self) -> bool:
-        """Who waits for an answer of ours says nothing, and is right: that has a deadline of its own."""
+        if pulse != before:
+            self._pulse = pulse
+            return True
         turn = self._tree.entities.get(self._turn_id)
-        return turn is not None and any(one.asked for one in turn.data.asking)
+        return turn is not None and _waits_for_human(turn)
 
     def snapshot(self, moved: bool) -> None:
         """See whether it moves; *moved*: it has, or a session below it."""
@@ -334,6 +338,19 @@ class Watch:
         step = self._stall.snapshot(moved, self.rules.liveness.profile(self._patience))
         if step is not None:
             self._stalled(step)
+        elif self._stall.silent * self.rules.liveness.snapshot_s < PROGRESS_S:
+            self._see_progress()
+
+    def _see_progress(self) -> None:
+        """Its time is extended before it is over: by the snapshot before the last one, since no two clocks agree."""
+        turn, ctx = self._tree.entities.get(self._turn_id), self._tree.system.context(self._turn_id)
+        left_s = ctx.read_timer(DEADLINE) if ctx is not None else None
+        if turn is None or left_s is None or left_s > 2 * self.rules.liveness.snapshot_s:
+            return
+        more_s = (turn.data.most_s or 0.0) - turn.data.due_s
+        if turn.data.verdict is None and more_s >= EXTENSION_LEAST_S:
+            seen = ProgressSeen(left_s=left_s)
+            self._tree.tell(self._turn_id, seen, cause=Cause(self.work.because, None, "supervisor"))
 
     @property
     def _patience(self) -> Patience:
@@ -393,3 +410,8 @@ def _much_more(used: Amounts, before: Amounts) -> bool:
         getattr(used, name) - getattr(before, name) > getattr(before, name) / EACH_MAX
         for name in ("tokens", "cost_usd", "turns", "tool_calls", "wall_s", "requests")
     )
+
+
+def _waits_for_human(turn: Entity) -> bool:
+    """Who waits for an answer of ours says nothing, and is right: that has a deadline of its own."""
+    return any(one.asked for one in turn.data.asking)

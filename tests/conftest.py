@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under nohup it would be ignored in every program that a test starts and hangs up; a handler is not inherited.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

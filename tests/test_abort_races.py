@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from supervisor.abort import NoSiblings, Receipt
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.runtime import Refused
-from supervisor.vocabulary import AbortScope, CancelMode, UnknownWord
+from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, UnknownWord
 from supervisor.work import Outcome
 from tests.support import FrozenJournal, Run, ask, quick, supervising, until
 
@@ -274,6 +275,7 @@ async def test_an_abandoned_child_lives_on(tmp_path: Path) -> None:
         assert kid.state == "Initializing"
         [adopted] = [one for one in run.events(kid.id) if one.event == "Adopted"]
         assert (adopted.metadata["left"], adopted.metadata["parent"]) == ("top/middle", "top")
+        assert msgspec.convert(adopted.metadata["policy"], AbortPolicy) == run.sup.tree.works[kid.id].policy
         assert {one.id for one in run.sup.plan_abort("top", SESSION).nodes} == {"top"}
         await top.abort(reason="no")
         assert kid.state == "Initializing"

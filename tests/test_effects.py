@@ -78,7 +78,10 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
             "event": {"name": "BackoffElapsed", "fields": {"at": 0.0}},
         },
     ),
-    (OpenTurn(turn_id="s:t1", request_id="r1"), {"turn_id": "s:t1", "request_id": "r1", "due_s": None}),
+    (
+        OpenTurn(turn_id="s:t1", request_id="r1"),
+        {"turn_id": "s:t1", "request_id": "r1", "due_s": None, "most_s": None},
+    ),
     (PrepareWorktree(), {}),
     (BuildPrompt(), {}),
     (StorePrompt(prompt="P"), {"prompt": "P"}),

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
+from actors.machine import Event
+from supervisor.entity import Refused
+from supervisor.lifecycles.task import Approved, Reopened
+from supervisor.scheduling.case import Case
 from supervisor.scheduling.runner import PlanRunner
 from tests.support import path_of, quick, supervising, until
-from tests.test_operating import plan_of, task
+from tests.test_operating import ME, plan_of, task
 
 pytestmark = pytest.mark.anyio
 
@@ -29,3 +34,59 @@ async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
+
+
+async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reset is on record, and so is its end: it has no run that nobody would ever begin."""
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+    post = Case.post
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner = PlanRunner(run.sup)
+        scope = anyio.CancelScope()
+
+        async def carry_out() -> None:
+            with scope:
+                await runner.run(plan)
+
+        async def post_and_give_up(case: Case, event: Event) -> None:
+            await post(case, event)
+            if isinstance(event, Reopened):
+                scope.cancel()
+                while runner.load.running:
+                    await checkpoint()
+
+        monkeypatch.setattr(Case, "post", post_and_give_up)
+        async with anyio.create_task_group() as group:
+            group.start_soon(carry_out)
+            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            with pytest.raises(Refused, match="its plan was given up meanwhile"):
+                await runner.operating.reset("a", by=ME)
+    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+    assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
+
+
+async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who approves a task as its plan is given up is answered, and nothing is begun any more."""
+    post, scope, over = Case.post, anyio.CancelScope(), anyio.Event()
+
+    async def given_up_then(case: Case, event: Event) -> None:
+        await post(case, event)
+        if isinstance(event, Approved):
+            scope.cancel()
+            await over.wait()
+
+    monkeypatch.setattr(Case, "post", given_up_then)
+    plan = plan_of(task("a", "true", approval="before"))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, states = PlanRunner(run.sup), list[str]()
+
+        async def approve() -> None:
+            states.append((await runner.operating.approve("a", by=ME)).state)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(approve)
+            with scope:
+                await runner.run(plan)
+            over.set()
+        assert states == ["OPEN"]
+        assert path_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]

@@ -74,6 +74,25 @@ async def test_a_turn_that_crashes_ends_its_session(tmp_path: Path) -> None:
     assert not sup.tree.entities
 
 
+async def test_what_follows_from_a_crash_says_so(tmp_path: Path) -> None:
+    """A child that lives on, or is stopped, because its parent's actor crashed: its record names that crash."""
+    with anyio.fail_after(LATER_S):
+        async with open_supervisor(settings=quick(), workdir=tmp_path) as sup:
+            parent = await sup.start_session("parent", agent=obey)
+            await parent.start_child("free", cancel_mode="abandon")
+            asked = await parent.start_child("asked", cancel_mode="wait_requested")
+            break_actor(sup, "parent")
+            with pytest.raises(TypeError):
+                await parent.send("hello")
+            await asked.close()
+            records = await sup.journal.events()
+    lost = next(one for one in records if one.event == "ActorLost")
+    follows = [
+        one for one in records if one.event == "Adopted" or (one.event, one.entity_id) == ("OperatorStop", asked.id)
+    ]
+    assert [(one.cause_id, one.actor) for one in follows] == [(lost.seq, "kernel")] * 3
+
+
 async def test_a_parent_does_not_wait_for_word_of_a_lost_child(tmp_path: Path) -> None:
     """A child whose end only has to be heard of, and that is lost, holds nobody up."""
     with anyio.fail_after(LATER_S):

@@ -274,6 +274,50 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
+async def test_a_circuit_that_was_reset_is_not_tried_by_a_supervisor_that_ends(tmp_path: Path) -> None:
+    """Its worker has kept it meanwhile: the task has failed, and nothing of it looks as if it went on."""
+    lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
+    async with going(tmp_path, plan_of(task("a", "false"), lifecycle=lifecycle, limits=quick().limits)) as plan:
+        await plan.until("retry_decided", "run:a")
+        assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
+        await plan.run.sup.stop()
+    assert plan.outcomes() == {"a": "failed"}
+    assert plan.run.row("run:a").state == "CANCELLED"
+
+
+OFTEN: dict[str, Any] = {
+    **QUICK,
+    "max_attempts": 3,
+    "circuit_breaker": {"max_error_repeats": 1, "cooldown_period": 3600},
+}
+"""Its circuit opens at the second failure. A run that was reset then may fail as often again: its job may not."""
+
+
+async def test_a_run_that_was_reset_waits_as_it_decides(tmp_path: Path, gate: Gate) -> None:
+    """Its job has no retry left: it waits with its worker for its own delay, not for the circuit that was closed."""
+    tasks = (task("a", "echo >> tries; test $(wc -l < tries) -eq 4"), task("b", HELD))
+    async with going(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick().limits)) as plan:
+        await plan.until("retry_decided", "run:a", number=2)
+        assert (await plan.operating.reset("a", by=ME)).state == "PENDING"
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
+async def test_a_run_that_was_reset_does_not_wait_for_ever(tmp_path: Path, gate: Gate) -> None:
+    """A supervisor that ends while it waits leaves no run of a task that has failed looking alive."""
+    tasks = (task("a", "echo >> tries; false"), task("b", HELD))
+    lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
+    async with going(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick().limits)) as plan:
+        await plan.until("retry_decided", "run:a", number=2)
+        await plan.operating.reset("a", by=ME)
+        await plan.until("retry_decided", "run:a", number=3)
+        await anyio.wait_all_tasks_blocked()  # it waits in its slot
+        await plan.run.sup.stop()
+        await gate("one")
+    assert plan.outcomes()["a"] == "failed"
+    assert path_of(plan.run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+
+
 async def test_what_has_no_open_circuit_is_not_reset(tmp_path: Path, gate: Gate) -> None:
     """A run that is under way is refused in the words of its table."""
     async with going(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
@@ -523,6 +567,42 @@ async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate
         assert (await plan.operating.unblock("a", by=ME, reason="it is there")).state == "OPEN"
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     assert len([one for one in plan.run.events() if one.event == "WaitsForPerson"]) == 1
+
+
+PROBED: dict[str, Any] = {
+    **QUICK,
+    "max_attempts": 3,
+    "circuit_breaker": {"enabled": True, "cooldown_period": 0.5, "probes_max": 2, "max_error_repeats": 0},
+}
+
+
+def patient(*tasks: TaskConfig, **more: Any) -> Plan:
+    """Its sessions do not give up: the runs of its tasks decide about another attempt."""
+    return plan_of(*tasks, limits=quick(max_total_errors=9, max_consecutive_errors=9).limits, **more)
+
+
+async def test_who_waits_twice_for_a_cool_down_shortens_no_later_one(tmp_path: Path) -> None:
+    """A task that is blocked and let go on while it cools down is waited for twice; the next cool-down is as long."""
+    async with going(tmp_path, patient(task("a", "exit 1"), task("b", "sleep 0.2"), lifecycle=PROBED)) as plan:
+        await plan.until("execution_failed", "job:a")
+        await plan.operating.block("a", ["b"], by=ME)
+    opened = [one.monotonic_s for one in plan.run.events() if one.to_status == "CIRCUIT_OPEN" != one.from_status]
+    cooled = [one.monotonic_s for one in plan.run.transitions("cooldown_expired", "run:a")]
+    assert len(cooled) == 2
+    assert all(end - begin >= 0.5 for begin, end in zip(opened, cooled, strict=False))
+    assert plan.outcomes() == {"a": "failed", "b": "completed"}
+
+
+async def test_a_last_probe_that_is_taken_away_begins_anew(tmp_path: Path) -> None:
+    """It is charged with nothing: the task has another run, and the plan goes on."""
+    lifecycle = {**PROBED, "circuit_breaker": {**PROBED["circuit_breaker"], "cooldown_period": 0.1, "probes_max": 1}}
+    tries = f"test -e done && exit 0; test -e tried || {{ touch tried; exit 1; }}; {HELD}"
+    async with going(tmp_path, patient(task("a", tries), lifecycle=lifecycle)) as plan:
+        await plan.until("probe_started", "run:a")
+        (tmp_path / "done").touch()
+        await plan.operating.requeue("a", by=ME)
+    assert plan.outcomes() == {"a": "completed"}
+    assert plan.run.transitions("tests_passed", "run:a-2")
 
 
 async def test_what_is_blocked_for_ever_is_cancelled(tmp_path: Path, gate: Gate) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,7 +27,8 @@ from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable
 from supervisor.runtime import Session
 from supervisor.scheduling import runner
-from supervisor.scheduling.runner import run_plan
+from supervisor.scheduling.runner import PlanRunner, run_plan
+from supervisor.scheduling.workers import Pool
 from supervisor.surfaces.live import JsonTeller, PlainTeller, Reporter
 from supervisor.surfaces.render import receipt_text
 from supervisor.vocabulary import LifecycleEvent
@@ -298,6 +299,31 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
     assert run.sup.tree.works["s"].over.is_set()
 
 
+async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
+    """A task is approved while the disk is down, and that never becomes durable: nobody waits for it any more."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="true", approval="before"),))
+    ends = list[JournalError]()
+    with pytest.raises(JournalUnavailable), anyio.fail_after(10):
+        async with supervising(tmp_path, journal=FailingJournal, agents=agents) as run:
+            runner = PlanRunner(run.sup)
+
+            async def ends_with(wish: Awaitable[object]) -> None:
+                try:
+                    await wish
+                except* JournalError as lost:
+                    ends.extend(one for one in lost.exceptions if isinstance(one, JournalError))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(ends_with, runner.run(plan))
+                await until(run.sup, "all_tasks_created", "workstream:plan")
+                disk_of(run).broken = True
+                group.start_soon(ends_with, runner.operating.approve("a", by="operator:me"))
+                await run.sup.degraded()
+                await run.sup.stop(now=True)
+    assert len(ends) == 2
+
+
 async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
     """A cancelled run of a plan returns while the disk is down; the end of its task is recorded when it is up."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
@@ -313,6 +339,20 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
         await run.sup.recovered()
         await run.sup.session("a").abort(reason="the test is over")
     assert run.row("task:a").state == "CANCELLED"
+
+
+async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> None:
+    """Its journal failed before that was on record: it is no more, and nothing is given to it."""
+    with pytest.raises(JournalUnavailable):
+        async with supervising(tmp_path, journal=FailingJournal) as run:
+            await run.sup.start_session("s", agent=answers)
+            await fail(run)
+            pool = Pool(run.sup, {}, 1)
+            async with anyio.create_task_group() as group:
+                group.start_soon(pool.start, "workstream:w", supervision.HOST)
+                await anyio.wait_all_tasks_blocked()
+                run.sup.ledger.abandon()
+            assert pool.free() == []
 
 
 async def test_who_waits_for_a_record_is_not_kept_by_a_stop(tmp_path: Path) -> None:

@@ -50,19 +50,20 @@ def test_its_time_goes_on_in_the_turn_that_asks_again() -> None:
     """What was left when its supervisor ended is kept until an agent has started: over another loss before that, and
     over a launch that fails. What is tried after that has its own."""
     data = SessionData(id="s", agent="a", incarnation=3, current=Request(id="r1", prompt="do"))
-    state, opened, kept = Session.RUNNING, list[float | None](), list[float | None]()
+    state, opened, kept = Session.RUNNING, list[tuple[float | None, ...]](), list[tuple[float | None, ...]]()
     failed = Verdict(exit=Exit.ERROR, error="bad")
     ends = [(LOSS, 70.0, False), (LOSS, None, False), (failed, None, False), (failed, None, True), (LOSS, 90.0, True)]
     for verdict, due_s, started in ends:
         if started:
             state, data, *_ = SESSION.step(state, data, SessionStarted(incarnation=data.incarnation, seq=1))
-        exited = SessionExited(incarnation=data.incarnation, verdict=verdict, due_s=due_s)
+        most_s = None if due_s is None else due_s + 5_000.0
+        exited = SessionExited(incarnation=data.incarnation, verdict=verdict, due_s=due_s, most_s=most_s)
         state, data, *_ = SESSION.step(state, data, exited)
-        kept.append(data.due_s)
+        kept.append((data.due_s, data.most_s))
         state, data, effects, _ = SESSION.step(state, data, BackoffElapsed())
-        opened += [one.due_s for one in effects if isinstance(one, OpenTurn)]
+        opened += [(one.due_s, one.most_s) for one in effects if isinstance(one, OpenTurn)]
         state, data, *_ = SESSION.step(state, data, PromptReady(prompt="do"))
-    assert kept == opened == [70.0, 70.0, 70.0, None, 90.0]
+    assert kept == opened == [*[(70.0, 5_070.0)] * 3, (None, None), (90.0, 5_090.0)]
 
 
 def test_who_was_being_interrupted_has_a_time_of_his_own() -> None:
@@ -139,6 +140,18 @@ def test_its_place_is_on_record() -> None:
     told = {"mode": "try", "policy": msgspec.to_builtins(policy)}
     past = past_of({"event": "Placed", "outcome": "fact", "metadata": told})
     assert (past.policy, past.mode) == (policy, CancelMode.TRY)
+
+
+def test_what_ruled_it_rules_it_when_it_is_adopted() -> None:
+    """It had its policy from a parent that has ended, and keeps it under the next supervisor, too."""
+    policy = AbortPolicy(tool_to_sibling=True)
+    placed = {"mode": "abandon", "policy": None}
+    adopted = {"left": "p", "parent": None, "mode": "abandon", "policy": msgspec.to_builtins(policy)}
+    past = past_of(
+        {"event": "Placed", "outcome": "fact", "metadata": placed},
+        {"event": "Adopted", "outcome": "fact", "metadata": adopted},
+    )
+    assert past.policy == policy
 
 
 def test_its_crashes_are_counted_again() -> None:

@@ -26,10 +26,15 @@ SECRET = "hunter2-hunter2"
 ENVIRONMENT = {"MY_API_KEY": SECRET, "HOME": "/home/somebody", "PIN_TOKEN": "1234"}
 LOOKS = (
     "sk-ant-api03-" + "a1B2" * 8,
-    "ghp_" + "a" * 36,
+    *(f"gh{kind}_" + "a" * 36 for kind in "pousr"),
+    "github_pat_" + "a" * 22,
+    "glpat-" + "a" * 20,
     "AKIA" + "A1" * 8,
+    "ASIA" + "A1" * 8,
     "xoxb-" + "1" * 12,
     "AIza" + "x" * 35,
+    "npm_" + "a" * 36,
+    "pypi-" + "a" * 40,
     "eyJ" + "a" * 12 + ".eyJ" + "b" * 12 + "." + "c" * 12,
     "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
 )

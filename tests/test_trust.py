@@ -189,3 +189,16 @@ def test_levels_are_for_agents_of_the_plan() -> None:
         plan_of({"id": "t"}, access={"initial": {"shh": "trusted"}})
     with pytest.raises(ValidationError, match="untrusted"):
         plan_of({"id": "t"}, access={"initial": {"sh": "best"}})
+
+
+# ------------------------------------------------------------------------------------------------------------ splits
+@pytest.mark.parametrize(("level", "told"), [("probationary", "no"), ("trusted", "yes")])
+async def test_who_may_split_a_task_is_trusted(repository: Path, level: str, told: str) -> None:
+    """A program learns where it can ask for that if its plan lets it and its level may; else it is a fact why not."""
+    script = 'test -n "$SUPERVISOR_TASK" && echo yes > a.txt || echo no > a.txt'
+    plan = plan_of({"id": "t", "prompt": script, "may_split": True}, access={"initial": {"sh": level}})
+    result, _ = await carried_out(plan, repository)
+    assert result.ok
+    assert (repository / "a.txt").read_text() == f"{told}\n"
+    refused = facts(repository, "AccessRefused")
+    assert [one.metadata["transition"] for one in refused] == ([] if told == "yes" else ["split"])

@@ -36,6 +36,7 @@ from supervisor.lifecycles.events import (
     CompactNeeded,
     PermissionAnswered,
     PermissionRequested,
+    ProgressSeen,
     SessionExited,
     TaskClaimed,
     TaskCompleted,
@@ -81,6 +82,7 @@ EVENTS: dict[str, Event] = {
     "boundary": BoundaryAwaited(),
     "asked": PermissionRequested(number=1, request_id="q1", title="may I?", asked=True, within_s=60.0),
     "answered": PermissionAnswered(number=1, decision="allow", option="yes", kind="allow_once", by="bob"),
+    "moves": ProgressSeen(left_s=20.0),
 }
 
 
@@ -88,6 +90,18 @@ def asking(data: TurnData) -> TurnData:
     """The same with a permission that is open: an answer to one that is not comes too late."""
     return replace(data, permissions=1, asking=(WISH,))
 
+
+def extendable(data: TurnData) -> TurnData:
+    """The same with time that may be extended: progress means nothing elsewhere."""
+    return replace(data, hard_cap_s=5400.0, due_s=20.0, most_s=5120.0)
+
+
+def same(data: TurnData) -> TurnData:
+    return data
+
+
+HEARD = {"answered": asking, "moves": extendable}
+"""What the data must have for an event to come in time."""
 
 NEWBORN = TurnData(id="s:t1", session_id="s")
 READY = TurnData(id="s:t1", session_id="s", request_id="r1", incarnation=2, phase="ready")
@@ -106,17 +120,17 @@ DATA = {
 
 # What each event means in each state: - refused, ~ too late, =: no other state; else the next one. As in EVENTS.
 GRID = """
-state      claim    launch   ready   tool     result  compact    room    verify    done       fail   reap   bnd ask ans
-IDLE       CLAIMING -        -       -        ~       -          -       -         -          -      -      -   -   -
-CLAIMING   -        SPAWNING -       -        ~       -          -       -         -          FAILED -      -   -   -
-SPAWNING   -        ~        RUNNING -        ~       -          -       -         -          FAILED -      -   -   -
-RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -       VERIFYING -          FAILED -      =   =   =
-TOOL_USE   -        ~        ~       =        RUNNING -          -       -         -          FAILED -      =   =   =
-COMPACTING -        ~        ~       -        ~       -          RUNNING RUNNING   -          FAILED -      =   =   =
-VERIFYING  -        ~        ~       -        ~       RUNNING    -       -         COMPLETING FAILED -      =   -   -
-COMPLETING -        ~        ~       -        ~       -          -       ~         -          ~      REAPED ~   -   -
-FAILED     -        ~        ~       -        =       -          -       ~         -          ~      REAPED ~   -   =
-REAPED     -        ~        ~       -        ~       -          -       ~         -          ~      -      ~   -   -
+state      claim    launch   ready   tool     result  compact    room    verify    done       fail   reap   bd as an mv
+IDLE       CLAIMING -        -       -        ~       -          -       -         -          -      -      -  -  -  -
+CLAIMING   -        SPAWNING -       -        ~       -          -       -         -          FAILED -      -  -  -  -
+SPAWNING   -        ~        RUNNING -        ~       -          -       -         -          FAILED -      -  -  -  -
+RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -       VERIFYING -          FAILED -      =  =  =  =
+TOOL_USE   -        ~        ~       =        RUNNING -          -       -         -          FAILED -      =  =  =  =
+COMPACTING -        ~        ~       -        ~       -          RUNNING RUNNING   -          FAILED -      =  =  =  =
+VERIFYING  -        ~        ~       -        ~       RUNNING    -       -         COMPLETING FAILED -      =  -  -  ~
+COMPLETING -        ~        ~       -        ~       -          -       ~         -          ~      REAPED ~  -  -  ~
+FAILED     -        ~        ~       -        =       -          -       ~         -          ~      REAPED ~  -  =  ~
+REAPED     -        ~        ~       -        ~       -          -       ~         -          ~      -      ~  -  -  ~
 """
 CELLS = [
     (Turn[state], name, state if word == "=" else word)
@@ -128,7 +142,7 @@ CELLS = [
 @pytest.mark.parametrize(("state", "name", "word"), CELLS, ids=[f"{state.value}+{name}" for state, name, _ in CELLS])
 def test_cell(state: T, name: str, word: str) -> None:
     """The event comes too late, is refused, or leads to exactly this state."""
-    data, event = asking(DATA[state]) if name == "answered" else DATA[state], EVENTS[name]
+    data, event = HEARD.get(name, same)(DATA[state]), EVENTS[name]
     before = data
     assert stale(data, event) is (word == "~")
     if word == "-":
@@ -141,11 +155,11 @@ def test_cell(state: T, name: str, word: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """10 states x 14 events (agent_spawned counts twice): 76 are refused, 32 come too late, 32 are rules."""
+    """10 states x 15 events (agent_spawned counts twice): 79 are refused, 36 come too late, 35 are rules."""
     assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
     words = [word for _, _, word in CELLS]
     late, refused = words.count("~"), words.count("-")
-    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (140, 76, 32, 32)
+    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (150, 79, 36, 35)
 
 
 # ---------------------------------------------------------------------------------------- what each rule does
@@ -263,11 +277,43 @@ def time_cases() -> Iterator[Case]:
     yield case("by itself", T.RUNNING, failed, T.FAILED, exited(BAD), CleanUp(), data=running, **change)
 
 
+def extension_cases() -> Iterator[Case]:
+    """The cap counts from the start; up to there it is ten minutes more, from when the time would be over."""
+    ready, spawning = replace(EVENTS["ready"], at=1000.0), replace(DATA[T.SPAWNING], hard_cap_s=5400.0)
+    capped = {"phase": "ready", "due_s": 1300.0, "most_s": 6400.0}
+    yield case("with a cap", T.SPAWNING, ready, T.RUNNING, DEADLINE, data=spawning, **capped)
+    inherited = replace(spawning, due_s=1040.0, most_s=2000.0)
+    words = f"{SLOW.error}, with its time before its supervisor ended"
+    left = StartTimer(name="turn", delay_s=40.0, event=TaskFailed(verdict=replace(SLOW, error=words)), lasting=True)
+    yield case("with an old cap", T.SPAWNING, ready, T.RUNNING, left, data=inherited, phase="ready")
+    words = f"{SLOW.error}, and what that was extended by while progress was seen"
+    late = TaskFailed(verdict=replace(SLOW, error=words))
+    for state in (T.RUNNING, T.TOOL_USE, T.COMPACTING):
+        for name, at_s, more_s in (("far from its cap", 1280.0, 600.0), ("near its cap", 6000.0, 380.0)):
+            timer = StartTimer(name="turn", delay_s=20.0 + more_s, event=late, lasting=True)
+            data = replace(DATA[state], hard_cap_s=5400.0, due_s=at_s + 20.0, most_s=6400.0)
+            moves = ProgressSeen(left_s=20.0, at=at_s)
+            yield case(name, state, moves, state, timer, data=data, due_s=at_s + 20.0 + more_s)
+    lost = Verdict(exit=Exit.ERROR, error="bad", transition_reason=TransitionReason.ORPHAN_RECOVERED)
+    told = Tell(to="s", event=SessionExited(incarnation=2, verdict=lost, due_s=1040.0, most_s=6400.0))
+    running = replace(READY, due_s=1040.0, most_s=6400.0)
+    gone = TaskFailed(verdict=lost)
+    change = {"verdict": lost, **SEALED}
+    yield case("lost with its cap", T.RUNNING, gone, T.FAILED, told, CleanUp(), data=running, **change)
+
+
+@pytest.mark.parametrize("most_s", [None, 1300.9, 1300.0, 900.0])
+def test_time_at_its_cap_is_not_extended(most_s: float | None) -> None:
+    """Where there is no cap, or the time that is left reaches it, progress changes nothing."""
+    assert stale(replace(READY, due_s=1300.0, most_s=most_s), ProgressSeen(left_s=20.0, at=1280.0))
+
+
 CASES = [
     case("", T.IDLE, EVENTS["task_claimed"], T.CLAIMING, request_id="r1"),
     case("", T.CLAIMING, EVENTS["launched"], T.SPAWNING, incarnation=2, phase="launched"),
     case("", T.SPAWNING, EVENTS["ready"], T.RUNNING, DEADLINE, phase="ready", due_s=300.0),
     *time_cases(),
+    *extension_cases(),
     case("", T.RUNNING, EVENTS["tool_started"], T.TOOL_USE, calls=1, open=(TWO,)),
     case("", T.RUNNING, EVENTS["compact_needed"], T.COMPACTING),
     case("", T.RUNNING, EVENTS["verify_requested"], T.VERIFYING, exited(OK), Verify(), verdict=OK),

@@ -248,7 +248,10 @@ class CodexCodec(Conversation):
         """Codex leaves commands and sub-agents running: the turn is over when it has ended them."""
         self._settling = True
         left = [out for agent in self._calls.agents for out in self._end_agent(agent.thread, agent.turn)]
-        over = lambda _: self._turn_over(ended)  # noqa: E731
+
+        def over(_: object) -> list[Out]:
+            return self._turn_over(ended)
+
         return [*left, self._clean(self._thread or "", over, over)]
 
     def _turn_over(self, ended: TurnEnded) -> list[Out]:

@@ -134,7 +134,8 @@ class AgentTurn:
         """
         own = self._link.work.own_task
         if own is None or own.split is None:
-            raise Refused(f"session {self.session_id!r} has no task that it may split; set may_split in the plan")
+            known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
+            raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
         answer: Answer = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
         return answer
 

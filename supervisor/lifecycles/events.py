@@ -29,6 +29,7 @@ __all__ = [
     "OperatorStop",
     "PermissionAnswered",
     "PermissionRequested",
+    "ProgressSeen",
     "PromptReady",
     "SessionExited",
     "SessionStable",
@@ -52,12 +53,14 @@ __all__ = [
 # ---------------------------------------------------------------------------------------------------- session (003)
 class TurnRequested(Event, frozen=True, kw_only=True):
     """Somebody gave it a prompt. One that is tried *once* is not tried again when its turn fails after the agent was
-    ready: whoever asks decides about that. *timeout_s* is what its turns may take, if not what the session's may."""
+    ready: whoever asks decides about that. *timeout_s* is what its turns may take, if not what the session's may, and
+    *hard_cap_s* what they may take while progress is seen (``None``: no more than that)."""
 
     request_id: str
     prompt: str
     once: bool = False
     timeout_s: float | None = None
+    hard_cap_s: float | None = None
 
 
 class WorktreeReady(Event, frozen=True, kw_only=True):
@@ -90,11 +93,13 @@ class SessionStarted(Event, frozen=True, kw_only=True):
 
 class SessionExited(Event, frozen=True, kw_only=True):
     """This incarnation is over, well or badly; the evidence is in the verdict. Where its turn ended with its
-    supervisor, *due_s* is when that would have timed out (the journal's seconds)."""
+    supervisor, *due_s* is when that would have timed out, and *most_s* until when that may be extended (the journal's
+    seconds)."""
 
     incarnation: int
     verdict: Verdict
     due_s: float | None = None
+    most_s: float | None = None
 
 
 class SessionStable(Event, frozen=True, kw_only=True):
@@ -254,6 +259,12 @@ class TaskFailed(Event, frozen=True, kw_only=True):
     verdict: Verdict
     abort_id: str | None = None
     stopped: tuple[str, ...] = ()
+
+
+class ProgressSeen(Event, frozen=True, kw_only=True):
+    """The agent moves, and the time of its turn is over in *left_s* seconds of those in which anybody runs."""
+
+    left_s: float
 
 
 class BoundaryAwaited(Event, frozen=True, kw_only=True):

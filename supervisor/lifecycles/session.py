@@ -110,6 +110,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     once: bool = False
     timeout_s: float | None = None
+    hard_cap_s: float | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +143,8 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``spent`` says that the turn of a request that is tried once, or whose model fails for good, has failed, and nobody
     has asked for anything since, ``cooled`` that the backoff is over, too. ``due_s`` is until when its next turn may
-    take (the journal's seconds), where it asks again what ended with a supervisor; ``None``: it has its own time-out.
+    take (the journal's seconds), where it asks again what ended with a supervisor, and ``most_s`` until when that may
+    be extended; ``None``: it has its own time-out.
     """
 
     id: str
@@ -168,6 +170,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spent: bool = False
     cooled: bool = False
     due_s: float | None = None
+    most_s: float | None = None
 
 
 Effects = tuple[Effect, ...]
@@ -232,9 +235,10 @@ def for_turn_end_and_at_rest(data: SessionData, event: UrgentMessage) -> bool:
 
 
 def can_be_told(data: SessionData, event: UrgentMessage) -> bool:
-    """For an agent that can be steered, and told once: what comes again is not told again."""
+    """For an agent that can be steered, and told once: what comes again is not told again. What can wait has a rule of
+    its own."""
     known = any(message.id == event.message_id for message in data.inbox)
-    return event.steer and event.point is DeliveryPoint.NOW and not known
+    return event.steer and not known
 
 
 def waits_to_be_told(data: SessionData, event: BoundaryReached) -> bool:
@@ -282,11 +286,17 @@ def open_turn(data: SessionData, event: Event) -> Answered:
     number = data.turn_seq + 1
     turn_id = f"{data.id}:t{number}"
     changed = _change(data, turn_seq=number, turn_id=turn_id)
-    return changed, (OpenTurn(turn_id=turn_id, request_id=data.current.id, due_s=data.due_s),)
+    return changed, (OpenTurn(turn_id=turn_id, request_id=data.current.id, due_s=data.due_s, most_s=data.most_s),)
 
 
 def _asked(event: TurnRequested) -> Request:
-    return Request(id=event.request_id, prompt=event.prompt, once=event.once, timeout_s=event.timeout_s)
+    return Request(
+        id=event.request_id,
+        prompt=event.prompt,
+        once=event.once,
+        timeout_s=event.timeout_s,
+        hard_cap_s=event.hard_cap_s,
+    )
 
 
 def take_request(data: SessionData, event: TurnRequested) -> Answered:
@@ -351,7 +361,7 @@ def turn_ready(data: SessionData, event: SessionStarted) -> Answered:
 
 def use_up_deadline(data: SessionData, event: SessionStarted) -> Answered:
     """The turn that asks again has begun, and knows its deadline; whatever is tried after it has its own time-out."""
-    return _change(data, due_s=None), ()
+    return _change(data, due_s=None, most_s=None), ()
 
 
 def reset_errors(data: SessionData, event: Event) -> Answered:
@@ -489,8 +499,8 @@ def spend(data: SessionData, event: SessionExited) -> Answered:
 
 def note_loss(data: SessionData, event: SessionExited) -> Answered:
     """Its time goes on: if the turn had none yet, that of the one before it, which another supervisor had lost."""
-    due_s = data.due_s if event.due_s is None else event.due_s
-    return _change(data, last_error=event.verdict.error, due_s=due_s), ()
+    due_s, most_s = (data.due_s, data.most_s) if event.due_s is None else (event.due_s, event.most_s)
+    return _change(data, last_error=event.verdict.error, due_s=due_s, most_s=most_s), ()
 
 
 def back_off(data: SessionData, event: SessionExited) -> Answered:
@@ -793,13 +803,13 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[interrupt_unheard],
             extension=STEERED,
         ),
-        rule(SteerElapsed, [S.RUNNING, S.INTERRUPTING, S.STOPPED], None, extension=STEERED),
+        rule(SteerElapsed, ACTIVE, None, extension=STEERED),
         rule(MessageReceived, LIVE, None, do=[keep_message], extension=KEPT),
         rule(TurnReaped, S.SESSION_COMPLETE, None, do=[settle_request], extension=PROMPTS),
         rule(TurnReaped, S.COOLING_DOWN, None, when=was_spent, do=[settle_spent], extension=ONCE),
         rule(
             TurnReaped,
-            [one for one in S if one not in (S.SESSION_COMPLETE, S.STOPPED)],
+            [one for one in S if one not in (S.INITIALIZING, S.SESSION_COMPLETE, S.STOPPED)],
             None,
             extension="a turn that failed is tried again by its session, or given up when it ends",
         ),

@@ -32,6 +32,7 @@ from supervisor.lifecycles.events import (
     CompactNeeded,
     PermissionAnswered,
     PermissionRequested,
+    ProgressSeen,
     SessionExited,
     TaskClaimed,
     TaskCompleted,
@@ -44,6 +45,9 @@ from supervisor.lifecycles.events import (
 from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 __all__ = [
+    "DEADLINE",
+    "EXTENSION_LEAST_S",
+    "EXTENSION_S",
     "TURN",
     "Call",
     "Permission",
@@ -53,6 +57,14 @@ __all__ = [
     "permission_of",
     "stale",
 ]
+
+
+EXTENSION_S = 600.0
+"""By how much the time of a turn is extended at once while progress is seen (RESOLUTIONS, defaults)."""
+EXTENSION_LEAST_S = 1.0
+"""What is left until its cap, where it is less, is not worth a record."""
+DEADLINE = "turn"
+"""The timer of its time."""
 
 
 class Turn(Enum):
@@ -100,9 +112,13 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     request_id: str = ""
     timeout_s: float = 300.0
+    hard_cap_s: float | None = None
+    """What it may take at most, while progress is seen; ``None``: no more than its time-out."""
     due_s: float | None = None
     """When it times out (the journal's seconds): known from its start on, or before, if its time had begun in a turn
     that ended with its supervisor."""
+    most_s: float | None = None
+    """Until when that may be extended, likewise."""
     incarnation: int = 0
     phase: str = ""
     calls: int = 0
@@ -129,12 +145,14 @@ def permission_of(data: TurnData, number: int) -> Permission | None:
 
 
 def stale(data: TurnData, event: Event) -> bool:
-    """A second result of a call, a second answer to a permission, a repeated phase, or, once the turn is settled, a
-    word on its outcome or a wait for its calls."""
+    """A second result of a call, a second answer to a permission, a repeated phase, progress that its time is not
+    extended for, or, once the turn is settled, a word on its outcome or a wait for its calls."""
     if isinstance(event, PermissionAnswered):
         return permission_of(data, event.number) is None
     if isinstance(event, ToolCompleted):
         return call_of(data, event.call_id) is None
+    if isinstance(event, ProgressSeen):
+        return data.verdict is not None or _extension_s(data, event) < EXTENSION_LEAST_S
     if isinstance(event, AgentSpawned):
         seen = event.phase in (data.phase, "launched") or data.phase == "settled"
         return event.incarnation == data.incarnation and seen
@@ -169,15 +187,31 @@ def note_phase(data: TurnData, event: AgentSpawned) -> Answered:
 
 def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
     """Its time begins, or goes on; what is over already rings at once."""
-    error = f"the turn took longer than turn_timeout_s ({data.timeout_s:g} s)"
-    if data.due_s is None:
-        due_s, left_s = event.at + data.timeout_s, data.timeout_s
-    else:
-        due_s, left_s = data.due_s, max(0.0, data.due_s - event.at)
-        error += ", with its time before its supervisor ended"
+    if data.due_s is not None:
+        left_s = max(0.0, data.due_s - event.at)
+        return data, (_deadline(data, left_s, ", with its time before its supervisor ended"),)
+    most_s = None if data.hard_cap_s is None else event.at + data.hard_cap_s
+    changed = _change(data, due_s=event.at + data.timeout_s, most_s=most_s)
+    return changed, (_deadline(data, data.timeout_s, ""),)
+
+
+def extend_time(data: TurnData, event: ProgressSeen) -> Answered:
+    """It moves, and has a while more, up to its cap."""
+    left_s = event.left_s + _extension_s(data, event)
+    changed = _change(data, due_s=event.at + left_s)
+    return changed, (_deadline(data, left_s, ", and what that was extended by while progress was seen"),)
+
+
+def _extension_s(data: TurnData, event: ProgressSeen) -> float:
+    if data.most_s is None:
+        return 0.0
+    return min(EXTENSION_S, data.most_s - event.at - event.left_s)
+
+
+def _deadline(data: TurnData, left_s: float, words: str) -> StartTimer:
+    error = f"the turn took longer than turn_timeout_s ({data.timeout_s:g} s){words}"
     verdict = Verdict(exit=Exit.TIMEOUT, error=error, abort_reason=AbortReason.TIMEOUT)
-    late = TaskFailed(verdict=verdict)
-    return _change(data, due_s=due_s), (StartTimer(name="turn", delay_s=left_s, event=late, lasting=True),)
+    return StartTimer(name=DEADLINE, delay_s=left_s, event=TaskFailed(verdict=verdict), lasting=True)
 
 
 def open_call(data: TurnData, event: ToolStarted) -> Answered:
@@ -272,8 +306,8 @@ def report_exit(data: TurnData, event: Event) -> Answered:
     """One that ended with its supervisor says until when its request may take: who asks it again has no more."""
     assert data.verdict is not None, "an exit is reported with its verdict"
     lost = data.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
-    due_s = data.due_s if lost else None
-    exited = SessionExited(incarnation=data.incarnation, verdict=data.verdict, due_s=due_s)
+    due_s, most_s = (data.due_s, data.most_s) if lost else (None, None)
+    exited = SessionExited(incarnation=data.incarnation, verdict=data.verdict, due_s=due_s, most_s=most_s)
     return data, (Tell(to=data.session_id, event=exited),)
 
 
@@ -322,6 +356,7 @@ T = Turn
 ASKING = [T.RUNNING, T.TOOL_USE, T.COMPACTING]
 BOUNDARY = "an urgent message may wait until no tool call is open; the seed interrupts at once"
 HUMAN = "an agent may have to wait for a human in the middle of its turn; the seed has no word for that"
+MOVES = "the time of a task that has a scope is extended while progress is seen"
 ONE_RESULT = "a call that its turn's failure abandoned gets its one result, too"
 PARALLEL = "parallel tool calls: TOOL_USE is entered at the first and left at the last"
 
@@ -367,6 +402,7 @@ TURN: Machine[Turn, TurnData] = Machine(
         # extensions that change no state
         rule(PermissionRequested, ASKING, None, do=[open_permission], extension=HUMAN),
         rule(PermissionAnswered, [*ASKING, T.FAILED], None, do=[close_permission], extension=HUMAN),
+        rule(ProgressSeen, ASKING, None, do=[extend_time], extension=MOVES),
         rule(BoundaryAwaited, T.TOOL_USE, None, do=[await_boundary], extension=BOUNDARY),
         rule(BoundaryAwaited, [T.RUNNING, T.COMPACTING], None, do=[reach_boundary], extension=BOUNDARY),
         rule(

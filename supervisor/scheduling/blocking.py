@@ -88,7 +88,7 @@ class Blocking:
             return
         self._blocked[case.name] = case
         if self._is_there(case):
-            self._load.group.start_soon(self._go_on, case)
+            self._load.start(self._go_on, case)
         self._load.wake()
 
     def settled(self, case: Case) -> None:
@@ -140,19 +140,19 @@ class Blocking:
         if for_parts:
             self.watch(case)
             for one in (*case.parts, case):  # who was looked at while it was open was not due
-                self._load.group.start_soon(self._consider, one)
+                self._load.start(self._consider, one)
         else:
             self._execution.try_again(case)
 
     # ------------------------------------------------------------------ subtasks that do not answer
     def watch(self, case: Case) -> None:
         """It waits for its subtasks: for so long since it began to, whoever was there meanwhile."""
-        self._load.group.start_soon(self._watch, case)
+        self._load.start(self._watch, case)
 
     async def _watch(self, case: Case) -> None:
         limit_s = case.task.timeout_s or Timeouts().hard_cap_s
         waited_s = self._load.sup.ledger.clock.wall.time() - case.changed_at
-        with self._load.sup.tree.system.timers.limit(max(0.0, limit_s - max(0.0, waited_s))):
+        with self._load.sup.tree.system.timers.limit(limit_s - max(0.0, waited_s)):
             for part in case.parts:
                 await part.settled.wait()
             return
@@ -190,7 +190,7 @@ class Blocking:
     def _cancel(self, cases: Iterable[Case], why: str) -> None:
         for case in list(cases):
             if self._is_free(case):
-                self._load.group.start_soon(self._closing.cancelled, case, why)
+                self._load.start(self._closing.cancelled, case, why)
 
     def _ended(self, case: Case) -> list[str]:
         """The tasks that it waits for in vain."""

@@ -85,6 +85,8 @@ class Case:
         """Held by whoever moves it on while nobody carries it out: one at a time."""
         self.deciding = False
         """Its attempt is over, and what follows is being decided."""
+        self.kept = Moment()
+        """When that was decided, and its worker keeps it for the next attempt."""
         self.followed = False
         """Its session works on it already: an earlier supervisor began that."""
         self.done_job = ""
@@ -104,8 +106,8 @@ class Case:
         self.brought = False
         """It was closed in the run of the plan that this one resumes."""
         self.born_s = anyio.current_time()
-        self.began_s = 0.0
-        """When its last attempt began."""
+        self.began_s: float | None = None
+        """When its last attempt began; ``None`` while nobody here knows: an earlier supervisor began it, or none."""
         self.result: TaskResult | None = None
         self.settled = Moment()
         self._entity: Entity | None = None
@@ -150,6 +152,11 @@ class Case:
     def job(self) -> Job | None:
         """``None`` while it is not known whether there will be anything to do."""
         return None if self._job is None else Job(self._job.state)
+
+    @property
+    def job_seq(self) -> int:
+        """Its last record."""
+        return self._the(self._job).entity_seq
 
     @property
     def entity_ids(self) -> tuple[str, ...]:
@@ -251,8 +258,6 @@ class Case:
         if self._job is not None:
             self._sup.tree.bury(self._job.id)
         limits = self.run_data
-        if self._job is not None:  # that of the last claim is over
-            self._sup.tree.bury(self._job.id)
         data = JobData(
             max_retries=limits.max_attempts - 1,
             capabilities=tuple(sorted(self.task.needs)),

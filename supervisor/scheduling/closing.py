@@ -140,12 +140,13 @@ class Closing:
         await self.merge(case)
 
     async def merge(self, case: Case) -> None:
-        """Bring the work to where it is for. Closed the task is when it is there."""
+        """Bring the work to where it is for. Closed the task is when it is there, and nobody works on it any more."""
         merge = await self._merged(case)
         if merge.startswith("not merged"):
             await self._not_merged(case, merge)
             return
         gate.count_success(self._load, case)
+        await self._end_session(case)  # else a late message might open another turn of it
         await case.post(task.Closed(reason=merge))
         await self._end(case, "completed", "")
 
@@ -161,6 +162,7 @@ class Closing:
             await self._failed_for_now(case, merge)
             return
         gate.count_success(self._load, case)
+        await self._end_session(case)  # it goes on where its supervisor did not live to end it
         await case.post(task.ApprovalGranted(by=by, reason=merge))
         await self._end(case, "completed", "")
 
@@ -235,13 +237,20 @@ class Closing:
     async def given_up(self, case: Case, why: str) -> None:
         """It waited for another attempt that will not be made."""
         error = f"{case.run_data.last_error} (no further try: {why})"
-        if case.run is Run.RETRYING:
-            await case.post_run(run.CircuitOpened(reason=why))
-            await self._load.keep(case, Run.CIRCUIT_OPEN)
+        if task.Failed not in TASK.allowed(case.state):  # it was taken from whoever had it: nobody failed
+            await self.cancelled(case, error)
+            return
+        await self.open_circuit(case, why)
         await case.post_job(job.UserCancelled(reason=why))
         await case.post(task.Failed(reason=error))
         await self.leave(case)
         await self._exhausted(case, error)
+
+    async def open_circuit(self, case: Case, why: str) -> None:
+        """Its run, if it waits for another attempt, waits no longer: it rests."""
+        if case.run is Run.RETRYING:
+            await case.post_run(run.CircuitOpened(reason=why))
+            await self._load.keep(case, Run.CIRCUIT_OPEN)
 
     # ------------------------------------------------------------------ cancelled, skipped
     async def cancelled(self, case: Case, reason: str) -> None:
@@ -310,7 +319,6 @@ class Closing:
 
     # ------------------------------------------------------------------ afterwards
     async def _end(self, case: Case, outcome: str, error: str) -> None:
-        await self._end_session(case)  # at once: whoever has something to say to it is late
         await self._sup.janitor.forget(owned(self._sup, case))
         await self.leave(case)
         await self._load.give_back(case)

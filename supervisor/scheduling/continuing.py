@@ -7,7 +7,7 @@ nothing. A record that was about to be made when the supervisor died is made now
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -22,7 +22,7 @@ from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
 from supervisor.plans.plan import Plan
 from supervisor.ports import EntityRow, JournalError
-from supervisor.recovery import WHY
+from supervisor.recovery import WHY, end_work
 from supervisor.scheduling import gate
 from supervisor.scheduling.case import ACTOR, Case, Checkpoint, checkpoint_after
 from supervisor.scheduling.checkpoints import owned, take_back
@@ -52,6 +52,8 @@ class Continuing:
         self._cases: list[Case] = []
         self._living: dict[tuple[Kind, str], list[Entity]] = {}
         """The runs, and the jobs, that go on, by task."""
+        self._strays: list[Entity] = []
+        """Subtasks, with their runs and jobs, of tasks that their supervisor did not live to split into them."""
         self._remains: list[Entity] = []
         """The runs, and the jobs, of tasks that are settled: their supervisor did not live to say so."""
         self._last: dict[tuple[str, str], EntityRow] = {}
@@ -77,14 +79,23 @@ class Continuing:
         ids = {one.entity_id for one in tasks.values() if one.state not in FINAL} | {workstream_id}
         if not ids <= inherited.work:
             return False
-        owners = {*(one.entity_id for one in tasks.values()), workstream_id}
-        ids |= {row.id for row in inherited.rows.values() if row.parent_id in owners and row.id in inherited.work}
+        known = {one.entity_id for one in tasks.values()}
+        ids |= self._owned({*known, workstream_id})
+        strays = {one for one in ids if inherited.rows[one].kind == Kind.TASK} - known
+        strays |= self._owned(strays)
+        self._strays = [self._sup.tree.entity(one) for one in sorted(strays)]
+        ids |= strays
         inherited.work.difference_update(ids)
         self._taken = ids - {workstream_id}
         self._left = tasks
         self._read()
         self._load.stream.take_up(self._sup.tree.entity(workstream_id))
         return True
+
+    def _owned(self, owners: Collection[str]) -> set[str]:
+        """What belongs to them, and nobody has taken up."""
+        work = self._sup.inherited.work
+        return {row.id for row in self._sup.inherited.rows.values() if row.parent_id in owners and row.id in work}
 
     def untouched(self, cases: Iterable[Case]) -> list[Entity]:
         """What was taken over and is not over, but for what belongs to *cases*, and for the workers that have been told
@@ -193,6 +204,7 @@ class Continuing:
     async def go_on(self) -> list[Case]:
         """Bring everything to where it goes on; those that only wait for others."""
         await self._end_unclaimed()
+        await end_work(self._sup.tree, self._strays)
         for remains in self._remains:
             await self._end_remains(remains)
         for case in self._load.cases.values():
@@ -205,13 +217,13 @@ class Continuing:
                 await take_back(self._sup, case)
         waiting = []
         for case in self._cases:
-            waits = case.state is Task.WAITING_FOR_SUBTASKS and not self._is_completed(case)
+            waits = case.state is Task.WAITING_FOR_SUBTASKS and not (self._is_completed(case) or self._skipped(case))
             if waits:
                 await self._let_wait(case)
             if waits or case.state is Task.PLANNED or self._is_untouched(case):
                 waiting.append(case)
             else:
-                self._load.group.start_soon(self._go_on, case)
+                self._load.start(self._go_on, case)
         return waiting
 
     async def _end_place(self, case: Case) -> None:
@@ -229,7 +241,7 @@ class Continuing:
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
         for session_id in [one for one in self._sup.tree.works if one in rows and one not in held]:
             if rows[session_id].parent_id is None and await self._begun_for(session_id) in ours:
-                self._load.group.start_soon(self._end_session, session_id)
+                self._load.start(self._end_session, session_id)
 
     async def _end_remains(self, entity: Entity) -> None:
         cancelled = run.Cancelled if entity.kind is Kind.RUN else job.UserCancelled
@@ -250,7 +262,9 @@ class Continuing:
         await self._sup.janitor.put_away(session_id, f"what {session_id} left")
 
     def _is_untouched(self, case: Case) -> bool:
-        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and case.has_run
+        """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
+        fresh = case.has_run and case.run is Run.PENDING
+        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh
 
     async def _go_on(self, case: Case) -> None:
         async with case.lock:
@@ -259,7 +273,7 @@ class Continuing:
 
     async def _take_further(self, case: Case) -> None:
         match case.state:
-            case Task.OPEN if (skipped := self._skipped(case)) is not None:
+            case Task.OPEN | Task.WAITING_FOR_SUBTASKS if (skipped := self._skipped(case)) is not None:
                 await self._closing.skip(case, skipped, BEFORE)
             case Task.OPEN:
                 await self._queue(case)
@@ -301,11 +315,9 @@ class Continuing:
         if not case.has_run or case.job not in (Job.QUEUED, Job.RUNNING, Job.RETRYING):
             case.bury_run()
             await self._load.open_again(case)
-        elif case.job is Job.QUEUED:
-            self._load.offer(case)
         elif case.job is Job.RETRYING:
-            self._load.group.start_soon(self._execution.wait, case, self._delay_left_s(case))
-        else:
+            self._load.start(self._execution.wait, case, self._delay_left_s(case))
+        else:  # also where its job waits: its run may be left as it was under way, or where it decides
             await self._execution.requeue(case, ORPHANED)
 
     def _delay_left_s(self, case: Case) -> float:
@@ -315,7 +327,7 @@ class Continuing:
 
     async def _let_wait(self, case: Case) -> None:
         """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'."""
-        if case.job is Job.RUNNING and case.run is Run.IN_PROGRESS and self._load.lives(case.session_id):
+        if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=ORPHANED))
         await self._load.decide(case, charged=False)
         if case.run is Run.CIRCUIT_OPEN:
@@ -324,18 +336,16 @@ class Continuing:
             await case.post_job(job.RetryDelayElapsed())
         case.followed = case.run is Run.IN_PROGRESS and case.job is Job.QUEUED and self._load.lives(case.session_id)
         if case.followed:
-            self._load.equip(case)
+            self._load.equip(case, may_split=gate.may_split(self._load, case))
             self._load.offer(case)
 
     # ------------------------------------------------------------------ its session goes on
     async def _with_session(self, case: Case) -> None:
-        self._load.equip(case)
+        self._load.equip(case, may_split=gate.may_split(self._load, case))
         match case.run:
             case Run.IN_PROGRESS:
                 case.followed = True
-                await case.post_job(job.WorkerLost(error=ORPHANED))
-                await case.post_job(job.RetryDelayElapsed())
-                self._load.offer(case)
+                await self._offer_again(case)
             case Run.VALIDATING:
                 if case.job is Job.RUNNING:
                     await case.post_job(job.ExecutionCompleted())
@@ -344,6 +354,14 @@ class Continuing:
                 await self._load.decide(case)
                 settled = case.run is Run.CIRCUIT_OPEN and case.job in (None, Job.VALIDATING)
                 await (self._end_failed(case) if settled else self._queue(case))
+
+    async def _offer_again(self, case: Case) -> None:
+        """Have its job wait for another worker, at once; its supervisor may have got anywhere on the way there."""
+        if case.job is Job.RUNNING:
+            await case.post_job(job.WorkerLost(error=ORPHANED))
+        if case.job is Job.RETRYING:
+            await case.post_job(job.RetryDelayElapsed())
+        self._load.offer(case)
 
     async def _end_failed(self, case: Case) -> None:
         """Its run had failed for good, and it had not heard of that."""

@@ -150,7 +150,7 @@ class Execution:
                 await case.post_run(run.ProbeFailed(error=str(refusal)))
             raise
         case.session_id, case.absent = session.id, ""
-        self._load.equip(case)
+        self._load.equip(case, may_split=gate.may_split(self._load, case))
         await self._let_go(case)
         if case.state is Task.OPEN:
             await self._claim(case)
@@ -200,9 +200,9 @@ class Execution:
 
     async def _turn(self, case: Case) -> Outcome:
         asked, prompt = self._sup.outcome_of, ask_again(case.task.prompt, case.absent)
-        limit_s, work = self._load.timeout_s(case), self._sup.tree.works.get(case.session_id)
+        limit, work = self._load.time_limit(case), self._sup.tree.works.get(case.session_id)
         try:
-            return _judged(await asked(case.session_id, prompt, case.cause, once=True, timeout_s=limit_s), work)
+            return _judged(await asked(case.session_id, prompt, case.cause, once=True, limit=limit), work)
         except (NoSuchEntity, Refused) as error:
             return Outcome("aborted", str(error), "")
 
@@ -233,16 +233,19 @@ class Execution:
 
     async def _end_attempt(self, case: Case, outcome: Outcome) -> bool:
         """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
-        case.deciding, case.said = True, outcome.text
+        case.deciding, case.kept, case.said = True, Moment(), outcome.text
         try:
             with anyio.CancelScope(shield=True):
                 cools_down = await self._judge(case, outcome)
         finally:
             case.deciding = False
-        return cools_down and await self._cool_down_here(case, case.run_data.cooldown_s)
+        if not cools_down:
+            return False
+        case.kept.set()
+        return await self._cool_down_here(case)
 
     async def _judge(self, case: Case, outcome: Outcome) -> bool:
-        """``True`` if it cools down in its slot, for another attempt."""
+        """``True`` if it waits in its slot, for another attempt."""
         if outcome.outcome == "completed" and (absent := await self._absent(case, outcome)):
             outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
         split = case.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"  # the rest is theirs
@@ -291,7 +294,7 @@ class Execution:
 
     async def _decide(self, case: Case, error: str, spent: str) -> bool:
         """What the run's table says: another attempt, now or later, or none; what is *spent* leaves no other attempt.
-        ``True``: after a cool-down here."""
+        ``True``: after a wait here."""
         await self._load.decide(case, spent=spent)
         if case.run is Run.CIRCUIT_OPEN:
             _log.error("a task's circuit is open", task=case.name, reason=error, settled=self._is_settled(case))
@@ -299,12 +302,10 @@ class Execution:
             await case.post_job(job.ExecutionFailed(error=error, final=True))
             await self._closing.failed(case, error)
             return False
-        retrying = case.run is Run.RETRYING
-        delay_s = case.run_data.delay_s if retrying else case.run_data.cooldown_s
         if case.job_data.retry_count < case.job_data.max_retries:
             await case.post_job(job.ExecutionFailed(error=error))
             await self._load.give_back(case)
-            self._load.group.start_soon(self.wait, case, delay_s)
+            self._load.start(self.wait, case, _delay_s(case))
             return False
         return True
 
@@ -314,11 +315,15 @@ class Execution:
             return False
         return self._sup.stopping.is_set() or not probes_left(case.run_data, run.CooldownExpired())
 
-    async def _cool_down_here(self, case: Case, delay_s: float) -> bool:
-        """Its job has no retry left to wait in: it keeps its worker until the circuit lets a probe through."""
-        await self._load.sleep(delay_s)
+    async def _cool_down_here(self, case: Case) -> bool:
+        """Its job has no retry left to wait in: it keeps its worker until the circuit lets a probe through; or, where
+        its run was reset and counts anew, until that may try again."""
+        await self._load.sleep(_delay_s(case))
         if self._sup.stopping.is_set():
+            await self._closing.open_circuit(case, "the supervisor is ending")
             await case.post_job(job.ExecutionFailed(error=case.run_data.last_error, final=True))
+            if case.run is Run.PENDING:  # somebody reset it, and nobody begins it any more
+                await case.post_run(run.Cancelled(reason="the supervisor is ending"))
             await self._closing.failed(case, case.run_data.last_error)
             return False
         if case.run is Run.CIRCUIT_OPEN:  # it was not reset meanwhile
@@ -327,16 +332,23 @@ class Execution:
 
     async def try_now(self, case: Case) -> None:
         """Do not wait for the delay that it waits for."""
-        if case.job is Job.RETRYING and case.state is not Task.BLOCKED:
-            await case.post_job(job.RetryDelayElapsed())
+        if case.job in (Job.RETRYING, Job.QUEUED) and case.state is not Task.BLOCKED:
+            await self._elapse(case)
             self._load.offer(case)
+
+    @staticmethod
+    async def _elapse(case: Case) -> None:
+        """Its job waits for a worker from now on, unless it did."""
+        if case.job is Job.RETRYING:
+            await case.post_job(job.RetryDelayElapsed())
 
     async def wait(self, case: Case, delay_s: float) -> None:
         """Have it tried again after *delay_s*, unless nothing is begun any more then."""
+        since = case.job_id, case.job_seq
         await self._load.sleep(delay_s)
         async with case.lock:
-            waits = not case.is_over and case.job is Job.RETRYING and case.state is not Task.BLOCKED
-            if waits:  # it was not reset, cancelled or blocked meanwhile
+            waits = not case.is_over and _is_delayed(case) and case.state is not Task.BLOCKED
+            if waits and since == (case.job_id, case.job_seq):  # not reset, cancelled, blocked or tried meanwhile
                 await self._go_on(case)
 
     async def _go_on(self, case: Case) -> None:
@@ -344,13 +356,25 @@ class Execution:
         if self._sup.stopping.is_set():
             await self._closing.given_up(case, "the supervisor is ending")
             return
+        if case.run is Run.CIRCUIT_OPEN and not probes_left(case.run_data, run.CooldownExpired()):
+            await self._begin_anew(case)
+            return
         if case.run is Run.CIRCUIT_OPEN:
             await case.post_run(run.CooldownExpired())
-        await case.post_job(job.RetryDelayElapsed())
+        await self._elapse(case)
         if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
             self._load.on_let_go(case)
         else:
             self._load.offer(case)
+
+    async def _begin_anew(self, case: Case) -> None:
+        """Its last probe was taken away, charged with nothing: another run takes its place."""
+        await case.post_job(job.UserCancelled(reason="its last probe was taken away"))
+        case.bury_run()
+        await self._load.open_again(case)
+        if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+            self._load.backlog.hold(case.name)
+            self._load.on_let_go(case)
 
     # ------------------------------------------------------------------ taken away
     async def take(self, case: Case, why: str, blocked_on: tuple[str, ...] = ()) -> bool:
@@ -360,15 +384,15 @@ class Execution:
         if case.scope is not None:
             case.scope.cancel()
             return True
-        self._load.backlog.hold(case.name)  # between two attempts: nobody begins the next one
         if case.claim is None:
             self._load.backlog.revoke(case.name)
         await self.take_away(case)
         return False
 
     async def take_away(self, case: Case) -> None:
-        """Whoever carried it out does not any more: its session is ended, and another one may have it."""
+        """Whoever carried it out does not any more: its session is ended, and another one may have it then."""
         case.considered = True
+        self._load.backlog.hold(case.name)  # nobody begins the next attempt meanwhile, also if its worker is lost now
         try:
             await self._take_away(case)
         finally:
@@ -404,6 +428,7 @@ class Execution:
 
     async def put_back(self, case: Case, why: str) -> None:
         """Nobody carries it out: its run and job wait, charged with nothing."""
+        case.followed = False  # what an earlier supervisor began is over
         if case.run is Run.IN_PROGRESS:
             await case.post_run(run.ExecutionFailed(error=why, charged=False))
         if case.run in (Run.FAILED, Run.TIMEOUT):  # or was left there by a supervisor that died
@@ -414,12 +439,22 @@ class Execution:
 
     def try_again(self, case: Case) -> None:
         """Have it claimed: now, or after its delay."""
-        if case.job is Job.QUEUED:
-            self._load.offer(case)
-        elif case.run is Run.CIRCUIT_OPEN:  # a probe was lost
-            self._load.group.start_soon(self.wait, case, case.run_data.cooldown_s)
+        if _is_delayed(case):
+            self._load.start(self.wait, case, _delay_s(case))
         else:
-            self._load.group.start_soon(self.wait, case, case.run_data.delay_s)
+            self._load.offer(case)
+
+
+def _is_delayed(case: Case) -> bool:
+    """It is not to be tried yet: its job says so, or its circuit is open although that waits for a worker already (what
+    an earlier supervisor had begun was followed, and taken away before a worker had it)."""
+    return case.job is Job.RETRYING or (case.job is Job.QUEUED and case.run is Run.CIRCUIT_OPEN)
+
+
+def _delay_s(case: Case) -> float:
+    """Until it may be tried again: as its run has decided, or when the circuit of that has cooled down (a probe may
+    have been lost)."""
+    return case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
 
 
 def _judged(outcome: Outcome, work: Work | None) -> Outcome:

@@ -13,7 +13,7 @@ from supervisor.lifecycles.session import SessionData
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.workload import Workload
 
-__all__ = ["admit", "allows", "count_success", "refused_changes"]
+__all__ = ["admit", "allows", "count_success", "may_split", "refused_changes"]
 
 REFUSED = "AccessRefused"
 
@@ -55,6 +55,11 @@ def allows(load: Workload, case: Case, transition: str) -> bool:
     if why:
         case.note(REFUSED, {"agent": agent, "transition": transition, "level": level.value}, why)
     return not why
+
+
+def may_split(load: Workload, case: Case) -> bool:
+    """Whether the agent of the task may split it: where its plan lets it, and its standing."""
+    return case.task.may_split and allows(load, case, "split")
 
 
 async def refused_changes(load: Workload, case: Case) -> str:

@@ -19,7 +19,7 @@ from supervisor.lifecycles import run, task
 from supervisor.lifecycles.run import Run, SkipCause
 from supervisor.lifecycles.task import TASK, Task
 from supervisor.lifecycles.workstream import WORKSTREAM
-from supervisor.moments import Moment
+from supervisor.moments import Moment, first_of
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import TaskConfig
 from supervisor.scheduling.blocking import PARENTS, Blocking
@@ -146,6 +146,8 @@ class Operating:
 
     async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> Answer:
         """For the agent of that task, whose turn is ended with it: what it asks for is done without it."""
+        if not self.at.load.running:
+            raise Refused(f"the run of task {task!r} has ended")
         over, said = Moment(), list[Answer | Exception]()
 
         async def give() -> None:
@@ -155,7 +157,7 @@ class Operating:
                 said.append(error)
             over.set()
 
-        self.at.load.group.start_soon(give)
+        self.at.load.start(give)
         await over.wait()
         if isinstance(said[0], Exception):
             raise said[0]
@@ -225,7 +227,7 @@ class Operating:
             closed = case.result is not None and case.result.outcome == "completed"
             return Effect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
         await case.post(task.Approved(reason=wish.words("approved")))
-        self.at.load.group.start_soon(self.at.consider, case)
+        self.at.load.start(self.at.consider, case)
         return Effect(Task.OPEN.value)
 
     async def _reject(self, wish: _Wish) -> Effect:
@@ -251,7 +253,7 @@ class Operating:
         """
         if case.deciding:
             self._check_unjudged(case)
-            await case.let_go.wait()
+            await first_of(case.let_go, case.kept)
         async with case.lock:
             yield
 
@@ -276,14 +278,16 @@ class Operating:
             self.at.load.resettle(case, before)
             for other in self.at.load.cases.values():  # whoever it dooms has been told, and may have looked just now
                 if case.name in other.task.depends_on:
-                    self.at.load.group.start_soon(self.at.consider, other)
+                    self.at.load.start(self.at.consider, other)
             raise
+        if not self.at.load.running:
+            raise Refused(f"task {case.name!r} is not begun again: its plan was given up meanwhile")
         self.at.load.backlog.reopen(case.name)
         await self._anew(case, wish)
         return Effect(Task.OPEN.value)
 
     async def _anew(self, case: Case, wish: _Wish) -> None:
-        if case.run is not Run.CIRCUIT_OPEN:
+        if not (case.has_run and case.run is Run.CIRCUIT_OPEN):  # an earlier supervisor may have ended it
             case.bury_run()
             await self.at.load.open_again(case)
             return
@@ -379,7 +383,7 @@ class Operating:
                 raise
         self.at.blocking.watch(case)
         for part in parts:
-            load.group.start_soon(self.at.consider, part)
+            load.start(self.at.consider, part)
         return Effect(Task.WAITING_FOR_SUBTASKS.value, tuple(part.id for part in case.parts))
 
     def _check_begun_above(self, case: Case) -> None:

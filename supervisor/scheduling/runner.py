@@ -20,6 +20,7 @@ from supervisor.lifecycles import job, task
 from supervisor.lifecycles.run import SkipCause
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.workstream import Workstream
+from supervisor.moments import Moment
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import with_subtasks
@@ -96,22 +97,29 @@ class PlanRunner:
         self._prepare(plan)
         error = ""
         try:
-            async with anyio.create_task_group() as group:
-                self.load.group = group
-                await self._begin(plan, resume)
-                group.start_soon(self._watch_stop)
-                await self._dispatch()
-                self.load.concluded = True
-                group.cancel_scope.cancel()  # who waits for what was settled otherwise
+            await self._carry_out(plan, resume)
             error = await self._conclude()
         except BaseException:
             with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
                 await self._give_up()
             raise
         finally:
-            self.load.group = None
             self._bury()
         return PlanResult({case.name: self._result(case) for case in self.load.cases.values()}, error)
+
+    async def _carry_out(self, plan: Plan, resume: bool) -> None:
+        """From its first task to its last, or until it is given up."""
+        try:
+            async with anyio.create_task_group() as group:
+                self.load.have(group)
+                await self._begin(plan, resume)
+                group.start_soon(self._watch_stop)
+                group.start_soon(self._watch_journal)
+                await self._dispatch()
+                self.load.concluded = True
+                group.cancel_scope.cancel()  # who waits for what was settled otherwise
+        finally:
+            self.load.have(None)
 
     def _prepare(self, plan: Plan) -> None:
         pool, stream = Pool(self._sup, plan.workers, plan.max_sessions, heart=self._heart), Stream(self._sup)
@@ -145,11 +153,11 @@ class PlanRunner:
             return
         await recall_use(self.load)
         fresh = [case for case in new if not (self._continuing.has(case) or case.brought)]
-        if fresh:
-            await self.load.stream.added(len(fresh))
+        counted = sum(1 for case in new if not case.brought)
+        await self.load.stream.go_on(counted - len(fresh), len(fresh))
         self._consider_all([*await self._continuing.go_on(), *fresh])
         for case in [one for one in self.load.cases.values() if one.result is not None and one.parts]:
-            self.load.group.start_soon(self._drop_parts, case)
+            self.load.start(self._drop_parts, case)
         for case in [one for one in self.load.cases.values() if one.result is None]:
             if case.state is Task.WAITING_FOR_SUBTASKS:
                 self._blocking.watch(case)
@@ -193,6 +201,10 @@ class PlanRunner:
                 if case.result is None and case.state in WAITING:
                     await self._closing.cancelled(case, "the supervisor is ending")
 
+    async def _watch_journal(self) -> None:
+        """A run whose journal is lost is over, whatever its tasks wait for: nobody can move them on any more."""
+        raise await self._sup.journal_lost()
+
     def _claim(self) -> None:
         """Every slot gets the best that it can have. Await-free: one winner."""
         load = self.load
@@ -205,7 +217,7 @@ class PlanRunner:
                 continue
             load.pool.reserve(claim.worker_id, claim.item_id)
             load.wake()  # it may have another slot
-            load.group.start_soon(self._execution.carry_out, load.cases[claim.item_id], claim)
+            load.start(self._execution.carry_out, load.cases[claim.item_id], claim)
 
     async def _conclude(self) -> str:
         """Every task is settled: what is to be said of the whole."""
@@ -231,17 +243,31 @@ class PlanRunner:
         tell_end_of_work(self._sup.tree, self._untouched)
         sessions = [case.session_id for case in unsettled]
         sessions += [one.data.claimed_by for one in self._untouched if one.kind is Kind.TASK]
+        jobs = [case.job_id for case in unsettled if case.job is not None]
+        jobs += [one.id for one in self._untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:  # what is said once is recorded when it can be
-            group.start_soon(self._end_pool)
+            group.start_soon(self._end_pool, [self._end_of(job_id) for job_id in jobs])
             group.start_soon(load.stream.cancel, GIVEN_UP)
             for session_id in sessions:
                 group.start_soon(self._end_session, session_id)
         if load.stream.state is Workstream.FAILED:
             await keep_dossier(load)
 
-    async def _end_pool(self) -> None:
+    def _end_of(self, entity_id: str) -> Moment:
+        """When its last record is written: in memory, so that no disk is waited for."""
+        over, entity = Moment(), self._sup.tree.entities.get(entity_id)
+        if entity is None or entity.ended:
+            over.set()
+        else:
+            entity.on_ended = over.set
+        return over
+
+    async def _end_pool(self, jobs: Iterable[Moment]) -> None:
+        """A worker lets go of its *jobs*, and is shut down, when they are over on record, and not before."""
         with suppress(NoSuchEntity, Refused, JournalError):
             try:
+                for over in jobs:
+                    await over.wait()
                 await self.load.pool.stop()
             finally:  # a disk that is down is not waited for, for long
                 self.load.pool.stop_waiting()
@@ -311,7 +337,7 @@ class PlanRunner:
 
     def _consider_all(self, cases: Iterable[Case]) -> None:
         for case in cases:
-            self.load.group.start_soon(self.consider, case)
+            self.load.start(self.consider, case)
 
     async def consider(self, case: Case) -> None:
         """Begin what can be begun of it, or say that it never will be: once, whoever else asks meanwhile."""
@@ -421,9 +447,9 @@ class PlanRunner:
             if case.part_of is not None:
                 self._consider_all([case.part_of])
             if case.parts:
-                load.group.start_soon(self._drop_parts, case)
+                load.start(self._drop_parts, case)
             if case.task.critical and case.result is not None and case.result.outcome == "failed":
-                load.group.start_soon(self._cancel_rest, case)
+                load.start(self._cancel_rest, case)
 
     def _let_go(self, case: Case) -> None:
         """Nobody carries it out any more: it waits for its subtasks, or is blocked."""
@@ -498,7 +524,7 @@ class PlanRunner:
         self.load.pool.resize(plan.workers, plan.max_sessions)
         self.load.plan = self._split_as_before(plan)
         new = self._open(self.load.plan)
-        self.load.group.start_soon(self._add, new)
+        self.load.start(self._add, new)
 
     def _split_as_before(self, plan: Plan) -> Plan:
         """*plan* with the subtasks that somebody split its tasks into meanwhile."""

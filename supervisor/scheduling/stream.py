@@ -34,6 +34,9 @@ class Stream:
         self._sup = sup
         self._entity: Entity | None = None
         self._seq: int | None = None
+        self._withdrawn = 0
+        """How many of its tasks were never made: an earlier supervisor did not live to split a task into them, or was
+        refused that."""
 
     @property
     def id(self) -> str:
@@ -86,6 +89,13 @@ class Stream:
         """Its log goes on: an earlier supervisor began it."""
         self._entity = entity
 
+    async def go_on(self, known: int, fresh: int) -> None:
+        """It goes on with *known* tasks, and *fresh* ones. Of those an earlier supervisor may have made more than it
+        had said, or said more than it had made."""
+        self._withdrawn = max(0, self.tasks - known)
+        if more := fresh + max(0, known - self.tasks):
+            await self.added(more)
+
     async def _post(self, event: Event, seq: int | None = None) -> None:
         cause = Cause(self._seq if seq is None else seq, None, ACTOR)
         self._seq = (await self._sup.tree.post(self.id, event, cause=cause)).seq
@@ -119,7 +129,7 @@ class Stream:
         if self.state not in (Workstream.READY, Workstream.EXECUTING):
             return
         count = Counter(_how(case) for case in cases if not case.brought)
-        completed, failed, cancelled = count["completed"], count["failed"], count["cancelled"]
+        completed, failed, cancelled = count["completed"] + self._withdrawn, count["failed"], count["cancelled"]
         if self.state is Workstream.READY:
             await self._post(workstream.UserCancelled(reason="none of its tasks was begun"))
         elif failed:

@@ -62,8 +62,8 @@ class TaskKind(NamedTuple):
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits, in seconds, and what makes them adapt.
 
-    ``default_s`` is for tasks without a scope. ``min_s`` and ``max_s`` bound what adapts; ``hard_cap_s`` is what a
-    task waits for its subtasks.
+    ``default_s`` is for tasks without a scope. ``min_s`` and ``max_s`` bound what adapts; ``hard_cap_s`` is up to what
+    an attempt at a task with a scope is extended while progress is seen, and what a task waits for its subtasks.
     """
 
     default_s: float = 300.0

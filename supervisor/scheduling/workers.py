@@ -107,7 +107,7 @@ class _Worker:
 
     @property
     def has_slot(self) -> bool:
-        gone = self.is_lost or self.draining or self.ending or self.entity.data.draining
+        gone = self.over.is_set() or self.is_lost or self.draining or self.ending or self.entity.data.draining
         return self.registered.is_set() and not gone and len(self.held) < self.slots
 
 

@@ -7,7 +7,8 @@ settles sees one picture.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import anyio
 import msgspec
@@ -33,7 +34,7 @@ from supervisor.scheduling.stream import Stream
 from supervisor.scheduling.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
 from supervisor.scheduling.workers import Pool
 from supervisor.supervision import Supervisor
-from supervisor.vocabulary import Kind, ModelFailure
+from supervisor.vocabulary import Kind, ModelFailure, TimeLimit
 from supervisor.work import OwnTask
 
 __all__ = ["Workload"]
@@ -79,14 +80,15 @@ class Workload:
         """Called when nobody carries a task out any more, and it waits for its subtasks, or is blocked."""
 
     # ------------------------------------------------------------------ the run
-    @property
-    def group(self) -> TaskGroup:
-        assert self._group is not None, "it runs"
-        return self._group
-
-    @group.setter
-    def group(self, group: TaskGroup | None) -> None:
+    def have(self, group: TaskGroup | None) -> None:
+        """What is begun runs in *group*; ``None``: nothing is begun any more."""
         self._group = group
+
+    def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+        """Begin something of the run; nothing, where the run has ended, or is ending: a command may outlive it. (What
+        is begun in a cancelled group of asyncio's would spin until the last of those that are there have ended.)"""
+        if self._group is not None and not self._group.cancel_scope.cancel_called:
+            self._group.start_soon(fn, *args)
 
     @property
     def running(self) -> bool:
@@ -195,14 +197,14 @@ class Workload:
         """Who tries next: those that it falls back on have their turn after a failure each."""
         return next_agent(case.task.agent, case.task.fallback_agents, case.data.retries)
 
-    def timeout_s(self, case: Case) -> float | None:
-        """What an attempt may take (seconds); ``None``: what the limits of its session say."""
+    def time_limit(self, case: Case) -> TimeLimit:
+        """What an attempt may take: what its task says, or its scope; else the plan, or the limits of its session."""
         lifecycle = self.plan.task_lifecycle
         if case.task.timeout_s is not None:
-            return case.task.timeout_s
+            return TimeLimit(case.task.timeout_s)
         if (kind := _kind_of(case)) is not None:
-            return self._timeouts.of(kind, self.durations.of(kind))
-        return lifecycle.default_timeout if "default_timeout" in lifecycle.model_fields_set else None
+            return TimeLimit(self._timeouts.of(kind, self.durations.of(kind)), self._timeouts.hard_cap_s)
+        return TimeLimit(lifecycle.default_timeout if "default_timeout" in lifecycle.model_fields_set else None)
 
     def provider_of(self, agent: str) -> str:
         """Whose trouble is the trouble of that agent: everybody who runs the same program by the same adapter."""
@@ -210,15 +212,15 @@ class Workload:
         return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
 
     def launched(self, case: Case) -> None:
-        case.began_s = self.now()
+        case.began_s = now_s = self.now()
         key = self.provider_of(case.agent)
-        if self.providers.allows(key, case.began_s):
-            self._tell(case, self.providers.launched(key, case.name, case.began_s))
+        if self.providers.allows(key, now_s):
+            self._tell(case, self.providers.launched(key, case.name, now_s))
 
     def ended(self, case: Case, failure: Failure | None) -> None:
         """An attempt has ended, with *failure* or well."""
         now_s = self.now()
-        if failure is None:
+        if failure is None and case.began_s is not None:
             self.durations.note(_kind_of(case), now_s - case.began_s)
         self._tell(case, self.providers.ended(self.provider_of(case.agent), case.name, now_s, failure))
 
@@ -247,13 +249,12 @@ class Workload:
         profile = self.sup.profile(case.agent)
         return self.sup.workdir if profile is None else profile.directory
 
-    def equip(self, case: Case) -> None:
-        """Its session may say that it is blocked; and split it, if the plan says so. What its model meets is its."""
+    def equip(self, case: Case, *, may_split: bool) -> None:
+        """Its session may say that it is blocked, and perhaps split it. What its model meets is its."""
         self._at_work[case.session_id] = case
         work = self.sup.tree.works.get(case.session_id)
         if work is not None and self.block is not None:
-            may = case.task.may_split
-            split, state_dir = (self.split, self.sup.state_dir) if may else (None, "")
+            split, state_dir = (self.split, self.sup.state_dir) if may_split else (None, "")
             work.own_task = OwnTask(case.name, split, self.block, state_dir)
 
     # ------------------------------------------------------------------ ends

@@ -16,11 +16,7 @@ from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 __all__ = ["UNREACHABLE", "Coverage", "to_reach"]
 
-UNREACHABLE: Final[Mapping[str, str]] = {
-    "turn: VERIFYING compact_needed RUNNING": "the links begin no compaction after the end of a turn",
-    "turn: COMPACTING verify_requested RUNNING": "a link tells the end of a compaction before that of its turn",
-    "session: Initializing TurnReaped Initializing": "nothing fails a turn before its session has a worktree",
-}
+UNREACHABLE: Final[Mapping[str, str]] = {}
 """What no run can reach today, and why."""
 
 

@@ -14,7 +14,7 @@ import msgspec
 from supervisor.abort import AbortPlan, NodeReceipt, ProcessFate, Receipt
 from supervisor.simulation.machine.processes import ProcessEvent
 
-__all__ = ["Asked", "Fates"]
+__all__ = ["ROUNDING_S", "Asked", "Fates"]
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5

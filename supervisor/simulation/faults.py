@@ -111,6 +111,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("host.abort_session", 0.20, "a session is aborted"),
     FaultKind("host.abort_again", 0.30, "what was aborted is aborted again, or at once"),
     FaultKind("host.urgent", 0.40, "an urgent message interrupts"),
+    FaultKind("host.tells", 0.20, "who works is told something urgent, and more, or its end, before that is on record"),
     FaultKind("host.message", 0.20, "a message that does not interrupt"),
     FaultKind("host.prompt", 0.15, "one more prompt, for a session that may be at work"),
     FaultKind("host.delegates", 0.15, "the host starts a child session, of any cancel mode"),

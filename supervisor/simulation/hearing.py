@@ -50,16 +50,16 @@ class Hearing:
         self._ended: set[str] = set()
         self._adapters: dict[str, str] = {}
         """How each session has its agents."""
-        self._open_calls: dict[str, str] = {}
-        """Open calls by id, to the agent's name for them."""
+        self._open_calls: dict[str, dict[str, str]] = {}
+        """Of each turn its open calls by id, to the agent's name for them."""
         self._asking: dict[str, float | None] = {}
         """Permissions that wait, by their ids: until when a human may answer, if one is asked."""
         self._permitted: dict[str, tuple[str, str | None]] = {}
         """By whom each was answered, and with which option."""
         self._answers: dict[tuple[str, str, str], int] = {}
-        """Answers on record that nobody was told yet, by session, outcome and error."""
-        self._settled: set[tuple[str, int]] = set()
-        """The records that settled a prompt, by session and number."""
+        """Answers on record that nobody who asked was told yet, by session, outcome and error."""
+        self._settled: set[tuple[str, int, str, str]] = set()
+        """The records that settled a prompt: by session and number, and how."""
         self._joined: set[tuple[str, str | None]] = set()
         """Sessions that were ending already when that abort reached them."""
         self._last: dict[str, tuple[str, float]] = {}
@@ -77,15 +77,14 @@ class Hearing:
             self._permission(record)
         elif record.event == "tool_started" and record.outcome == "transition":
             call = f"{record.entity_id}:c{record.metadata.get('number')}"
-            self._open_calls[call] = str(record.metadata.get("call_id"))
+            self._open_calls.setdefault(record.entity_id, {})[call] = str(record.metadata.get("call_id"))
         elif record.event == "tool_completed" and record.outcome == "transition":
             self._close_call(record.entity_id, str(record.metadata.get("call_id")))
         elif one.ended and record.entity_type == "turn":
             for permission in [one for one in self._asking if one.startswith(f"{record.entity_id}:p")]:
                 self._say("one_answer", permission, "its turn is over, and nobody has answered it")
                 del self._asking[permission]
-            for call in [call for call in self._open_calls if call.startswith(f"{record.entity_id}:c")]:
-                del self._open_calls[call]
+            self._open_calls.pop(record.entity_id, None)
 
     def _permission(self, record: LifecycleEvent) -> None:
         """Asked once, answered once."""
@@ -130,31 +129,42 @@ class Hearing:
         for _, effect in one.owed:
             if b'"Answer"' in effect:
                 answer = msgspec.json.decode(effect)
-                key = (session_id, str(answer["outcome"]), str(answer["error"]))
+                outcome, error = str(answer["outcome"]), str(answer["error"])
+                key = (session_id, outcome, error)
                 self._answers[key] = self._answers.get(key, 0) + 1
-                self._settled.add((session_id, one.record.seq))
+                self._settled.add((session_id, one.record.seq, outcome, error))
 
     def is_stopped(self, session_id: str) -> bool:
         """True if it is on record that it was told to end."""
         return self._states.get(session_id) == "Stopped"
 
     def _close_call(self, turn_id: str, name: str) -> None:
-        for call, known in self._open_calls.items():
-            if known == name and call.startswith(f"{turn_id}:c"):
-                del self._open_calls[call]
+        calls = self._open_calls.get(turn_id, {})
+        for call, known in calls.items():
+            if known == name:
+                del calls[call]
                 return
 
+    def _is_open(self, call: str) -> bool:
+        return call in self._open_calls.get(call.rpartition(":c")[0], ())
+
     # ------------------------------------------------------------------ prompts and ends
-    def prompt_answered(self, session_id: str, outcome: str, error: str, seq: int | None = None) -> None:
-        """The host was told how a prompt ended: that answer is on record, there, and nobody else was given it."""
-        key = (session_id, outcome, error)
+    def prompt_answered(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
+        """Who had asked was told how a prompt ended: that is on record, and nobody else who had asked was told it."""
+        self.result_told(session_id, outcome, error, seq)
         if error.startswith(JOURNAL_FAILED):
             return
-        if seq is not None and (session_id, seq) not in self._settled:
-            self._say("durable", session_id, f"a prompt was said to be settled by record {seq}, which settles none")
+        key = (session_id, outcome, error)
         self._answers[key] = self._answers.get(key, 0) - 1
         if self._answers[key] < 0:
             self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
+
+    def result_told(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
+        """The host was told how the last prompt of a session ended, whoever had asked: they hear it as well."""
+        if error.startswith(JOURNAL_FAILED) or (session_id, seq, outcome, error) in self._settled:
+            return
+        words = f"a prompt was said to be settled by record {seq}, {outcome!r} ({error}), which settles none so"
+        self._say("durable", session_id, words)
 
     def close_answered(self, session_id: str) -> None:
         """The host was told that a session is closed: it has its last record."""
@@ -167,7 +177,8 @@ class Hearing:
         session_id = target.partition(":")[0]
         match scope:
             case AbortScope.TOOL:
-                calls = [one for one in self._open_calls if one == target or one.startswith(f"{target}:")]
+                every = (one for calls in self._open_calls.values() for one in calls)
+                calls = [one for one in every if one == target or one.startswith(f"{target}:")]
                 return Wanted(target, (), tuple(calls))
             case AbortScope.SESSION:
                 return Wanted(target, (session_id,) if session_id in self._states else (), ())
@@ -214,5 +225,5 @@ class Hearing:
             elif node.kind == "session" and node.outcome == "ended" and node.id in waited and last is None:
                 self._say("recorded", node.id, f"the receipt of {receipt.abort_id} is recorded; its end is not")
         for call in wanted.calls:  # of those of a session, some may have returned already; their results are on the way
-            if call in self._open_calls and not receipt.already_ended and (call in named or call == wanted.target):
+            if self._is_open(call) and not receipt.already_ended and (call in named or call == wanted.target):
                 self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")

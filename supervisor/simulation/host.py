@@ -7,13 +7,14 @@ supervisor, so that the work goes on whatever is killed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.plans import AgentConfig, Plan, TaskConfig
+from supervisor.plans.tasks import every_task
 from supervisor.runtime import Session, Supervisor, TurnResult
 from supervisor.scheduling.results import PlanResult, TaskResult
 from supervisor.scheduling.runner import PlanRunner, run_plan
@@ -63,7 +64,7 @@ class Customer:
         self.plan: Plan | None = None
         """The plan that is run for it."""
         self.resumes = False
-        """It is run again, to go on with what was not closed."""
+        """It is run again, as it has grown by then, to go on with what was not closed."""
 
     @property
     def done(self) -> bool:
@@ -184,7 +185,7 @@ class Host:
             result = await session.result()
             said.append(f"{result.outcome}: {result.error}" if result is not None else "nothing is asked of it")
             if result is not None and not self._dead:
-                self._oracle.hearing.prompt_answered(session.id, *_answer(result))
+                self._oracle.hearing.result_told(session.id, *_answer(result))
         if self._dead:
             return False
         customer.asked = False
@@ -311,11 +312,12 @@ class Host:
                 result = await self._carried_out(customer, plan)
                 results = list(result.tasks.values())
             said.append(" ".join(f"{one.id}={one.outcome}" for one in results) or "given up")
+        if said[-1] == "refused: Refused" and not self._dead and not self._sup.stopping.is_set():
+            self._oracle.violated("nothing_lost", f"w{customer.number}", "its plan was refused when it was under way")
         if results and not self._dead and customer.saves and not customer.resumes and not self._sup.stopping.is_set():
-            customer.resumes = any(one.outcome in ("aborted", "failed") for one in results)
+            customer.resumes = _is_resumable(customer.plan or plan, results)
             if customer.resumes:
                 self._oracle.works.savings.resumed([one.id for one in results])
-                customer.plan = plan
                 await self._run_plan(customer)
                 return
         if not self._dead:
@@ -344,7 +346,7 @@ class Host:
         if not customer.works:
             return await run_plan(self._sup, plan)
         world, chance = self._world, customer.chance
-        hearts = Hearts(self._oracle.works.hearts, world.now)
+        hearts = Hearts(self._oracle.works.hearts, world.now, world.killed)
         runner = PlanRunner(self._sup, heart=hearts.beat)
 
         def reloaded(plan: Plan) -> None:
@@ -387,7 +389,23 @@ class Host:
     def _task(self, customer: Customer, number: int, chance: Chance) -> TaskConfig:
         needs = tuple(f"p{customer.number}-{one}" for one in range(number) if chance.happens(0.3, "needs", number, one))
         name = f"p{customer.number}-{number}"
-        return TaskConfig(id=name, agent=chance.choice(AGENTS, "agent", number), prompt="a task", depends_on=needs)
+        scope = {"scope": "small"} if chance.happens(self._world.drawn.load.scoped, "scoped", number) else {}
+        agent = chance.choice(AGENTS, "agent", number)
+        return TaskConfig.model_validate({"id": name, "agent": agent, "prompt": "a task", "depends_on": needs, **scope})
+
+
+def _is_resumable(plan: Plan, results: Iterable[TaskResult]) -> bool:
+    """Whether there is anything to be done again of a plan that is over: its parts count as done with what was split
+    into them."""
+    outcomes = {one.id: one.outcome for one in results}
+    done, again = set[str](), False
+    for one in every_task(plan.tasks):
+        above, outcome = one.parent, outcomes.get(one.task.id)
+        if outcome == "completed" or (above is not None and above.task.id in done):
+            done.add(one.task.id)
+        elif outcome in ("aborted", "failed"):
+            again = True
+    return again
 
 
 def _answer(result: TurnResult) -> tuple[str, str, int | None]:

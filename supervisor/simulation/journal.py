@@ -14,7 +14,7 @@ from typing import NamedTuple
 import anyio
 
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.ports import Append, JournalError, JournalUnavailable
+from supervisor.ports import Append, EntityRow, JournalError, JournalUnavailable
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 
@@ -52,6 +52,8 @@ class SimulatedDisk(MemoryStore):
     def __init__(self, wrote: Callable[[Sequence[Append], Sequence[bytes]], None]) -> None:
         super().__init__()
         self.commits = 0
+        self.living: dict[str, EntityRow] = {}
+        """Of the entities, those that have not ended."""
         self._wrote = wrote
         self._ended: deque[tuple[int, str]] = deque()
         """Who has ended, with which record, oldest first."""
@@ -61,8 +63,14 @@ class SimulatedDisk(MemoryStore):
     def write(self, batch: Sequence[Append]) -> None:
         super().write(batch)
         for one in batch:
+            entity_id = one.record.entity_id
+            row = self.entities[entity_id]
+            if row.ended:
+                self.living.pop(entity_id, None)
+            else:
+                self.living[entity_id] = row
             if one.ended:
-                self._ended.append((one.record.seq, one.record.entity_id))
+                self._ended.append((one.record.seq, entity_id))
             for name, _ in one.owed:
                 self._named.append((one.record.seq, name))
         self._wrote(batch, self.log.records[-len(batch) :] if batch else ())

@@ -13,9 +13,13 @@ from typing import Final
 from supervisor.model_trouble import ModelLimits
 from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["ModelBooks"]
+__all__ = ["TELLING", "ModelBooks"]
 
 Say = Callable[[str, str, str], None]
+TELLING: Final = frozenset(
+    {"ModelTrouble", "ModelAskedInVain", "Usage", "task_claimed", "task_failed", "verify_requested", "SessionExited"}
+)
+"""The events of records that say something here."""
 FRUITFUL: Final = 8
 """More requests than a simulated turn makes with something to show for it."""
 

@@ -5,6 +5,8 @@ Which wish comes when is a fault like any other: it has a name, and a shrunk run
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,6 +14,7 @@ import msgspec
 
 from supervisor.abort import AbortPlan, Receipt, TreeNode
 from supervisor.lifecycles.session import Session as SessionState
+from supervisor.lifecycles.turn import Turn
 from supervisor.runtime import Session, Supervisor
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
@@ -32,6 +35,10 @@ PAUSE_S = 12.0
 """The longest pause between two wishes of one operator; short ones are likelier."""
 LURK_S = 20.0
 """How long an operator lies in wait at most."""
+TOLD = (Moment("turn", Turn.TOOL_USE.value), Moment("turn", Turn.VERIFYING.value))
+"""When somebody is told something: at work, or when it is too late for that turn, and its session does not know yet."""
+SOON_S = (0.0, 0.0002, 0.0005, 0.0005, 0.5)
+"""What comes before a message is on record, just as it is, or not long after (seconds)."""
 RARE = (
     *(SessionState.INTERRUPTING, SessionState.SESSION_COMPLETE, SessionState.COOLING_DOWN) * 2,
     SessionState.BUILDING_PROMPT,
@@ -76,7 +83,8 @@ class Operators:
             return
         self._seen_seq = self._sup.ledger.last_seq
         running, ruling = self._oracle.promises.running, self._oracle.ruling
-        recount(self._oracle.violated, self._sup, self._world.disk.entities, running, ruling, number)
+        disk = self._world.disk
+        recount(self._oracle.violated, self._sup, disk.entities, disk.living, running, ruling, number)
 
     async def _wish(self, chance: Chance, place: str) -> None:
         for kind, act in (
@@ -84,6 +92,7 @@ class Operators:
             ("host.abort_sibling", self._abort_sibling),
             ("host.abort_session", self._abort_session),
             ("host.urgent", self._interrupt),
+            ("host.tells", self._tell),
             ("host.message", self._leave_message),
             ("host.prompt", self._prompt),
             ("host.delegates", self._delegate),
@@ -99,16 +108,21 @@ class Operators:
 
     def targets(self, scope: AbortScope) -> list[str]:
         """What an abort of that scope can be aimed at now, by name."""
-        kind, child = ("tool" if scope is AbortScope.TOOL else "session"), scope is AbortScope.SIBLING
-        nodes = self._sup.tree.nodes().values()
-        return sorted(one.id for one in nodes if one.kind == kind and (one.parent is not None or not child))
+        return sorted(self._alive("tool" if scope is AbortScope.TOOL else "session", scope is AbortScope.SIBLING))
+
+    def _alive(self, kind: str, child: bool) -> Iterator[str]:
+        """The ids of what is alive of that kind, and, for a *child*, has a parent: read off the ids, for a large host
+        has many nodes, and most of them need not be made."""
+        nodes = self._sup.tree.nodes()
+        for one in nodes:
+            if (session_of(one) == one) == (kind == "session") and (not child or _has_parent(nodes, one)):
+                yield one
 
     def _pick(self, chance: Chance, kind: str, *, child: bool = False) -> str | None:
         """Someone alive; what is in a rare state is picked as often as what is in a common one."""
         groups: dict[str, list[str]] = {}
-        for one in self._sup.tree.nodes().values():
-            if one.kind == kind and (one.parent is not None or not child):
-                groups.setdefault(self._state(one.id), []).append(one.id)
+        for one in self._alive(kind, child):
+            groups.setdefault(self._state(one), []).append(one)
         if not groups:
             return None
         return chance.choice(sorted(groups[chance.choice(sorted(groups), "state")]), "target")
@@ -155,7 +169,7 @@ class Operators:
         at_s, wanted = self._world.now(), self._oracle.hearing.want_abort(target, scope)
         asked = Asked(at_s, self._world.wall.time(), "an operator")
         with self._desk.asking(f"abort {scope} {target}{' now' if now else ''}") as said:
-            delegating = {one.started_by for one in self._sup.tree.nodes().values() if _is_still_its(one)}
+            delegating = set(self._delegating())
             plan = self._planned(target, scope, now)
             how: dict[str, Any] = {"reason": asked.reason, "actor": "operator", "now": now, "within_s": within_s}
             receipt = await self._sup.abort(target, scope, plan_id=plan.id if plan is not None else None, **how)
@@ -167,6 +181,14 @@ class Operators:
             self._oracle.hearing.abort_answered(wanted, receipt, waited)
             if plan is not None:
                 check_receipt(self._oracle.violated, plan, receipt, delegating)
+
+    def _delegating(self) -> Iterator[str]:
+        """The calls whose child sessions are still theirs: nobody has adopted those."""
+        nodes = self._sup.tree.nodes()
+        for one in self._alive("session", child=True):
+            call = nodes[one].started_by
+            if call is not None and nodes[one].parent == session_of(call):
+                yield call
 
     def _planned(self, target: str, scope: AbortScope, now: bool) -> AbortPlan | None:
         """A dry run, held to the rules, whose plan is then carried out or nothing; ``None`` of what is not there."""
@@ -225,10 +247,11 @@ class Operators:
             mode = chance.choice(tuple(CancelMode), "mode")
             with self._desk.asking(f"start child of {target}, {mode}") as said:
                 policy, outage = self._other_policy(chance), self._sup.outage
-                child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
+                with self._oracle.starting(target):
+                    child = await self._sup.start_session("guest", parent=target, policy=policy, cancel_mode=mode)
+                    self._oracle.rules(child.id, policy)
                 said.append(child.id)
                 self._oracle.begun(child.id, outage)
-                self._oracle.rules(child.id, policy)
                 self._oracle.acknowledged(child.id)
                 result = await child.run(f"prompt {place}")
                 self._oracle.hearing.prompt_answered(child.id, result.outcome, result.error, result.seq)
@@ -302,6 +325,21 @@ class Operators:
             aimed = chance.choice(calls, "call") if calls and scope is AbortScope.TOOL else target
             await self.abort(aimed, scope, chance.happens(0.5, "at once"))
 
+    async def _tell(self, chance: Chance, place: str) -> None:
+        """Something urgent, which an agent is told that can be. Perhaps something more right then, or the end: what it
+        was told may be nobody's any more when it is on record, or heard."""
+        target = await wait_for(self._sup, chance.choice(TOLD, "moment"), chance.between(1.0, LURK_S, "patience"))
+        if target is None or self._faults.healed:
+            return
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(self._send, target, urgent=True))
+            then = chance.choice(("", "more", "end", "end"), "then")
+            await anyio.sleep(chance.choice(SOON_S, "how soon"))
+            if then == "more":
+                await self._send(target, urgent=True)
+            elif then == "end":
+                await self.abort(target, AbortScope.SESSION)
+
     async def _drain(self, chance: Chance, place: str) -> None:
         with self._desk.asking("stop") as said:
             self._world.stop_asked = True
@@ -312,6 +350,6 @@ class Operators:
             said.append("stopping")
 
 
-def _is_still_its(node: TreeNode) -> bool:
-    """Whether a session belongs to the one whose call has started it: nobody has adopted it."""
-    return node.started_by is not None and node.parent == session_of(node.started_by)
+def _has_parent(nodes: Mapping[str, TreeNode], node_id: str) -> bool:
+    """Who is a child is called after its parent, whatever has become of that."""
+    return session_of(node_id) != node_id or ("/" in node_id and nodes[node_id].parent is not None)

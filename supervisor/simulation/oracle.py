@@ -8,12 +8,15 @@ the journals of real runs; here is what only the world knows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from actors.machine import Step
 from actors.timers import GRACE_S
 from supervisor.abort import Receipt
+from supervisor.entity import Refused
 from supervisor.invariants import INVARIANTS, RecordChecker, Violation
 from supervisor.model_trouble import ModelLimits
 from supervisor.ports import Append, EntityRow
@@ -21,13 +24,14 @@ from supervisor.simulation.coverage import Coverage
 from supervisor.simulation.fates import Fates
 from supervisor.simulation.hearing import Hearing
 from supervisor.simulation.machine.processes import ProcessEvent
-from supervisor.simulation.model_books import ModelBooks
+from supervisor.simulation.model_books import TELLING, ModelBooks
 from supervisor.simulation.promised import Promised
 from supervisor.simulation.specified import Specified
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.works.books import WorkBooks
 from supervisor.simulation.works.errands import Errands
 from supervisor.vocabulary import AbortPolicy, Ladder, LifecycleEvent, Rung
+from supervisor.work import NoSuchEntity
 
 __all__ = ["HOME", "Oracle"]
 
@@ -79,7 +83,7 @@ class Oracle:
         self.omitted = 0
         self.coverage = Coverage()
         self.records = 0
-        self._now, self._trace = now, trace
+        self._now, self._trace, self._grain_s = now, trace, grain_s
         self._bound_s = ladder.total_s + SLACK_S
         self._specified = Specified(self.violated)
         self.promises = Promised(self.violated, now, self._slept_since, ladder, grain_s)
@@ -104,6 +108,8 @@ class Oracle:
         self._ends_promised: dict[str, str] = {}
         self._ruled: dict[str, AbortPolicy] = {}
         """The policies that the host gave, by session; those below it inherit them."""
+        self._starting: Counter[str] = Counter()
+        """Below whom the host is starting sessions, and how many."""
         self._crossed: list[LifecycleEvent] = []
         self._ended: set[str] = set()
         self._durable: set[str] = set()
@@ -155,9 +161,9 @@ class Oracle:
 
     def slept(self, seconds: float) -> None:
         """Time leapt for everybody: no bound can hold while the machine sleeps, and in the grace after that."""
-        self._slept.append((self._now(), seconds + GRACE_S))
         self.promises.slept(seconds)
-        seconds += GRACE_S
+        seconds += GRACE_S + self._grain_s  # timers stand still at what was due next, which may have been rounded up
+        self._slept.append((self._now(), seconds))
         self.works.slept(seconds)
         for session_id in self._due:
             self._due[session_id] += seconds
@@ -189,8 +195,26 @@ class Oracle:
         self._ruled[session_id] = policy
 
     def ruling(self, session_id: str) -> AbortPolicy | None:
-        """The policy that rules it, where the host has given one to it or to an ancestor."""
-        return next((self._ruled[one] for one in _upwards(session_id) if one in self._ruled), None)
+        """The policy that rules it, where the host has given one to it or to an ancestor; ``None`` also while one of
+        them may be whom the host is starting, and has not been told the name of."""
+        ruled = self._ruled
+        while session_id and session_id not in ruled:
+            session_id = session_id.rpartition("/")[0]
+            if self._starting[session_id]:
+                return None
+        return ruled.get(session_id)
+
+    @contextmanager
+    def starting(self, parent_id: str) -> Iterator[None]:
+        """The host starts a session below that one, with a policy of its own: others may see it before it does, and
+        where the supervisor is killed before the host is told its name, only others do."""
+        self._starting[parent_id] += 1
+        try:
+            yield
+        except (NoSuchEntity, Refused):
+            self._starting[parent_id] -= 1  # there is none
+            raise
+        self._starting[parent_id] -= 1
 
     def told_to_end(self, session_id: str, at_s: float, within_s: float | None = None) -> None:
         """That session was told to end: its processes are gone within the ladder, or *within_s* seconds where that is
@@ -254,7 +278,8 @@ class Oracle:
         if record.event in _TELLING:
             self._told(record)
         self.coverage.record(record)
-        self._models.wrote(record)
+        if record.event in TELLING:
+            self._models.wrote(record)
         at_s = record.monotonic_s - self._offset_s
         self.promises.heard(record, at_s)
         if record.entity_type == "session" or record.outcome == "fact":
@@ -344,6 +369,8 @@ class Oracle:
         self._live.setdefault(session_id, {})[event.pid] = event.detail
         if session_id in self._ended:
             self.violated("no_survivor", session_id, f"{event.detail} was started after its session's last record")
+        if self.works.has_closed(session_id):
+            self.violated("one_holder", session_id, f"{event.detail} was started, and its task is closed")
         if event.detail == event.owner and TEST not in event.owner:  # not a process that the agent has forked
             self._check_alone(session_id, event)
             # A terminal is called after the call that asked for it: agent, turn, call.
@@ -408,10 +435,3 @@ class Oracle:
         policy = self.ruling(ruler)
         if policy is not None and not getattr(policy, edge, False):
             self.violated("no_level_crossed", ruler, f"{edge} was crossed, which its policy does not let", record.seq)
-
-
-def _upwards(session_id: str) -> Iterator[str]:
-    """A session's id, its parent's, and so on."""
-    while session_id:
-        yield session_id
-        session_id = session_id.rpartition("/")[0]

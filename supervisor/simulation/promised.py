@@ -132,6 +132,7 @@ class Promised:
                 due_s = set_s + effect.delay_s
                 if effect.name == TURN:
                     self._check_allowed(record.entity_id, due_at, record.monotonic_s)
+                    self._void_deadline(record.entity_id)
                 self._set(_Timer(due_s, set_s, record.seq, record.entity_id, name, effect.lasting, due_at))
         if record.to_status in ("FAILED", "COMPLETING"):  # a turn's deadline means nothing any more
             self._timers.pop(record.entity_id, None)
@@ -161,6 +162,12 @@ class Promised:
         if abs(late_s) > ROUNDING_S:
             words = "its time is over {:.6f} s {} than that of the turn which was lost"
             self._say("punctual", turn_id, words.format(abs(late_s), "later" if late_s > 0 else "sooner"))
+
+    def _void_deadline(self, turn_id: str) -> None:
+        """Its time is extended: the timer that it had before does not ring."""
+        timers = self._timers.get(turn_id)
+        if timers:
+            self._timers[turn_id] = {seq: one for seq, one in timers.items() if not one.lasting}
 
     def _leave(self, entity_id: str) -> None:
         timers = self._timers.get(entity_id)

@@ -6,7 +6,8 @@ view of the same memory alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 
 import msgspec
 
@@ -19,10 +20,11 @@ __all__ = ["recount"]
 
 Say = Callable[[str, str, str], None]
 Rows = Mapping[str, EntityRow]
+Nodes = Mapping[str, TreeNode]
 SEEN = ("kind", "parent_id", "state", "entity_seq", "ended", "born_seq", "born_at")
 """What a row in memory says of its entity; its data is compared step by step elsewhere. (``changed_at`` is another: the
 journal's counts facts, too.)"""
-
+_seen = attrgetter(*SEEN)
 
 LARGE, LARGE_EVERY = 300, 25
 """Where so many live, so many looks are let pass: each one costs as much as there are."""
@@ -32,6 +34,7 @@ def recount(
     say: Say,
     sup: Supervisor,
     durable: Rows,
+    living: Rows,
     timers: Callable[[str], int],
     ruling: Callable[[str], AbortPolicy | None],
     looked_at: int,
@@ -41,6 +44,7 @@ def recount(
     Args:
         say: reports a law that was broken: its name, whose, and the words.
         durable: what the journal holds, by id.
+        living: of that, what has not ended: a long day has many more of the others.
         timers: how many timers of a session run, by the oracle's own books.
         ruling: the policy that rules a session, as far as the host has said so.
         looked_at: which of the living is inspected, as a number that is counted around.
@@ -53,9 +57,11 @@ def recount(
     for row in rows:
         _check_row(say, row, durable.get(row.id))
     _check_order(say, rows)
-    _check_nodes(say, sup, durable)
-    _check_rule(say, sup, durable, ruling)
-    _check_cells(say, sup, durable)
+    nodes = dict(sup.tree.nodes(hurry=True))
+    _check_nodes(say, nodes, living)
+    _check_processes(say, nodes, durable)
+    _check_calls(say, sup, nodes, living)
+    _check_rule(say, sup, nodes, durable, ruling)
     if rows:
         _inspect(say, sup, rows[looked_at % len(rows)], timers)
 
@@ -63,10 +69,10 @@ def recount(
 def _check_row(say: Say, row: EntityRow, kept: EntityRow | None) -> None:
     if kept is None:
         say("durable", row.id, "is in memory, all is on record, and the journal does not know it")
-        return
-    for name in SEEN:
-        if getattr(row, name) != getattr(kept, name):
-            say("durable", row.id, f"its {name} is {getattr(row, name)!r}; the journal has {getattr(kept, name)!r}")
+    elif _seen(row) != _seen(kept):
+        for name in SEEN:
+            if getattr(row, name) != getattr(kept, name):
+                say("durable", row.id, f"its {name} is {getattr(row, name)!r}; the journal has {getattr(kept, name)!r}")
 
 
 def _check_order(say: Say, rows: list[EntityRow]) -> None:
@@ -77,56 +83,60 @@ def _check_order(say: Say, rows: list[EntityRow]) -> None:
         say("legal", rows[0].id, "the living are not told in the order of their births")
 
 
-def _check_nodes(say: Say, sup: Supervisor, durable: Rows) -> None:
-    """The tree that aborts reason about: its sessions, their parents and children, and the calls that are open."""
-    nodes = sup.tree.nodes(hurry=True)
-    living = {row.id: row for row in durable.values() if row.kind == "session" and not row.ended}
-    sessions = {one.id for one in nodes.values() if one.kind == "session"}
-    for session_id in living.keys() ^ sessions:
-        say("durable", session_id, f"is {'alive' if session_id in living else 'over'} on record, not in the tree")
-    for session_id in living.keys() & sessions:
-        node, above = nodes[session_id], living[session_id].parent_id
-        if node.parent != (above if above in living else None):
-            say("containment", session_id, f"is below {node.parent} in the tree, and below {above} on record")
-        for child in node.children:
+def _check_nodes(say: Say, nodes: Nodes, living: Rows) -> None:
+    """The tree that aborts reason about: its sessions, their parents and children."""
+    above = {row.id: row.parent_id for row in living.values() if row.kind == "session"}
+    sessions = {one.id: one for one in nodes.values() if one.kind == "session"}
+    for session_id in above.keys() ^ sessions.keys():
+        say("durable", session_id, f"is {'alive' if session_id in above else 'over'} on record, not in the tree")
+    for session_id, node in sessions.items():
+        parent = above.get(session_id)
+        if session_id in above and node.parent != (parent if parent in above else None):
+            say("containment", session_id, f"is below {node.parent} in the tree, and below {parent} on record")
+        for child in node.children if session_id in above else ():
             if nodes[child].parent != session_id:
                 say("containment", child, f"is among the children of {session_id}, and below {nodes[child].parent}")
-    _check_processes(say, nodes, durable)
-    calls = {one.id for one in nodes.values() if one.kind == "tool"}
-    for row in durable.values():
-        if row.kind == "turn" and not row.ended and row.id in sup.tree.entities:
-            kept = {f"{row.id}:c{call['number']}" for call in msgspec.json.decode(row.data).get("open", ())}
-            shown = {one for one in calls if one.startswith(f"{row.id}:c")}
-            if kept != shown:
-                say("durable", row.id, f"shows the calls {sorted(shown)}, and has {sorted(kept)} on record")
 
 
-def _check_rule(say: Say, sup: Supervisor, durable: Rows, ruling: Callable[[str], AbortPolicy | None]) -> None:
+def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows) -> None:
+    """The open calls of each turn are those on record, and one that has returned leaves no actor behind."""
+    calls: dict[str, set[str]] = {}
+    for one in nodes.values():
+        if one.kind == "tool":
+            calls.setdefault(one.id.rpartition(":c")[0], set()).add(one.id)
+    for row in living.values():
+        if row.kind != "turn" or row.id not in sup.tree.entities:
+            continue
+        kept, told = set(_open_calls(row)), calls.get(row.id, set())
+        if kept != told:
+            say("durable", row.id, f"shows the calls {sorted(told)}, and has {sorted(kept)} on record")
+        for child in sup._system.children(row.id):
+            if child.startswith(f"{row.id}:c") and child not in kept and sup._system.inspect(child).phase == "live":
+                say("bounded", child, "has returned, on record, and its actor lives on")
+
+
+def _open_calls(row: EntityRow) -> Iterator[str]:
+    return (f"{row.id}:c{call['number']}" for call in msgspec.json.decode(row.data).get("open", ()))
+
+
+def _check_rule(
+    say: Say, sup: Supervisor, nodes: Nodes, durable: Rows, ruling: Callable[[str], AbortPolicy | None]
+) -> None:
     """Each session is ruled by the policy that it was given, or its nearest ancestor that was; who was told to end is
-    ending."""
-    for one in sup.tree.nodes().values():
+    ending, for one that is in no hurry."""
+    unhurried = sup.tree.nodes()
+    for one in nodes.values():
         row = durable.get(one.id)
         if one.kind != "session" or row is None:
             continue
         policy = ruling(one.id)
         if policy is not None and one.policy != policy:
             say("no_level_crossed", one.id, f"is ruled by {one.policy}, and was given {policy}")
-        if row.state == "Stopped" and not one.ended:
+        if row.state == "Stopped" and not unhurried[one.id].ended:
             say("final", one.id, "was told to end, on record, and is shown as one that goes on")
 
 
-def _check_cells(say: Say, sup: Supervisor, durable: Rows) -> None:
-    """A call that has returned leaves no actor behind."""
-    for row in durable.values():
-        if row.kind != "turn" or row.ended or row.id not in sup.tree.entities:
-            continue
-        kept = {f"{row.id}:c{call['number']}" for call in msgspec.json.decode(row.data).get("open", ())}
-        for child in sup._system.children(row.id):
-            if child.startswith(f"{row.id}:c") and child not in kept and sup._system.inspect(child).phase == "live":
-                say("bounded", child, "has returned, on record, and its actor lives on")
-
-
-def _check_processes(say: Say, nodes: Mapping[str, TreeNode], durable: Rows) -> None:
+def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
     """A call's processes are those that its session has for it; an agent that is there has the pid on record."""
     for one in nodes.values():
         if one.kind == "tool" and one.parent is not None:
@@ -144,8 +154,7 @@ def _check_processes(say: Say, nodes: Mapping[str, TreeNode], durable: Rows) -> 
 def _inspect(say: Say, sup: Supervisor, row: EntityRow, timers: Callable[[str], int]) -> None:
     """What is shown of one: its kind, its state, its calls; and it has the timers that its records have set."""
     seen = sup.inspect(row.id)
-    data = msgspec.json.decode(row.data)
-    calls = tuple(f"{row.id}:c{call['number']}" for call in data.get("open", ()))
+    calls = tuple(_open_calls(row))
     shown, kept = (seen.id, seen.kind, seen.state, seen.open_calls), (row.id, row.kind, row.state, calls)
     if shown != kept:
         say("durable", row.id, f"an inspection shows {shown} of {kept}")

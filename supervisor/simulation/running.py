@@ -22,8 +22,10 @@ from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.runtime import Supervisor, supervise
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills import drill
+from supervisor.simulation.drills.functions import drill_functions
 from supervisor.simulation.engine import Ran, run
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
+from supervisor.simulation.fates import ROUNDING_S
 from supervisor.simulation.guest import Guest
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
@@ -210,11 +212,13 @@ class _Run:
             self.oracle.violated("quiescence", session.id, words)
         await session.close()
 
-    async def _drill(self) -> None:
-        """What the kernel promises and a supervisor seldom uses, where the scenario wants that tried."""
+    async def _drill(self, sup: Supervisor) -> None:
+        """What the kernel promises and a supervisor seldom uses, where the scenario wants that tried; and what agents
+        that are functions are promised."""
         chance = self.world.chance.below("drill")
         if chance.happens(self.drawn.drills, "at all"):
             await drill(self.oracle.violated, chance, self.world.now, self.drawn.grain_s)
+            await drill_functions(self.oracle.violated, sup, self.world.now)
 
     async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
         """One supervisor, from its start to its end, or to its death."""
@@ -238,7 +242,7 @@ class _Run:
                         self._check_lasted(sup)
                     elif not killed.is_set():
                         await self._probe(sup)
-                        await self._drill()
+                        await self._drill(sup)
                 self._look_behind(sup)
         except* JournalError as failure:
             self.gave_up = _first_of(failure)
@@ -263,7 +267,7 @@ class _Run:
             return
         if not isinstance(failure, JournalUnavailable):
             self.oracle.violated("durable", "run", f"the journal failed, and not by a fault: {failure}")
-        elif self.world.outage_s < LAST_RECORDS_S:
+        elif self.world.outage_s < LAST_RECORDS_S - ROUNDING_S:
             words = f"was given up after {self.world.outage_s:.3f} s, of at least {LAST_RECORDS_S:g} s: {failure}"
             self.oracle.violated("degraded", "run", words)
 

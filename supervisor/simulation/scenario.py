@@ -98,9 +98,10 @@ class Load(Model):
     ``customers`` come one after the other, ``arrival_s`` apart. Each wants ``turns`` prompts of one session,
     ``pause_s`` apart or spread over ``hours``, and starts another session where one is lost, ``sessions_max`` in all.
     ``plans`` is the share of them that come with a plan of ``tasks`` tasks instead, which says nothing but what depends
-    on what; ``works`` the share of those that use everything a plan can say, ``saves`` the share of these that say
-    something of checkpoints, and are resumed when something of them was not closed. ``crossing``: how likely a customer
-    lets aborts cross a level that the settings do not let them cross.
+    on what, and of a share of them, ``scoped``, that they are small; ``works`` the share of those that use everything a
+    plan can say, ``saves`` the share of these that say something of checkpoints, and are resumed when something of them
+    was not closed. ``crossing``: how likely a customer lets aborts cross a level that the settings do not let them
+    cross.
     """
 
     customers: Some = [2, 6]
@@ -110,6 +111,7 @@ class Load(Model):
     sessions_max: Some = 3
     hours: Annotated[float, Field(ge=0, le=10_000)] = 0.0
     plans: Share = 0.1
+    scoped: Weight = 0.0
     works: Weight = 0.0
     saves: Weight = 0.0
     tasks: Some = [1, 4]
@@ -152,7 +154,8 @@ class Faults(Model):
 class World(Model):
     """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
     after the load's hours; ``horizon_s`` later everything must have ended. ``crashes_max`` bounds how often the
-    supervisor is killed, ``crashes_at`` are moments, of which each has one in mind to be killed at. ``pieces`` is the
+    supervisor is killed, ``crashes_at`` are moments, of which each has one in mind to be killed at; ``cancels_at`` are
+    moments of tasks and runs, of which who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the
     share of the streams that come cut anywhere, not as they were written. A commit that nothing strikes takes
     ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped. ``archive``: there is
     a place where what has ended is kept."""
@@ -164,6 +167,7 @@ class World(Model):
     horizon_s: Horizon = 20_000.0
     crashes_max: Count = 2
     crashes_at: Annotated[tuple[str, ...], AfterValidator(_moments)] = NARROW
+    cancels_at: Annotated[tuple[str, ...], AfterValidator(_moments)] | None = None
     operators: Count = [0, 6]
     pieces: Share = PIECES
     commit_s: Seconds = 0.0005
@@ -234,7 +238,7 @@ class Scenario(Model):
         chance = Chance(seed).below("scenario")
         shape = self._checked("agents.shape", AgentShape, {"adapter": "acp", **_shape(self.agents.shape, chance)})
         settings = self._settings(drawn(self.settings, chance, "settings"))
-        world = drawn(self.world.model_dump(exclude={"schedules", "crashes_at", "seed"}), chance, "world")
+        world = drawn(self.world.model_dump(exclude={"schedules", "crashes_at", "cancels_at", "seed"}), chance, "world")
         return Drawn(
             name=self.name,
             seed=seed,
@@ -249,6 +253,7 @@ class Scenario(Model):
             only=self.faults.only,
             load=self.load,
             crashes_at=self.world.crashes_at,
+            cancels_at=self.world.cancels_at,
             **world,
         )
 
@@ -302,6 +307,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     horizon_s: float
     crashes_max: int
     crashes_at: tuple[str, ...]
+    cancels_at: tuple[str, ...] | None
     operators: int
     pieces: float
     commit_s: float

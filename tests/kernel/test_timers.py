@@ -123,6 +123,25 @@ async def test_a_cancelled_timer_is_not_heard(autojump_clock: trio.abc.Clock) ->
 
 
 @virtual
+async def test_a_timer_tells_what_it_has_left(autojump_clock: trio.abc.Clock) -> None:
+    """The seconds until it rings; nothing of a key that was never set, is cancelled, or has rung."""
+    async with running() as system:
+        system.spawn(Clocked(), "a")
+        context = context_of(system, "a")
+        context.set_timer("x", 5, "x")
+        assert (context.read_timer("x"), context.read_timer("y")) == (5, None)
+        await trio.sleep(2)
+        assert context.read_timer("x") == 3
+        context.set_timer("x", 10, "x again")
+        assert context.read_timer("x") == 10
+        context.cancel_timer("x")
+        assert context.read_timer("x") is None
+        context.set_timer("x", 1, "at last")
+        await trio.sleep(2)
+        assert context.read_timer("x") is None
+
+
+@virtual
 async def test_keys_of_two_actors_do_not_meet(autojump_clock: trio.abc.Clock) -> None:
     """A key is an actor's own: another actor's timer of the same key is another timer."""
     async with running() as system:

@@ -54,8 +54,20 @@ _SEEDS = {
     "works": 6,
     "works-alone": 6,
 }
-RUNS = tuple(Run(name, seed) for name, seeds in _SEEDS.items() for seed in range(1, seeds + 1))
-"""The soak: so many seeds of each scenario, from 1."""
+_MORE = {
+    "checkpoints": (5, 6, 7, 8, 9, 10, 11, 13, 16, 20, 25),
+    "killed-plans": (7, 11, 13, 14, 21),
+    "killed-works": range(1, 21),
+    "silent-workers": (1, 2, 3, 8),
+    "works": (7, 8, 10, 11, 12, 13, 14, 23, 25),
+    "works-alone": (10, 12, 13, 25),
+}
+RUNS = tuple(
+    Run(name, seed)
+    for name, seeds in [*((name, range(1, count + 1)) for name, count in _SEEDS.items()), *_MORE.items()]
+    for seed in seeds
+)
+"""The soak: so many seeds of each scenario, from 1; and those by which what is rare on the work side is come by."""
 
 
 def play(run: Run) -> tuple[str, ...]:

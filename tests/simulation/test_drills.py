@@ -40,7 +40,7 @@ def test_another_order_of_lanes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     """One URGENT message less before a NORMAL one is a breach of the kernel's law."""
     monkeypatch.setattr(mailbox, "URGENT_RUN_MAX", 31)
     problems = simulate(_drawn(Schedule.FIFO)).problems
-    assert {one.split(": ")[1] for one in problems} == {"lanes", "bounds", "plain"}
+    assert {one.split(": ")[1] for one in problems} == {"lanes", "bounds", "plain", "bursts"}
 
 
 def test_a_timer_that_cannot_be_cancelled_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

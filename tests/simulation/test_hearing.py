@@ -139,12 +139,26 @@ def test_a_close_that_did_nothing(hearing: Hearing, said: Said) -> None:
 def test_an_answer_that_nobody_gave(hearing: Hearing, said: Said) -> None:
     """A prompt's answer is on record, with that outcome, and is given once; but for what a failed disk keeps back."""
     hearing.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
-    hearing.prompt_answered("s", "failed", "")
+    hearing.prompt_answered("s", "failed", "", 1)
     assert said == []
-    hearing.prompt_answered("s", "completed", "")
-    hearing.prompt_answered("s", "failed", "")
-    hearing.prompt_answered("s", "failed", "the journal cannot be written: full")
-    assert laws(said) == [("durable", "s"), ("durable", "s")]
+    hearing.prompt_answered("s", "failed", "", 1)
+    hearing.prompt_answered("s", "failed", "the journal cannot be written: full", None)
+    assert laws(said) == [("durable", "s")]
+
+
+@pytest.mark.parametrize(("outcome", "seq"), [("completed", 1), ("failed", 2), ("failed", None)])
+def test_an_answer_that_another_record_gave(hearing: Hearing, said: Said, outcome: str, seq: int | None) -> None:
+    hearing.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
+    hearing.result_told("s", outcome, "", seq)
+    assert laws(said) == [("durable", "s")]
+
+
+def test_an_answer_that_is_heard_by_others(hearing: Hearing, said: Said) -> None:
+    """Who comes back to a session hears how its last prompt ended, whoever had asked; they are told as well."""
+    hearing.wrote(session("s", owed=(("1.0", b'{"type":"Answer","request_id":"s:r1","outcome":"failed","error":""}'),)))
+    hearing.result_told("s", "failed", "", 1)
+    hearing.prompt_answered("s", "failed", "", 1)
+    assert said == []
 
 
 def _told(node: NodeReceipt) -> Receipt:

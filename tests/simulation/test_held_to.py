@@ -149,3 +149,14 @@ def test_who_closes_in_order_leaves_no_open_books(world: _World, row: EntityRow,
     """What is left to the next supervisor, it would close without a word."""
     world.oracle.closed([row])
     assert [one.invariant for one in world.oracle.violations] == ["nothing_lost"] * count
+
+
+def test_whom_the_host_is_starting_is_ruled_by_what_it_has_not_said_yet(world: _World) -> None:
+    """Others may see a session before its host is told its name; those that it has named are ruled as it said."""
+    above, own = AbortPolicy(), AbortPolicy(tool_to_sibling=True)
+    world.oracle.rules("s", above)
+    world.oracle.rules("s/named", own)
+    with world.oracle.starting("s"):
+        found = [world.oracle.ruling(one) for one in ("s", "s/named", "s/named/t1", "s/guest")]
+    assert found == [above, own, own, None]
+    assert world.oracle.ruling("s/guest") == above

@@ -24,7 +24,7 @@ schedules = ["fifo"]
 operators = 0
 grain_s = 0.0
 [settings.recovery]
-sessions = "resume"
+sessions = "{sessions}"
 orphans = "{orphans}"
 """
 COMMITS = 24
@@ -51,11 +51,13 @@ class Killer:
         return self.kills == 1 and world.lives == 2 and world.disk.commits - self._commits >= self._at
 
 
-@pytest.mark.parametrize("orphans", ["open", "failed", "done"])
+@pytest.mark.parametrize(
+    ("sessions", "orphans"), [("resume", "open"), ("resume", "failed"), ("resume", "done"), ("restart", "open")]
+)
 @pytest.mark.parametrize("seed", [1])
-def test_what_is_taken_over_can_be_taken_over_again(orphans: str, seed: int) -> None:
+def test_what_is_taken_over_can_be_taken_over_again(sessions: str, orphans: str, seed: int) -> None:
     """Whatever of it was on record by then, the third one goes on with that, and everything comes to its end."""
-    drawn, kills = parsed("killed-twice", SCENARIO.format(orphans=orphans)).draw(seed), 0
+    drawn, kills = parsed("killed-twice", SCENARIO.format(sessions=sessions, orphans=orphans)).draw(seed), 0
     for at in range(1, COMMITS):
         killer = Killer(at)
         report = simulate(drawn, intrude=killer)
@@ -70,7 +72,7 @@ def _second_gives_up(patience_s: float) -> Callable[[Host, Customer], float | No
 
 def test_what_is_taken_over_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """However far the second supervisor has come with it: nothing of it is left open, and nobody works on it."""
-    drawn = parsed("killed-twice", SCENARIO.format(orphans="open")).draw(1)
+    drawn = parsed("killed-twice", SCENARIO.format(sessions="resume", orphans="open")).draw(1)
     for at in range(COMMITS):
         monkeypatch.setattr(Host, "_gives_up_s", _second_gives_up((at + 0.5) * drawn.commit_s))
         report = simulate(drawn, intrude=Killer(1_000_000))

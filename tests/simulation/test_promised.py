@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from actors.machine import Step
+from actors.parking import current_backend
+from actors.timers import TimerService
 from supervisor.effects import StartTimer
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
+from supervisor.simulation.engine import Schedule, leap, run
+from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.promised import Promised
+from supervisor.simulation.trace import Trace
 from supervisor.vocabulary import Exit, Ladder, LifecycleEvent, Verdict
 
 LADDER = Ladder(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
@@ -61,6 +68,43 @@ def test_a_machine_that_slept_is_late() -> None:
     books.back_off()
     books.elapse(6.9)
     assert books.broken == []
+
+
+def test_a_pause_may_begin_a_grain_after_what_was_due() -> None:
+    """Timers stand still at the moment that the next one was set for, which had been rounded up: so much later than the
+    pause is long come the others, each of which is rounded up itself, and that is no breach."""
+
+    async def main() -> float:
+        timers, rang_s = TimerService(current_backend()), list[float]()
+
+        async def pause() -> None:
+            await anyio.sleep(1.0)
+            leap(100.0)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(pause)
+            group.start_soon(timers.run)
+            await checkpoint()
+            timers.set("next", None, 0.93, lambda _: None)
+            timers.set("backoff", None, 3.35, lambda _: rang_s.append(anyio.current_time()))
+            await anyio.sleep(110.0)
+            group.cancel_scope.cancel()
+        return rang_s[0]
+
+    rang_s = run(main, seed=0, schedule=Schedule.FIFO, horizon_s=1000.0, grain_s=0.1).value
+    assert rang_s is not None
+    assert rang_s == pytest.approx(105.5)
+    now = 0.0
+    oracle = Oracle(lambda: now, Trace(lambda: now), LADDER, grain_s=0.1)
+    timer = StartTimer(name="backoff", delay_s=3.35, event=BackoffElapsed())
+    words: dict[str, Any] = {"entity_type": "session", "entity_id": "s", "timestamp": 0.0, "monotonic_s": 0.0}
+    failed = LifecycleEvent(seq=1, entity_seq=1, event="SessionExited", **words)
+    oracle.promises.stepped(failed, cast(Any, Step(None, None, (timer,), None)))
+    now = 1.0
+    oracle.slept(100.0)
+    elapsed = LifecycleEvent(seq=2, entity_seq=2, event="BackoffElapsed", actor="s", cause_id=1, **words)
+    oracle.promises.heard(elapsed, rang_s)
+    assert oracle.violations == []
 
 
 def test_a_timer_that_never_rings_is_noticed() -> None:

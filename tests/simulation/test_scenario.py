@@ -47,6 +47,10 @@ def _written(folder: Path, text: str) -> Path:
             "world.crashes_at = ['run ASLEEP']",
             "world.crashes_at: 'run ASLEEP' is no state; write KIND STATE, for example",
         ),
+        (
+            "world.cancels_at = ['run ASLEEP']",
+            "world.cancels_at: 'run ASLEEP' is no state; write KIND STATE, for example",
+        ),
         ("world.crashes_at = []", "world.crashes_at: [] is no moment; name some, for example 'session Interrupting'"),
         (
             "leans.a = { share = 0.6 }\nleans.b = { share = 0.5 }",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+import msgspec
 import pytest
 
 from supervisor.ports import Append
@@ -172,6 +174,18 @@ def test_nobody_comes_back_unheard(log: Log) -> None:
     assert log.laws == ["health_monitoring"]
 
 
+@pytest.mark.parametrize(("at_s", "laws"), [(401.0, []), (400.0 + 4 * 30.0 + BOUND_S + 1, ["health_monitoring"])])
+def test_who_is_back_is_lost_no_sooner_than_that_is_on_record(log: Log, at_s: float, laws: list[str]) -> None:
+    """Its return waits for a disk that is down, and it is silent again meanwhile: its looks begin when it is back."""
+    log.hearts.beat("worker:one", 0.0)
+    _loses(log.at(90.0))
+    log.hearts.beat("worker:one", 95.0)
+    back = msgspec.structs.replace(log.records[-1], event="health_check_recovered", to_status="idle")
+    log.at(400.0).hearts.wrote(Append(record=back, parent_id=PLAN, state="idle", data=b""), 96.0)
+    log.hearts.happened(at_s)
+    assert log.laws == laws
+
+
 class Patient:
     """A pool in whose pauses time goes by, and that expects one sign of life."""
 
@@ -191,9 +205,20 @@ class Patient:
 async def test_who_is_silenced_is_not_heard_for_so_long(log: Log) -> None:
     """Neither by the pool nor by the judge; then it beats on, until nobody expects it any more."""
     pool: Any = Patient(log)
-    hearts = Hearts(log.hearts, lambda: log.now_s)
+    hearts = Hearts(log.hearts, lambda: log.now_s, anyio.Event())
     hearts.silence("worker:one", 60.0)
     await hearts.beat(pool, "worker:one", 10.0)
+    assert (pool.heard_s, log.laws) == ([60.0], [])
+
+
+@pytest.mark.anyio
+async def test_who_beats_for_a_supervisor_that_was_killed_is_heard_by_nobody(log: Log) -> None:
+    """What its tasks still do says nothing of workers of that name under the next one."""
+    killed = anyio.Event()
+    killed.set()
+    pool: Any = Patient(log)
+    log.now_s = 60.0
+    await Hearts(log.hearts, lambda: log.now_s, killed).beat(pool, "worker:nobody", 10.0)
     assert (pool.heard_s, log.laws) == ([60.0], [])
 
 

@@ -129,11 +129,16 @@ class _Judged:
         self.found: list[tuple[str, str, str]] = []
         self.errands = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
         self.books = WorkBooks(lambda *words: self.found.append(words), self.errands, 60.0, lambda: 0.0)
-        self.books.planned(a_plan({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]}))
-        for name in ("w0t0", "w0t1"):
-            self.hear(name, "Born", "OPEN", outcome="born", name=name, part_of="")
+        plan = a_plan({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})
+        self.books.planned(plan)
+        for task in plan.tasks:
+            born = {"name": task.id, "part_of": "", "workstream": "workstream:w0", "waiting_for": [*task.depends_on]}
+            allowed = {"max_retries": task.max_retries, "needs_approval": False}
+            self.hear(task.id, "Born", "OPEN", outcome="born", **born, **allowed)
 
-    def hear(self, task: str, event: str, state: str, outcome: str = "transition", **meta: Any) -> None:
+    def hear(
+        self, task: str, event: str, state: str, outcome: str = "transition", reason: str = "", **meta: Any
+    ) -> None:
         record = LifecycleEvent(
             seq=1,
             timestamp=0.0,
@@ -144,9 +149,13 @@ class _Judged:
             event=event,
             outcome=outcome,
             to_status=state,
+            reason=reason,
             metadata=meta,
         )
         self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""), 0.0)
+
+    def claimed(self, task: str, by: str) -> None:
+        self.hear(task, "claimed", "CLAIMED", by=by, reason="agent worker")
 
     def work(self, name: str, session_id: str = "") -> None:
         errand = self.errands.of(name)
@@ -162,7 +171,7 @@ def test_a_task_that_is_done_is_borne_out() -> None:
     """Claimed, worked on, merged and closed, one after the other: nothing is found."""
     judged = _Judged()
     for name in ("w0t0", "w0t1"):
-        judged.hear(name, "claimed", "CLAIMED", by=name)
+        judged.claimed(name, by=name)
         judged.work(name)
         errand = judged.errands.of(name)
         assert errand is not None
@@ -178,7 +187,7 @@ def test_work_that_nobody_holds_is_noticed() -> None:
     """An agent that works on what is open, or on what another session holds, breaks a law."""
     judged = _Judged()
     judged.work("w0t0")
-    judged.hear("w0t0", "claimed", "CLAIMED", by="w0t0-2")
+    judged.claimed("w0t0", by="w0t0-2")
     judged.work("w0t0")
     assert judged.laws == ["intent_before_effect", "intent_before_effect", "one_holder"]
 
@@ -186,7 +195,7 @@ def test_work_that_nobody_holds_is_noticed() -> None:
 def test_work_before_its_time_is_noticed() -> None:
     """Nobody works on a task before what it depends on is closed."""
     judged = _Judged()
-    judged.hear("w0t1", "claimed", "CLAIMED", by="w0t1")
+    judged.claimed("w0t1", by="w0t1")
     judged.work("w0t1")
     assert judged.laws == ["dependency_satisfaction"]
 
@@ -215,3 +224,10 @@ def test_plans_end_as_foretold(seed: int) -> None:
     report = simulate(named("works-alone").draw(seed))
     assert report.problems == ()
     assert any(name.startswith("run: ") for name in report.reached)
+
+
+# ---------------------------------------------------------------------------------------------------------- killed
+@pytest.mark.parametrize("seed", [8, 14])
+def test_a_killed_plan_waits_and_lets_go_as_it_should(seed: int) -> None:
+    """What was blocked before it was followed is not ended by that; a parent's job leaves the worker that is dead."""
+    assert simulate(named("killed-works").draw(seed)).problems == ()

@@ -114,6 +114,8 @@ class _Agent:
         self._cancelled = False
         self._idle = anyio.Event()
         self._idle.set()
+        self.late_words = 0
+        """How often we went on talking after a turn."""
         self._told: list[Any] = []
         """The requests that told us something within the turn, and that we have not taken up."""
         self._fate: Callable[[], Awaitable[int]] | None = None
@@ -262,14 +264,26 @@ class _Agent:
         if self.trouble.strikes("agent.duplicate", plan.place):
             self.put_raw(line)
         self._idle.set()
+        if self.trouble.strikes("agent.compacts", f"{plan.place}:after"):
+            await self.compact(f"{plan.place}:after")
         if self.trouble.strikes("agent.late", plan.place):
             await self._talk_on(plan)
 
     async def _talk_on(self, plan: TurnPlan) -> None:
         for at in ("at once", "later"):
+            self.late_words += 1
             self.put(self.update("agent_message_chunk", content=_text(f"{plan.place}: one more thing, {at}")))
             self.put(self.update("tool_call_update", toolCallId=f"{plan.place}:c1", status="completed"))
             await anyio.sleep(self.chance.between(0.0, 30.0, plan.place, "late", at))
+
+    async def compact(self, place: str) -> None:
+        """Make room in the context; where that is never said to be over, the turn's end is the end of it."""
+        chance = self.chance.below(place, "compaction")
+        self.put(self.update("compaction_update", compactionId=place, status="in_progress"))
+        await anyio.sleep(chance.between(1.0, 30.0, "seconds"))
+        status = chance.choice(("completed", "completed", "failed", "cancelled", ""), "status")
+        if status:
+            self.put(self.update("compaction_update", compactionId=place, status=status))
 
     def _cancel(self) -> None:
         """Stop what we are doing, as soon as we come to it."""
@@ -340,7 +354,7 @@ class _Turn:
         if at == self._plan.strike_at:
             await self._meet_trouble(self._plan.place)
         if self._trouble.strikes("agent.compacts", f"{self._plan.place}:s{at}"):
-            await self._compact(f"{self._plan.place}:s{at}")
+            await self._agent.compact(f"{self._plan.place}:s{at}")
         self._say(step.chars)
         for part in step.parts():
             await side_by_side(self._do, part)
@@ -374,8 +388,11 @@ class _Turn:
             await self._ask_in_vain(self._agent.chance.below(place, "vain"))
 
     async def _try_again(self, how: Chance, error: str, tries: int) -> None:
-        for attempt in range(1, tries + 1):
-            wait_ms = how.integer(50, 4_000, "wait", attempt)
+        """Its attempts are counted since it said something, be it late words of an earlier turn."""
+        attempt, late = 0, self._agent.late_words
+        for number in range(1, tries + 1):
+            wait_ms = how.integer(50, 4_000, "wait", number)
+            attempt, late = attempt + 1 if late == self._agent.late_words else 1, self._agent.late_words
             told = {"errorKind": error, "attempt": attempt, "retryMs": wait_ms}
             self._tell("session_info_update", _meta={"modelTrouble": told})
             await anyio.sleep(wait_ms / 1000)
@@ -387,15 +404,6 @@ class _Turn:
         for requests in range(1, how.integer(5, 300, "requests")):
             self._tell("usage_update", used=0, size=CONTEXT_TOKENS, _meta={"usage": {"requests": requests}})
             await anyio.sleep(pause_s)
-
-    async def _compact(self, place: str) -> None:
-        """Make room in the context; where that is never said to be over, the turn's end is the end of it."""
-        chance = self._agent.chance.below(place, "compaction")
-        self._tell("compaction_update", compactionId=place, status="in_progress")
-        await anyio.sleep(chance.between(1.0, 30.0, "seconds"))
-        status = chance.choice(("completed", "completed", "failed", "cancelled", ""), "status")
-        if status:
-            self._tell("compaction_update", compactionId=place, status=status)
 
     # -------------------------------------------------------------------------------------------------- what is told
     def _tell(self, what: str, **fields: Any) -> None:

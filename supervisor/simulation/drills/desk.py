@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from actors import ActorSystem
@@ -48,6 +49,11 @@ class Desk:
         given_s = self.since() if given_s is None else given_s
         if not -ROUNDING_S <= given_s - wanted_s <= timers * self._grain_s + ROUNDING_S:
             self.say("kernel", self._name, f"{what}: after {given_s:.6f} s, not after {wanted_s:.6f} s")
+
+    def refused(self, what: str, wish: Callable[[], object], *errors: type[Exception]) -> None:
+        """Wishing for it is one of these errors."""
+        with suppress(*errors):
+            self.same(what, wish(), "refused")
 
     async def raises(self, what: str, waited: Awaitable[Any], *errors: type[BaseException]) -> BaseException | None:
         """Waiting for it ends in one of these errors; that one."""

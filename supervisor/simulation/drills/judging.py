@@ -8,7 +8,6 @@ docs/budgets.md (loops) and docs/model-trouble.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -91,13 +90,13 @@ async def leases(desk: Desk) -> None:
         mine = sorted(token for whose, token, _, _ in model.held.values() if whose == worker)
         desk.same(f"what {worker} holds", [one.token for one in ours.of(worker)], mine)
     for wrong in (0.0, -1.0):
-        _refused(desk, f"a lease of {wrong:g} s", partial(ours.grant, "new", "x", 0.0, wrong))
+        desk.refused(f"a lease of {wrong:g} s", partial(ours.grant, "new", "x", 0.0, wrong), ValueError)
 
 
 def _grant(desk: Desk, ours: Leases, model: Held, wish: tuple[str, str, float, float]) -> None:
     item, worker, now_s, lease_s = wish
     if item in model.held:
-        _refused(desk, "what somebody holds", lambda: ours.grant(*wish))
+        desk.refused("what somebody holds", lambda: ours.grant(*wish), ValueError)
         return
     model.last += 1
     model.held[item] = (worker, model.last, now_s + lease_s, lease_s)
@@ -114,11 +113,6 @@ def _stale(desk: Desk, ours: Leases, model: Held, item: str, now_s: float) -> No
             holder = error.holder.token if error.holder else None
             known = model.held[item][1] if item in model.held else None
             desk.same("who a stale token is told of", (error.token, holder), (wrong, known))
-
-
-def _refused(desk: Desk, what: str, act: Any) -> None:
-    with suppress(ValueError):
-        desk.same(what, act(), "refused")
 
 
 # --------------------------------------------------------------------------------------------------------- standings
@@ -323,6 +317,8 @@ async def troubles(desk: Desk) -> None:
         if words != "terminated":
             said = said_problem("refusal", f"Error: API error {words}")
             desk.same(f"refusal: {words}", said and _value(said[0]), wanted or "unknown")
+    edges = (400, 599)
+    desk.same("what is one", [problem_of(RpcError(code=one, message="x"))[1] for one in edges], [*edges])
     no_status = (399, 600, -32603, 0)
     desk.same("what is no status", [problem_of(RpcError(code=one, message="x"))[1] for one in no_status], [None] * 4)
     desk.same("needs a login", _value(problem_of(RpcError(code=-32000, message="x"))[0]), "auth")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from actors import (
@@ -31,11 +30,6 @@ class Idle:
         return None
 
 
-def _refused(desk: Desk, what: str, wish: Callable[[], object], *errors: type[Exception]) -> None:
-    with suppress(*errors):
-        desk.same(what, wish(), "refused")
-
-
 def _spawned(desk: Desk, name: str, **options: Any) -> Callable[[], object]:
     return lambda: desk.system.spawn(Idle(), name, **options)
 
@@ -43,30 +37,30 @@ def _spawned(desk: Desk, name: str, **options: Any) -> Callable[[], object]:
 async def options(desk: Desk) -> None:
     """Bounds below one, times below zero, names that are taken, actors that are not there."""
     for limits in (Limits(0), Limits(-1), Limits(1.5), Limits("1"), Limits(1, 0), Limits(1, "1")):  # type: ignore[arg-type]
-        _refused(desk, f"{limits}", _spawned(desk, "no", limits=limits), InvalidOption)
+        desk.refused(f"{limits}", _spawned(desk, "no", limits=limits), InvalidOption)
     for limits in (Limits(1, 1, "block"), Limits(overflow=Coalesce("key")), Limits(size_of="len")):  # type: ignore[arg-type]
-        _refused(desk, f"{limits}", _spawned(desk, "no", limits=limits), InvalidOption)
-    _refused(desk, "a shutdown before it began", _spawned(desk, "no", shutdown_s=-0.1), InvalidOption)
+        desk.refused(f"{limits}", _spawned(desk, "no", limits=limits), InvalidOption)
+    desk.refused("a shutdown before it began", _spawned(desk, "no", shutdown_s=-0.1), InvalidOption)
     desk.system.spawn(Idle(), "a", limits=Limits(1, 1), shutdown_s=0.0)
     desk.system.spawn(Idle(), "b", parent="a")
-    _refused(desk, "a second one of the name", _spawned(desk, "a"), NameTaken)
-    _refused(desk, "a child of nobody", _spawned(desk, "no", parent="nobody"), ActorStopped)
-    _refused(desk, "a home that is no ancestor", _spawned(desk, "no", parent="a", home="b"), InvalidOption)
+    desk.refused("a second one of the name", _spawned(desk, "a"), NameTaken)
+    desk.refused("a child of nobody", _spawned(desk, "no", parent="nobody"), ActorStopped)
+    desk.refused("a home that is no ancestor", _spawned(desk, "no", parent="a", home="b"), InvalidOption)
     desk.same("who is there", ["no" in desk.system, *desk.system.children()], [False, "a"])
     await _refuse_times(desk)
     for wrong in ({"backoff": Backoff(base_s=-1.0)}, {"intensity": Intensity(-1, 1.0)}, {"strategy": "none"}):
-        _refused(desk, f"a supervisor with {wrong}", lambda wrong=wrong: Supervisor(**wrong), InvalidOption)  # type: ignore[misc]
+        desk.refused(f"a supervisor with {wrong}", lambda wrong=wrong: Supervisor(**wrong), InvalidOption)  # type: ignore[misc]
     twice = [ChildSpec("c", Idle), ChildSpec("c", Idle)]
-    _refused(desk, "two children of one name", lambda: Supervisor(twice), InvalidOption)
+    desk.refused("two children of one name", lambda: Supervisor(twice), InvalidOption)
 
 
 async def _refuse_times(desk: Desk) -> None:
     ref, ctx = desk.system.ref("a"), desk.system.context("a")
     assert ref is not None
     assert ctx is not None
-    _refused(desk, "a timer in the past", lambda: ctx.set_timer("t", -0.1, "x"), InvalidOption)
-    _refused(desk, "a timer that is no number", lambda: ctx.set_timer("t", float("nan"), "x"), InvalidOption)
-    _refused(desk, "a lane that is none", lambda: ref.tell("x", lane=7), InvalidOption)  # type: ignore[arg-type]
+    desk.refused("a timer in the past", lambda: ctx.set_timer("t", -0.1, "x"), InvalidOption)
+    desk.refused("a timer that is no number", lambda: ctx.set_timer("t", float("nan"), "x"), InvalidOption)
+    desk.refused("a lane that is none", lambda: ref.tell("x", lane=7), InvalidOption)  # type: ignore[arg-type]
     for timeout_s in (float("inf"), float("nan"), None, "1"):
         await desk.raises(f"an ask for {timeout_s}", ref.ask("x", timeout_s=timeout_s), InvalidOption)  # type: ignore[arg-type]
         await desk.raises(f"a send for {timeout_s}", ref.send("x", timeout_s=timeout_s), InvalidOption)  # type: ignore[arg-type]

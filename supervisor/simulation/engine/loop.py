@@ -39,9 +39,12 @@ _T = TypeVar("_T")
 
 LIVELOCK_STEPS = 200_000
 """Steps at one moment of virtual time; a busy system of 1,000 actors takes some 10,000."""
-COLLECT_STEPS = 250_000
+COLLECT_STEPS = 50_000
 """Cyclic garbage is collected after that many steps, so that a run of a day does not keep it: at moments that follow
-from the run itself, unlike those of the automatic collector. A soak's runs are a hundred times shorter."""
+from the run itself, unlike those of the automatic collector. Only what has come up since the last time is looked at:
+what has lived that long mostly lives as long as the run, and a large host has millions of that."""
+_YOUNG = 1
+"""The generations that are collected then; what they leave goes to the oldest one, which waits for the run's end."""
 STALE_TIMERS = 256
 """Cancelled timers are swept once there are that many, and they are half of all."""
 
@@ -277,7 +280,7 @@ class SimulatedLoop(SealedLoop):
         """Nothing can run: jump to the next timer."""
         if self.steps >= self._collect_at:
             self._collect_at = self.steps + COLLECT_STEPS
-            gc.collect()
+            gc.collect(_YOUNG)
         self._sweep()
         timers = self._timers
         while timers and timers[0][3]._cancelled:

@@ -8,6 +8,7 @@ the state, the data, and the effects in their order. Words for people are not co
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from actors.machine import Step
@@ -36,7 +37,8 @@ COPIES: dict[str, type[Copy]] = {
     "worker": WorkerCopy,
     "workstream": WorkstreamCopy,
 }
-NAMED = ("transition_reason", "abort_reason", "abort_id", "severity")
+_said = attrgetter("reason", "transition_reason", "abort_reason", "abort_id", "severity")
+"""What a record says of itself."""
 
 
 class Specified:
@@ -58,6 +60,7 @@ class Specified:
         copy = self._copies.get(record.entity_id)
         if copy is None:
             return
+        copy.now_s = record.monotonic_s
         stale, known = copy.stale(record.event, record.metadata), copy.knows(record.event, record.metadata)
         if stale != (record.outcome == "stale") or (not stale and known):
             self._part(record, f"is recorded as {record.outcome} in {copy.state}")
@@ -67,19 +70,19 @@ class Specified:
         copy = self._copies.get(record.entity_id)
         if copy is None:
             return
+        before, copy.now_s = copy.state, record.monotonic_s
         if copy.stale(record.event, record.metadata) or not copy.knows(record.event, record.metadata):
             self._part(record, f"takes effect in {copy.state}")
             return
-        before, copy.now_s = copy.state, record.monotonic_s
         wanted = copy.take(record.event, record.metadata)
         given = [shown(one) for one in step.effects]
-        if copy.state != step.state.value:
+        if copy.state != step.state._value_:
             self._part(record, f"takes it from {before} to {step.state.value}, not to {copy.state}")
         elif wanted != given:
             self._part(record, f"in {before} wants {given}, not {wanted}")
         elif found := copy.differs(step.data):
             self._part(record, f"in {before} makes {found}")
-        elif (said := (record.reason, *(getattr(record, one) for one in NAMED))) != (told := words_of(record, wanted)):
+        elif (said := _said(record)) != (told := words_of(record, wanted)):
             self._part(record, f"says {said} of itself, not {told}")
         elif copy.over:
             del self._copies[record.entity_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import msgspec
@@ -14,17 +15,26 @@ Effects = list[tuple[Any, ...]]
 
 WORDS = frozenset({"error", "reason", "message", "info", "note", "at", "title", "sender", "text"})
 """Fields that people read, and the time."""
+_PLAIN = frozenset({str, int, float, bool, type(None), tuple})
+"""Types whose values are shown as they are: no enum is among them."""
 _MODEL = (("status", None), ("attempts", 0), ("final", False))
 """What a record says of a model that failed, and what it means where it does not."""
 
 
-def shown(value: Any) -> tuple[Any, ...]:
+def shown(value: msgspec.Struct) -> tuple[Any, ...]:
     """An effect, or an event in it, as its name and the fields that are no words."""
-    fields = [_plain(getattr(value, name)) for name in value.__struct_fields__ if name not in WORDS]
-    return (type(value).__name__, *fields)
+    kind = type(value)
+    return (kind.__name__, *[_plain(getattr(value, name)) for name in _telling(kind)])
+
+
+@cache
+def _telling(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in kind.__struct_fields__ if name not in WORDS)
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     return shown(value) if isinstance(value, msgspec.Struct) else getattr(value, "value", value)
 
 
@@ -60,9 +70,14 @@ class Copy:
 
     def take(self, event: str, meta: Meta) -> Effects:
         """One event that means something here."""
-        effects: Effects = getattr(self, f"on_{event.lower()}")(meta)
+        effects: Effects = getattr(self, _name_of(event))(meta)
         return effects
 
     def differs(self, data: Any) -> str:
         """What of *data* is not as it is here, in words."""
         raise NotImplementedError
+
+
+@cache
+def _name_of(event: str) -> str:
+    return f"on_{event.lower()}"

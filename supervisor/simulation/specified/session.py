@@ -15,6 +15,11 @@ LIVE = frozenset(
 ALL = LIVE | {"Stopped"}
 POINTS = ("now", "tool_boundary", "turn_end")
 """Soonest first."""
+KNOWN = (
+    *("incarnation", "concluded", "session_seq", "turn_id", "errors", "current", "queue", "inbox", "offered"),
+    *("latched", "outcome", "abort_id", "ended", "spent", "cooled", "ends_s", "never_beyond_s"),
+)
+"""What is compared, by name."""
 
 
 class Waiting(NamedTuple):
@@ -47,11 +52,11 @@ class SessionCopy(Copy):
         "BoundaryReached": frozenset({"Running", "Interrupting", "Stopped"}),
         "GraceExceeded": frozenset({"Interrupting"}),
         "MessageHeard": frozenset({"Running", "Interrupting", "Stopped"}),
-        "SteerElapsed": frozenset({"Running", "Interrupting", "Stopped"}),
+        "SteerElapsed": frozenset({"Running", "Interrupting"}),
         "BackoffElapsed": frozenset({"CoolingDown"}),
         "OperatorStop": ALL,
         "FatalError": ALL,
-        "TurnReaped": ALL,
+        "TurnReaped": ALL - {"Initializing"},
         "Ended": frozenset({"Stopped"}),
     }
 
@@ -69,6 +74,7 @@ class SessionCopy(Copy):
         self.inbox: list[Waiting] = []
         self.latched = False
         self.ends_s: float | None = None
+        self.never_beyond_s: float | None = None
         """When the turn is over that asks again what a supervisor took with it."""
         self.prompt, self.outcome = "", ""
         self.abort_id: str | None = None
@@ -108,7 +114,7 @@ class SessionCopy(Copy):
         if self.current is None:
             return []
         self.turns += 1
-        return [("OpenTurn", self.turn_id, self.current[0], self.ends_s)]
+        return [("OpenTurn", self.turn_id, self.current[0], self.ends_s, self.never_beyond_s)]
 
     def on_worktreeready(self, meta: Meta) -> Effects:
         self.session_seq += self.state == "SessionComplete"
@@ -121,7 +127,7 @@ class SessionCopy(Copy):
         self.latched = any(one.interrupts for one in self.inbox[self.offered :])
         self.state, self.prompt = "Spawning", meta["prompt"]
         self.incarnation += 1
-        late = ("SessionExited", self.incarnation, ("Verdict", "Timeout", None, "timeout", None, None), None)
+        late = ("SessionExited", self.incarnation, ("Verdict", "Timeout", None, "timeout", None, None), None, None)
         return [
             ("StorePrompt", self.prompt),
             ("LaunchAgent", self.incarnation, self.prompt),
@@ -133,7 +139,7 @@ class SessionCopy(Copy):
         return [("Tell", self.turn_id, ("AgentSpawned", meta["incarnation"], "launched"))]
 
     def on_sessionstarted(self, meta: Meta) -> Effects:
-        self.state, self.ends_s = "Running", None
+        self.state, self.ends_s, self.never_beyond_s = "Running", None, None
         effects: Effects = []
         if self.limits["stable_after_s"] > 0:
             stable = ("SessionStable", self.incarnation)
@@ -168,7 +174,7 @@ class SessionCopy(Copy):
             self._deliver_offered()
             return []
         if verdict["transition_reason"] == "orphan_recovered" and meta["due_s"] is not None:
-            self.ends_s = meta["due_s"]
+            self.ends_s, self.never_beyond_s = meta["due_s"], meta["most_s"]
         return self._fail(verdict, tell=before == "Spawning")
 
     def _deliver_offered(self) -> None:
@@ -340,47 +346,56 @@ class SessionCopy(Copy):
 
     # ------------------------------------------------------------------ its data
     def differs(self, data: Any) -> str:
-        here = self._known()
-        current = (data.current.id, data.current.prompt) if data.current is not None else None
-        there = {
-            "incarnation": data.incarnation,
-            "concluded": data.concluded,
-            "session_seq": data.session_seq,
-            "turn_id": data.turn_id,
-            "errors": (data.consecutive_errors, data.total_errors),
-            "current": current,
-            "queue": [(one.id, one.prompt) for one in data.queue],
-            "inbox": [(one.id, one.urgent, one.point, one.steer, one.told) for one in data.inbox],
-            "offered": data.offered,
-            "latched": data.urgent_latched,
-            "outcome": data.outcome,
-            "abort_id": data.abort_id,
-            "ended": data.ended,
-            "spent": data.spent,
-            "cooled": data.cooled,
-            "ends_s": data.due_s,
-        }
-        return ", ".join(f"{name} {there[name]!r} of {here[name]!r}" for name in here if there[name] != here[name])
+        here, there = self._known(), _told(data)
+        if here == there:
+            return ""
+        pairs = zip(KNOWN, here, there, strict=True)
+        return ", ".join(f"{name} {found!r} of {known!r}" for name, known, found in pairs if known != found)
 
-    def _known(self) -> dict[str, Any]:
-        return {
-            "incarnation": self.incarnation,
-            "concluded": self.concluded,
-            "session_seq": self.session_seq,
-            "turn_id": self.turn_id,
-            "errors": (self.consecutive, self.total),
-            "current": self.current,
-            "queue": self.queue,
-            "inbox": self.inbox,
-            "offered": self.offered,
-            "latched": self.latched,
-            "outcome": self.outcome,
-            "abort_id": self.abort_id,
-            "ended": self.over,
-            "spent": self.spent,
-            "cooled": self.cooled,
-            "ends_s": self.ends_s,
-        }
+    def _known(self) -> tuple[Any, ...]:
+        return (
+            self.incarnation,
+            self.concluded,
+            self.session_seq,
+            self.turn_id,
+            (self.consecutive, self.total),
+            self.current,
+            self.queue,
+            self.inbox,
+            self.offered,
+            self.latched,
+            self.outcome,
+            self.abort_id,
+            self.over,
+            self.spent,
+            self.cooled,
+            self.ends_s,
+            self.never_beyond_s,
+        )
+
+
+def _told(data: Any) -> tuple[Any, ...]:
+    """The same of the data under test."""
+    current = data.current
+    return (
+        data.incarnation,
+        data.concluded,
+        data.session_seq,
+        data.turn_id,
+        (data.consecutive_errors, data.total_errors),
+        (current.id, current.prompt) if current is not None else None,
+        [(one.id, one.prompt) for one in data.queue],
+        [(one.id, one.urgent, one.point, one.steer, one.told) for one in data.inbox],
+        data.offered,
+        data.urgent_latched,
+        data.outcome,
+        data.abort_id,
+        data.ended,
+        data.spent,
+        data.cooled,
+        data.due_s,
+        data.most_s,
+    )
 
 
 def _owed(one: Waiting) -> bool:

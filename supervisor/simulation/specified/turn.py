@@ -12,6 +12,9 @@ __all__ = ["TurnCopy"]
 RUNS = ("RUNNING", "TOOL_USE", "COMPACTING", "VERIFYING")
 
 
+LATE = ("TaskFailed", ("Verdict", "Timeout", None, "timeout", None, None), None, ())
+
+
 class TurnCopy(Copy):
     """One turn."""
 
@@ -27,6 +30,7 @@ class TurnCopy(Copy):
         "task_completed": frozenset({"VERIFYING"}),
         "agent_reaped": frozenset({"COMPLETING", "FAILED"}),
         "BoundaryAwaited": frozenset(RUNS),
+        "ProgressSeen": frozenset(RUNS[:3]),
         "PermissionRequested": frozenset(RUNS[:3]),
         "PermissionAnswered": frozenset({*RUNS[:3], "FAILED"}),
     }
@@ -36,6 +40,8 @@ class TurnCopy(Copy):
         self.id, self.session_id, self.timeout_s = data["id"], data["session_id"], data["timeout_s"]
         self.ends_s: float | None = data.get("due_s")
         """When its time is over: what its session had left of it, or, once it runs, a whole time-out from then on."""
+        self.cap_s: float | None = data.get("hard_cap_s")
+        self.never_beyond_s: float | None = data.get("most_s")
         self.request_id = ""
         self.incarnation = self.calls = 0
         self.phase = ""
@@ -57,6 +63,8 @@ class TurnCopy(Copy):
             return bool(meta["incarnation"] == self.incarnation and (again or meta["phase"] == "launched"))
         if event == "PermissionAnswered":
             return meta["number"] not in self.asking
+        if event == "ProgressSeen":
+            return self.verdict is not None or self._more_s(meta) < 1.0
         return event in ("task_failed", "verify_requested", "BoundaryAwaited") and self.settled
 
     def knows(self, event: str, meta: Meta) -> bool:
@@ -75,11 +83,21 @@ class TurnCopy(Copy):
         self.incarnation, self.phase = meta["incarnation"], meta["phase"]
         if first:
             return []
-        late = ("TaskFailed", ("Verdict", "Timeout", None, "timeout", None, None), None, ())
         left_s = self.timeout_s if self.ends_s is None else self.ends_s - self.now_s
         if self.ends_s is None:
             self.ends_s = self.now_s + self.timeout_s
-        return [("StartTimer", "turn", left_s if left_s > 0 else 0.0, late, True)]
+            self.never_beyond_s = self.cap_s if self.cap_s is None else self.now_s + self.cap_s
+        return [("StartTimer", "turn", left_s if left_s > 0 else 0.0, LATE, True)]
+
+    def on_progressseen(self, meta: Meta) -> Effects:
+        left_s = meta["left_s"] + self._more_s(meta)
+        self.ends_s = self.now_s + left_s
+        return [("StartTimer", "turn", left_s, LATE, True)]
+
+    def _more_s(self, meta: Meta) -> float:
+        """Ten minutes at once, but not beyond the cap that counts from its first start."""
+        left_s: float = meta["left_s"]
+        return min(600.0, (self.never_beyond_s or 0.0) - self.now_s - left_s)
 
     # ------------------------------------------------------------------ calls
     def on_tool_started(self, meta: Meta) -> Effects:
@@ -163,8 +181,8 @@ class TurnCopy(Copy):
 
     def _exit(self) -> tuple[Any, ...]:
         told = verdict_in(self.verdict or {})
-        left_to = self.ends_s if "orphan_recovered" in told else None
-        return ("Tell", self.session_id, ("SessionExited", self.incarnation, told, left_to))
+        left_to = (self.ends_s, self.never_beyond_s) if "orphan_recovered" in told else (None, None)
+        return ("Tell", self.session_id, ("SessionExited", self.incarnation, told, *left_to))
 
     def on_agent_reaped(self, meta: Meta) -> Effects:
         self.state, self.over = "REAPED", True
@@ -179,6 +197,7 @@ class TurnCopy(Copy):
         here = (
             self.request_id,
             self.ends_s,
+            self.never_beyond_s,
             self.incarnation,
             self.calls,
             calls,
@@ -190,6 +209,7 @@ class TurnCopy(Copy):
         there = (
             data.request_id,
             data.due_s,
+            data.most_s,
             data.incarnation,
             data.calls,
             [(one.call_id, (one.number, one.within)) for one in data.open],

@@ -9,10 +9,15 @@ from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["words_of"]
 
+TELLING = frozenset({"verdict", "reason", "message", "transition_reason", "abort_reason", "abort_id"})
+"""The fields of events that say such things; most have none of them."""
+
 
 def words_of(record: LifecycleEvent, effects: Sequence[tuple[Any, ...]]) -> tuple[object, ...]:
     """(reason, transition reason, abort reason, abort id, severity) of a transition with these effects."""
     meta = record.metadata
+    if TELLING.isdisjoint(meta):
+        return "", None, None, None, _severity(record, effects)
     verdict = meta.get("verdict") or {}
     reason = meta.get("reason") or meta.get("message") or verdict.get("error") or ""
     over = meta.get("transition_reason") or verdict.get("transition_reason")

@@ -8,6 +8,7 @@ whoever works on one is the only one, holds it on record, and finds everything t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -21,6 +22,8 @@ from supervisor.simulation.works.errands import Attempt, Errand, Errands, Way
 from supervisor.simulation.works.foretold import Ending, foretell
 from supervisor.simulation.works.hearts import HeartBooks
 from supervisor.simulation.works.held import HeldBooks
+from supervisor.simulation.works.idling import Idling
+from supervisor.simulation.works.papers import Papers
 from supervisor.simulation.works.plans import DEPUTY, WORKER
 from supervisor.simulation.works.savings import Savings
 from supervisor.vocabulary import LifecycleEvent
@@ -39,7 +42,13 @@ SETTLED: Final[Mapping[str, frozenset[str]]] = {
     "worker": frozenset({"shutdown"}),
 }
 """Where an entity of the work side rests when its plan is over."""
+PASSING: Final = frozenset({Way.BUSY, Way.OVERLOADED, Way.UNKNOWN})
+"""What is tried again in the same session, for its agent was ready."""
+FINAL: Final = frozenset({"CLOSED", "CANCELLED"})
+"""What nothing follows."""
 ROUNDING_S: Final = 1e-5
+HEARS_S: Final = 0.01
+"""Until whoever gave a command hears what is on record."""
 LONGEST_S: Final = 7200.0
 """No attempt may take longer, whatever its size (docs/plans.md)."""
 UNHEARD_S: Final = 90.0
@@ -67,8 +76,12 @@ class TaskBook(msgspec.Struct):
     holder: str = ""
     run: str = ""
     """The state of its newest run."""
+    run_id: str = ""
     excused: bool = False
     """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
+    before: str = ""
+    """The state that it left last, and when."""
+    left_s: float = 0.0
 
 
 class WorkBooks:
@@ -76,8 +89,9 @@ class WorkBooks:
     long it may take until what an end leaves behind is let go of, on record, by the clock *now*."""
 
     def __init__(self, say: Say, errands: Errands, bound_s: float, now: Callable[[], float]) -> None:
-        self._say = say
+        self._say, self._now = say, now
         self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
+        self.papers, self.idling = Papers(say, bound_s, now), Idling(say, bound_s, now)
         self.archive: ArchiveBooks | None = None
         """Of a run that has one."""
         self._errands = errands
@@ -96,27 +110,37 @@ class WorkBooks:
     def started(self) -> None:
         """Another supervisor."""
         self.held.started()
+        self.papers.ended()
+        self.idling.ended()
         self.hearts.forget()
 
     def killed(self) -> None:
         """It was killed."""
         self.held.ended()
+        self.papers.ended()
+        self.idling.ended()
         if self.archive is not None:
             self.archive.killed()
 
     def closed(self) -> None:
         """It has closed in order."""
         self.held.ended()
+        self.papers.ended()
+        self.idling.ended()
         if self.archive is not None:
             self.archive.closed()
 
     def disk_was_down(self, seconds: float) -> None:
         """Nothing could be recorded for so long."""
         self.held.delayed(seconds)
+        self.papers.delayed(seconds)
+        self.idling.delayed(seconds)
 
     def slept(self, seconds: float) -> None:
         """Nothing could be done for so long."""
         self.held.delayed(seconds)
+        self.papers.delayed(seconds)
+        self.idling.delayed(seconds)
         self.hearts.slept(seconds)
 
     # ------------------------------------------------------------------ what is asked
@@ -124,6 +148,7 @@ class WorkBooks:
         """The host has a plan run."""
         tasks = {one.task.id: one.task for one in every_task(plan.tasks)}
         self._plans[plan.workstream] = (plan, tasks)
+        self.papers.planned(plan)
         for name in tasks:
             errand = self._errands.of(name)
             if errand is not None:
@@ -136,6 +161,10 @@ class WorkBooks:
     def waiting(self, state: str, wholes: Collection[str]) -> list[str]:
         """The tasks that are in that state on record, by name: those of *wholes*, and all that they were split into."""
         return [name for name, book in self._tasks.items() if book.state == state and book.whole in wholes]
+
+    def has_closed(self, session_id: str) -> bool:
+        """Whether a task that this session holds is closed."""
+        return any(book.state == "CLOSED" and book.holder == session_id for book in self._tasks.values())
 
     def cooling(self, wholes: Collection[str]) -> list[str]:
         """The same for those whose circuit is open, or that have failed."""
@@ -160,8 +189,25 @@ class WorkBooks:
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:
                 self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
+            if one.outcome == "failed":
+                self.papers.failed(one.id)
             if not 0 <= one.took_s <= now_s + ROUNDING_S:
                 self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
+
+    def shown(self, planned: Collection[str], known: Collection[str]) -> None:
+        """The host was shown the tasks that wait to be approved before they are begun; those on record are *known*."""
+        if set(planned) != set(known):
+            self._say("honest_ends", "run", f"{sorted(planned)} are said to be planned, on record {sorted(known)} are")
+
+    def answered(self, name: str, state: str) -> None:
+        """The host was told, as the answer to a command, that a task has come to that state."""
+        book = self._tasks.get(name)
+        if book is None or not (state in FINAL or book.state in FINAL) or book.state == state:
+            return
+        # it may have ended since for another reason
+        overtaken = state == book.before and self._now() - book.left_s <= HEARS_S
+        if not overtaken:
+            self._say("honest_ends", name, f"was answered to be {state}, and is {book.state} on record")
 
     # ------------------------------------------------------------------ what is durable
     def wrote(self, one: Append, at_s: float) -> None:
@@ -173,6 +219,8 @@ class WorkBooks:
         if record.entity_type not in SETTLED:
             return
         self.held.wrote(one, at_s)
+        self.papers.wrote(one, at_s, self._config)
+        self.idling.wrote(one, at_s)
         if record.entity_type == "worker":
             self.hearts.wrote(one, at_s)
         self._states[record.entity_id] = (record.entity_type, one.state)
@@ -185,7 +233,7 @@ class WorkBooks:
         if record.outcome == "born":
             self._names[record.entity_id] = self._names[str(record.metadata["task"])]
         name = self._names[record.entity_id]
-        self._tasks[name].run = state
+        self._tasks[name].run, self._tasks[name].run_id = state, record.entity_id
         if (task := self._config(name)) is not None:
             self.savings.wrote(record, name, task)
 
@@ -203,6 +251,8 @@ class WorkBooks:
             self._tasks[name] = TaskBook(record.entity_id, state, whole)
             return
         book = self._tasks[self._names[record.entity_id]]
+        if book.state != state:
+            book.before, book.left_s = book.state, self._now()
         book.state = state
         if record.event == "claimed" and record.outcome == "transition":
             book.holder = str(record.metadata["by"])
@@ -218,6 +268,7 @@ class WorkBooks:
         if book.state not in HELD or book.holder != attempt.session_id:
             words = f"{attempt.session_id} works on it; on record it is {book.state}, of {book.holder or 'nobody'}"
             self._say("intent_before_effect", errand.name, words)
+        attempt.run = book.run_id
         others = [one.session_id for one in errand.attempts if one.ended_s is None]
         if others and not self.lost_processes:
             self._say("one_holder", errand.name, f"{attempt.session_id} works on it beside {', '.join(others)}")
@@ -274,6 +325,7 @@ class WorkBooks:
         for plan, tasks in self._plans.values():
             for task in tasks.values():
                 self._check_times(plan, task)
+                self._check_sessions(task)
             endings = foretell(plan, self._errands)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
@@ -292,6 +344,15 @@ class WorkBooks:
                 self._say("punctual", task.id, f"an attempt of it took {took_s:.3f} s, of {most_s:g} s")
             if one.way is Way.HANGS and took_s < min(most_s, UNHEARD_S) - STARTED_S:
                 self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
+
+    def _check_sessions(self, task: TaskConfig) -> None:
+        """What passes is tried again in the same session; another claim has another one."""
+        errand = self._errands.of(task.id)
+        for one, other in pairwise(errand.attempts if errand is not None else ()):
+            same = one.session_id == other.session_id
+            if (one.run == other.run and one.way in PASSING and not same) or (one.run != other.run and same):
+                words = f"{one.session_id} tried it for {one.run}, and then {other.session_id} for {other.run}"
+                self._say("one_holder", task.id, words)
 
     def _compare(self, name: str, ending: Ending) -> None:
         book, errand = self._tasks.get(name), self._errands.of(name)

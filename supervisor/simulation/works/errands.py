@@ -48,7 +48,7 @@ class Way(StrEnum):
 
 class Attempt(msgspec.Struct):
     """One try of an agent at a task, as the world saw it: by which session, from when to when (seconds), what it found
-    there, and what it did."""
+    there, and what it did; and the run that it is on record for by then."""
 
     session_id: str
     way: Way
@@ -56,6 +56,7 @@ class Attempt(msgspec.Struct):
     found: tuple[str, ...] = ()
     ended_s: float | None = None
     pieces: list[str] = msgspec.field(default_factory=list)
+    run: str = ""
 
 
 class Errand:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import anyio
+
 from supervisor.ports import Append
 from supervisor.scheduling.workers import Pool
 from supervisor.simulation.works.plans import CHECK_S
@@ -18,15 +20,17 @@ __all__ = ["HeartBooks", "Hearts"]
 Say = Callable[[str, str, str], None]
 BEATING: Final = frozenset({"idle", "busy"})
 LOST: Final = "unresponsive"
+ROUNDING_S: Final = 1e-6
 GRAIN_S: Final = 1.0
 """The coarsest that timers are rounded to, and more."""
 
 
 class Hearts:
-    """Beats for the workers of a plan (``supervisor.scheduling.workers.Heart``), for as long as anybody expects it."""
+    """Beats for the workers of a plan (``supervisor.scheduling.workers.Heart``), for as long as anybody expects it.
+    Once their supervisor was *killed*, nobody hears what its tasks still do."""
 
-    def __init__(self, books: HeartBooks, now: Callable[[], float]) -> None:
-        self._books, self._now = books, now
+    def __init__(self, books: HeartBooks, now: Callable[[], float], killed: anyio.Event) -> None:
+        self._books, self._now, self._killed = books, now, killed
         self._silent_until_s: dict[str, float] = {}
 
     def silence(self, worker_id: str, seconds: float) -> None:
@@ -41,7 +45,8 @@ class Hearts:
     def _comes_through(self, pool: Pool, worker_id: str) -> bool:
         if self._now() < self._silent_until_s.get(worker_id, 0.0):
             return True
-        self._books.beat(worker_id, self._now())
+        if not self._killed.is_set():
+            self._books.beat(worker_id, self._now())
         return pool.beat(worker_id)
 
 
@@ -60,6 +65,8 @@ class HeartBooks:
         self._slept_s: dict[str, float] = {}
         """For how long nobody could beat, since then."""
         self._lost: dict[str, float] = {}
+        self._back_s: dict[str, float] = {}
+        """When it was on record that a worker was back."""
 
     def forget(self) -> None:
         """The supervisor is no more, and nor are its workers."""
@@ -83,10 +90,18 @@ class HeartBooks:
     # ------------------------------------------------------------------ what is durable
     def happened(self, at_s: float) -> None:
         """What is durable is in the order in which it happened: whatever is on record by then, a loss would be, too."""
-        for worker in [one for one, heard_s in self._heard.items() if at_s - heard_s > self._patience_s(one)]:
-            silent_s = at_s - self._heard.pop(worker)
+        if not self._heard:
+            return
+        for worker in [one for one in self._heard if at_s - self._since(one) > self._patience_s(one)]:
+            silent_s = at_s - self._since(worker)
+            del self._heard[worker]
             if self._states[worker] in BEATING:
                 self._say("health_monitoring", worker, f"is not heard for {silent_s:g} s, and not lost on record")
+
+    def _since(self, worker: str) -> float:
+        """Since when it is silent: one whose return is not on record yet, be it for a disk that is down, is given
+        nothing, and cannot be lost anew."""
+        return max(self._heard[worker], self._back_s.get(worker, 0.0))
 
     def _patience_s(self, worker: str) -> float:
         """Until it is lost: the looks that it may miss, and the one that it was heard before."""
@@ -101,11 +116,12 @@ class HeartBooks:
             self._check_lost(worker, int(record.metadata["missed"]), at_s)
         elif record.outcome == "transition" and record.event == "health_check_recovered":
             self._check_back(worker, at_s)
+            self._back_s[worker] = self._now()
         self._states[worker], self._known_s[worker] = one.state, self._now()
 
     def _check_lost(self, worker: str, missed: int, at_s: float) -> None:
         silent_s = at_s - self._heard.get(worker, -float("inf"))  # of an earlier supervisor, nobody is heard
-        if 0 <= silent_s < missed * CHECK_S - GRAIN_S:  # what was heard since, before it was on record, says nothing
+        if ROUNDING_S < silent_s < missed * CHECK_S - GRAIN_S:  # what was heard at that moment or since says nothing
             words = f"is lost after {missed} looks of {CHECK_S:g} s, and was heard {silent_s:g} s before"
             self._say("health_monitoring", worker, words)
         self._lost[worker] = at_s

@@ -57,6 +57,18 @@ RARE: Final = (
     _Trap("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
 )
 """Where few wishes that come at any time meet a task."""
+NEXT: Final = _Trap("run", Run.HALF_OPEN.value, ("cancel",))
+"""It is to be probed by a session that is not there yet: that takes as long as it takes to begin one."""
+
+
+def _cancelling(moment: str) -> _Trap:
+    """Once a task, or its run, has come to that moment, it is cancelled."""
+    kind, state = moment.split(" ")
+    if state == Run.HALF_OPEN.value:
+        return _Trap("run", Run.CIRCUIT_OPEN.value, ("close",), NEXT)
+    return _Trap(kind, state, ("cancel",))
+
+
 ANY: Final = (*(_Trap("run", one.value) for one in Run), *(_Trap("task", one.value) for one in Task))
 
 
@@ -68,7 +80,10 @@ class Lurker:
         self._sup, self._foreman, self._name = sup, foreman, name
         self._world, self._books, self._desk = world, world.oracle.works, desk
         self._chance = chance.below("lurker", world.lives)
-        self._insists_on = chance.choice(RARE, "insists on") if chance.happens(INSIST, "insists") else None
+        cancels_at = world.drawn.cancels_at or ()
+        traps = [_cancelling(one) for one in cancels_at] or RARE
+        insists = bool(cancels_at) or chance.happens(INSIST, "insists")
+        self._insists_on = chance.choice(traps, "insists on") if insists else None
 
     async def lurk(self) -> None:
         """Again and again, until the plan is over: whoever runs it ends this."""

@@ -57,7 +57,8 @@ class Savings:
         """The newest of each task, by the task's name."""
         self._all: dict[str, RunBook] = {}
         self._spared: dict[str, set[str]] = {}
-        """The pieces of a task that nobody takes back, by its name: what its runs ended well with."""
+        """The pieces of a task that nobody takes back, by its name: what its runs ended well with, or what was left of
+        one whose plan nobody went on with."""
         self._beside: dict[str, list[Attempt]] = {}
         """What its agents did between attempts, when somebody else had asked them for something."""
         self._resumed: set[str] = set()
@@ -82,7 +83,7 @@ class Savings:
         book.is_new_attempt = book.is_new_attempt or record.event in BEGINS
         if record.event == "checkpoint_saved":
             self._take(book, record)
-        if book.state == "COMPLETED":
+        if book.state == "COMPLETED" or record.actor == "recovery":  # where nobody goes on, nothing is taken back
             pieces = (piece for one in self._attempts(name) for piece in one.pieces)
             self._spared.setdefault(name, set()).update(pieces)
 

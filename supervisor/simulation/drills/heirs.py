@@ -1,0 +1,357 @@
+"""Heirs: a supervisor is killed after a record, any of them, and the next one goes on as docs/recovery.md says.
+
+One life is lived, and the journal as it was after each of its commits is kept. Of some of these, drawn, the next
+supervisor takes over; what must become of each session, turn and agent is reckoned from that journal alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import anyio
+import msgspec
+
+from actors.machine import Event
+from supervisor.effects import decoded
+from supervisor.journal.memory import MemoryStore
+from supervisor.plans import Settings
+from supervisor.plans.settings import LimitsConfig, RecoveryConfig
+from supervisor.ports import EntityRow, Ready, Text, ToolClosed, ToolOpened, TurnEnded
+from supervisor.runtime import Supervisor
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.hosting import Crowd, obeys
+from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.work import AgentProfile
+
+__all__ = ["HEIRS"]
+
+CUTS: Final = 20
+"""Of how many instants of a life the next supervisor takes over, in one run."""
+AT_WORK: Final = ("Running", "Interrupting")
+OVER: Final = ("COMPLETING", "FAILED")
+AGAIN: Final = frozenset(
+    [
+        "Answer",
+        "BuildPrompt",
+        "Bury",
+        "CleanUp",
+        "LogFatal",
+        "OpenTurn",
+        "PrepareWorktree",
+        "StorePrompt",
+        "Tell",
+        "TellNow",
+        "Verify",
+    ]
+)
+"""Effects that are words, or have the same result each time."""
+ON_THE_WAY: Final = frozenset({"OpenTurn", "PrepareWorktree", "BuildPrompt"})
+"""Of these, what only who goes on begins again."""
+
+
+class Left(NamedTuple):
+    """A session as a journal has it, and what is around it."""
+
+    row: EntityRow
+    data: Mapping[str, Any]
+    log: Sequence[LifecycleEvent]
+    agent: EntityRow | None
+    turns: Sequence[EntityRow]
+
+    @property
+    def resume_id(self) -> str | None:
+        """The conversation that its next agent can load."""
+        if self.agent is not None:
+            told: str | None = _data(self.agent)["resume_id"]
+            return told
+        for one in reversed(self.log):
+            if one.event == "SessionStarted" and one.outcome == "transition":
+                return None
+            if one.event == "Resumed":
+                return str(one.metadata["resume_id"]) if one.metadata["resume_id"] is not None else None
+        return None
+
+    @property
+    def interrupted(self) -> bool:
+        """It may have worked on its prompt."""
+        for one in reversed(self.log):
+            if one.event == "SessionStarted" and one.outcome == "transition":
+                break
+            if one.event == "Resumed" and one.metadata["interrupted"]:
+                return True
+        return self.row.state in AT_WORK
+
+    @property
+    def ended_by(self) -> tuple[str, ...]:
+        """Who may end it where nobody continues it. A child whose mode is not on record yet, which nobody had been told
+        of, has the mode of all: its parent's end is its own."""
+        above, placed = self.row.parent_id, any(one.event == "Placed" for one in self.log)
+        return ("recovery",) if above is None or placed else ("recovery", above)
+
+    @property
+    def abort(self) -> LifecycleEvent | None:
+        """One that is on record, and has not reached it."""
+        for one in reversed(self.log):
+            if one.event == "OperatorStop":
+                return None
+            if one.event == "AbortRecord" and one.metadata["scope"] == "session":
+                return one
+        return None
+
+    def goes_on(self, how: str, known: bool, by_prompt: bool) -> bool:
+        """By the table of recovery.sessions."""
+        if how == "stop" or not known or self.row.state == "Stopped":
+            return False
+        if how == "restart" or self.agent is None or self.agent.state == "starting":
+            return True
+        return self.resume_id is not None or (by_prompt and self.row.state not in AT_WORK)
+
+
+def _data(row: EntityRow) -> Any:
+    return msgspec.json.decode(row.data)
+
+
+def left_in(store: MemoryStore) -> dict[str, Left]:
+    """The sessions that live in it."""
+    live = [row for row in store.entities.values() if not row.ended]
+    found = {}
+    for row in live:
+        if row.kind == "session":
+            below = [one for one in live if one.parent_id == row.id]
+            agents = [one for one in below if one.kind == "agent"]
+            turns = [one for one in below if one.kind == "turn"]
+            log = store.logs[row.id].after(0, 10_000)
+            found[row.id] = Left(row, _data(row), log, agents[0] if agents else None, turns)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ a life
+async def _life(desk: Desk, house: House, named: bool) -> None:
+    """A session that fails once, is told something, works with calls, is asked again, and is closed by an abort; beside
+    it a child, and one whose agent is a function."""
+    house.ready = lambda puppet: [Ready("its-name" if named else None)]
+    house.rooms.takes_s["prepare"] = 0.5
+    agents = {"f": AgentProfile(name="f", adapter="inprocess", function=obeys, directory="/f")}
+    async with house.open(_settings("resume"), agents) as sup, anyio.create_task_group() as group:
+        crowd = Crowd(group)
+        session = await sup.start_session("s", agent="puppet")
+        other = await sup.start_session("o", agent="f")
+        await crowd.ask(other, "sleep 4")
+        await crowd.ask(session, "first", "1")
+        await anyio.sleep(1.0)
+        kid = await session.start_child("kid", cancel_mode="abandon")
+        house.puppets[-1].says(ToolOpened("a", "x"), TurnEnded("error", "no"))
+        await session.send("a word")
+        await anyio.sleep(4.0)
+        house.puppets[-1].says(ToolOpened("b", "x"), Text("message", "well"), ToolClosed("b", "completed"))
+        await crowd.ask(session, "second", "2")
+        house.puppets[-1].says(TurnEnded("end_turn"))
+        await anyio.sleep(2.0)
+        house.stops = lambda puppet: ()
+        await session.send("urgent", urgent=True)
+        await anyio.sleep(2.0)
+        house.puppets[-1].says(TurnEnded("cancelled"))
+        await anyio.sleep(4.0)
+        await crowd.ask(kid, "for a child")
+        await crowd.wait("abort", lambda: sup.abort("s", AbortScope.SESSION, reason="enough"))
+        await anyio.sleep(3.0)
+        house.puppets[-2].says(TurnEnded("cancelled"))
+        await anyio.sleep(1.0)
+        for one in sup.sessions():
+            await sup.abort(one.id, AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+
+
+def _settings(how: str) -> Settings:
+    limits = LimitsConfig(max_total_errors=50, turn_timeout_s=86_400.0)
+    return Settings(limits=limits, recovery=RecoveryConfig(sessions=how))  # type: ignore[arg-type]  # one of three words
+
+
+async def _successions(desk: Desk, named: bool) -> None:
+    life = House(desk)
+    life.cuts = []
+    await _life(desk, life, named)
+    for place in range(CUTS):
+        chance = desk.chance.below(place)
+        left = House(desk, chance.choice(life.cuts, "cut"))
+        how = chance.choice(("resume", "resume", "restart", "stop"), "how")
+        known, late_s = chance.happens(0.8, "known"), chance.choice((0.0, 0.7, 5.0), "late")
+        await _take_over(desk, left.left(), how, known, late_s)
+
+
+async def loaded(desk: Desk) -> None:
+    """After some of the commits of a life whose conversations can be loaded, by each of the three words."""
+    await _successions(desk, named=True)
+
+
+async def begun_anew(desk: Desk) -> None:
+    """The same of one whose conversations cannot be."""
+    await _successions(desk, named=False)
+
+
+async def _take_over(desk: Desk, house: House, how: str, known: bool, late_s: float) -> None:
+    found, last_seq = left_in(house.store), house.store.last_seq
+    owed = _owed(house.store)
+    house.answers = lambda puppet, text: [Text("message", "again"), TurnEnded("end_turn")]
+    agents = {"f": AgentProfile(name="f", adapter="inprocess", function=obeys, directory="/f")} if known else {}
+    await anyio.sleep(late_s)
+    now_s = anyio.current_time()
+    async with house.open(_settings(how), agents) as sup, anyio.create_task_group() as group:
+        await anyio.sleep(MOMENT_S)
+        for one in found.values():
+            profile = "puppet" if one.data["agent"] == "puppet" else "f"
+            goes_on = one.goes_on(how, profile == "puppet" or known, profile == "f")
+            await _check(desk, house, sup, one, goes_on, last_seq, owed)
+        desk.same("how long that took", anyio.current_time() - now_s < 60.0, True)
+        crowd = Crowd(group)
+        for one in found.values():
+            await crowd.wait(one.row.id, sup.session(one.row.id).result)
+        await anyio.sleep(15.0)
+        for one in found.values():
+            await _check_answers(desk, house, crowd, one, last_seq)
+        for session in sup.sessions():
+            await sup.abort(session.id, AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+
+
+def _owed(store: MemoryStore) -> list[tuple[str, str, str]]:
+    """Whose it is, its id, and what: all that is owed."""
+    found = []
+    for effect_id, entity_id, payload in store.owed.values():
+        found.append((entity_id, effect_id, type(decoded(payload, lambda name, fields: Event())).__name__))
+    return found
+
+
+async def _check(
+    desk: Desk, house: House, sup: Supervisor, one: Left, goes_on: bool, last_seq: int, owed: Sequence[Any]
+) -> None:
+    """Right after it has been taken over."""
+    session_id, what = one.row.id, f"{one.row.id}, left {one.row.state} after {last_seq}"
+    new = [record for record in await house.log(session_id) if record.seq > last_seq]
+    resumed = [record for record in new if record.event == "Resumed"]
+    desk.same(f"{what}: goes on", len(resumed), int(goes_on))
+    if goes_on:
+        told = resumed[0].metadata
+        wanted = (one.row.state, one.resume_id, one.interrupted, "recovery", None)
+        given = (told["state"], told["resume_id"], told["interrupted"], resumed[0].actor, resumed[0].cause_id)
+        desk.same(f"{what}: is said to", given, wanted)
+        mine = [(effect_id, name) for entity_id, effect_id, name in owed if entity_id.partition(":")[0] == session_id]
+        told_of = {*told["again"], *told["unknown"]}
+        named = {f"{effect_id} {name}" for effect_id, name in mine if name != "StartTimer"}
+        desk.same(f"{what}: all that is owed", told_of, named)
+        cannot = {f"{effect_id} {name}" for effect_id, name in mine if name not in AGAIN and name != "StartTimer"}
+        desk.same(f"{what}: what cannot be repeated", cannot <= {*told["unknown"]}, True)
+        begun = AGAIN - {"Tell", "TellNow", "Bury"}  # where there is somebody to hear it, or to bury
+        tells = {f"{effect_id} {name}" for effect_id, name in mine if name in begun}
+        opened = {
+            entry for entry in tells if entry.endswith("OpenTurn") and one.data["turn_id"] in {t.id for t in one.turns}
+        }
+        desk.same(f"{what}: what happens again", sorted(tells - opened - {*told["again"]}), [])
+        desk.same(f"{what}: is first", new[0].event, "Resumed")
+    elif one.row.state != "Stopped":
+        stops = [record for record in new if record.event in ("FatalError", "OperatorStop")]
+        desk.same(f"{what}: is stopped", [record.outcome for record in stops][:1], ["transition"])
+        desk.same(f"{what}: by whom", stops[0].actor in one.ended_by, True)
+        desk.same(f"{what}: has ended", session_id in sup.tree.works, False)
+    else:
+        ends = [record for record in new if record.event == "Ended"]
+        desk.same(f"{what}: its end goes on", [record.outcome for record in ends], ["transition"])
+        entered = next(record for record in reversed(one.log) if record.to_status == "Stopped" != record.from_status)
+        desk.same(f"{what}: what it follows from", ends[0].cause_id, entered.seq)
+        past_s = ends[0].monotonic_s - entered.monotonic_s
+        desk.same(f"{what}: as old as it is", abs(float(ends[0].metadata["took_s"]) - past_s) < 1.0, True)
+    if one.agent is not None:
+        news = [record for record in await house.log(one.agent.id) if record.seq > last_seq]
+        ended = [(record.event, record.actor, record.metadata["ended_by"]) for record in news[:1]]
+        desk.same(f"{what}: its agent", ended, [("agent_exited", "recovery", "kill")])
+    for turn in one.turns:
+        await _check_turn(desk, house, one, turn, goes_on, last_seq)
+
+
+async def _check_turn(desk: Desk, house: House, one: Left, turn: EntityRow, goes_on: bool, last_seq: int) -> None:
+    """Lost with its supervisor, or judged and cleaned up after."""
+    new = [record for record in await house.log(turn.id) if record.seq > last_seq]
+    failed = [
+        record.transition_reason for record in new if record.event == "task_failed" and record.outcome == "transition"
+    ]
+    what = f"{turn.id}, left {turn.state} with its session {one.row.state} after {last_seq}"
+    if turn.state in OVER or (turn.state == "VERIFYING" and goes_on):
+        desk.same(f"{what}: is not lost", failed, [])
+    elif goes_on and one.row.state in AT_WORK and turn.state != "VERIFYING":
+        desk.same(f"{what}: is lost", failed, ["orphan_recovered"])
+    unknown = [record.metadata for record in new if record.event == "tool_completed"]
+    still = [call["call_id"] for call in _data(turn)["open"]]
+    desk.same(
+        f"{what}: its calls", [(told["call_id"], told["outcome"]) for told in unknown], [(c, "unknown") for c in still]
+    )
+
+
+async def _check_answers(desk: Desk, house: House, crowd: Crowd, one: Left, last_seq: int) -> None:
+    """Whoever goes on does what it was asked, in order, and its errors are nobody's."""
+    session_id, what = one.row.id, f"{one.row.id}, left {one.row.state} after {last_seq}"
+    log = await house.log(session_id)
+    if not any(record.event == "Resumed" and record.seq > last_seq for record in log):
+        return
+    if (abort := one.abort) is not None:
+        stops = [record for record in log if record.event == "OperatorStop" and record.seq > last_seq]
+        told_to = [(record.actor, record.abort_id, record.cause_id) for record in stops[:1]]
+        desk.same(f"{what}: an abort reaches it", told_to, [("recovery", abort.abort_id, abort.seq)])
+        return
+    asked = [each["id"] for each in (one.data["current"], *one.data["queue"]) if each is not None]
+    reaped = [record for record in log if record.event == "TurnReaped" and record.seq > last_seq]
+    completed = [record for record in reaped if record.metadata["completed"]]
+    result = crowd.told.get(session_id)
+    desk.same(f"{what}: answers", len(completed) >= len(asked), True)
+    if asked:
+        desk.same(f"{what}: its last answer", getattr(result, "outcome", None), "completed")
+    errors = msgspec.json.decode(house.store.entities[session_id].data)["total_errors"]
+    turn_log = await house.log(one.data["turn_id"]) if one.row.state == "Running" else []
+    own = any(r.event == "task_failed" and r.outcome == "transition" and r.seq <= last_seq for r in turn_log)
+    desk.same(f"{what}: errors", errors in (one.data["total_errors"], one.data["total_errors"] + own), True)
+    known = {message["id"] for message in one.data["inbox"]}
+    after = msgspec.json.decode(house.store.entities[session_id].data)["inbox"]
+    if asked:
+        desk.same(f"{what}: messages that wait", known & {message["id"] for message in after}, set())
+    cooled = [r for r in log if r.event == "BackoffElapsed" and r.outcome == "transition" and r.seq > last_seq][:1]
+    if one.row.state == "CoolingDown" and cooled:
+        entered = next(r for r in reversed(one.log) if r.to_status == "CoolingDown" != r.from_status)
+        taken = next(r for r in log if r.event == "Resumed" and r.seq > last_seq)
+        due_s = max(entered.monotonic_s + 2.0, taken.monotonic_s)
+        desk.same(f"{what}: its backoff", abs(cooled[0].monotonic_s - due_s) < 2.0, True)
+
+
+async def siblings(desk: Desk) -> None:
+    """An abort of siblings that is on record, and has reached nobody: the next supervisor ends just those."""
+    life = House(desk)
+    life.cuts = []
+    async with life.open(_settings("restart")) as sup, anyio.create_task_group() as group:
+        parent = await sup.start_session("p", agent="puppet")
+        for name in "abc":
+            await Crowd(group).ask(await parent.start_child(name), "work")
+        group.start_soon(partial(sup.abort, "p/a", AbortScope.SIBLING, reason="enough", actor="me"))
+        await anyio.sleep(MOMENT_S)
+        group.cancel_scope.cancel()
+    for store in life.cuts:
+        last = store.log.after(store.last_seq - 1, 1)[0]
+        if last.event == "AbortRecord":
+            break
+    else:
+        desk.same("an abort on record", None, "there")
+        return
+    house = House(desk, store).left()
+    house.answers = lambda puppet, text: [TurnEnded("end_turn")]
+    async with house.open(_settings("restart")) as sup:
+        lives = sorted(one.id for one in sup.sessions())
+        desk.same("who goes on", lives, ["p", "p/a"])
+        for name in ("p/b", "p/c"):
+            stops = [one for one in await house.events(name, "OperatorStop") if one.seq > last.seq]
+            told = [(one.actor, one.abort_id, one.cause_id, one.transition_reason, one.reason) for one in stops]
+            desk.same(f"the end of {name}", told, [("recovery", last.abort_id, last.seq, "sibling_aborted", "enough")])
+        for name in reversed(lives):
+            await sup.abort(name, AbortScope.SESSION, now=True)
+
+
+HEIRS = (loaded, begun_anew, siblings)

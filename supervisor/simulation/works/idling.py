@@ -1,0 +1,147 @@
+"""Nobody is idle while there is something to do: the judge's own record of who could have which job, and has not.
+
+Where nothing of a workstream is worked on, nothing is in the way of a job that is queued but its provider: so a worker
+that can do it has it at once, or when the provider may be asked again (docs/work.md). Made of durable records alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from supervisor.ports import Append
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["Idling"]
+
+Say = Callable[[str, str, str], None]
+WORKING: Final = frozenset({"running", "validating"})
+EVERYTHING: Final = "*"
+
+
+class _Stream(msgspec.Struct):
+    """A workstream: its jobs that are queued, and those that are worked on, its workers that have nothing, and the
+    providers that fail everybody."""
+
+    queued: dict[str, None] = msgspec.field(default_factory=dict)
+    working: dict[str, None] = msgspec.field(default_factory=dict)
+    busy: bool = False
+    """Something was worked on when it was reckoned last."""
+    idle: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    able: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
+    shut: dict[str, float] = msgspec.field(default_factory=dict)
+    """Until when, by the journal's clock."""
+
+
+class Idling:
+    """Of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s* is how long a claim
+    may take until it is on record; *now* is the run's clock, in seconds."""
+
+    def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
+        self._say, self._bound_s, self._now = say, bound_s, now
+        self._streams: dict[str, _Stream] = {}
+        self._tasks: dict[str, tuple[str, str]] = {}
+        """The workstream of each task, and its state."""
+        self._needs: dict[str, tuple[str, frozenset[str]]] = {}
+        """The task of each job, and the capabilities that it asks for."""
+        self._job: dict[str, str] = {}
+        """The last job of each task."""
+        self._due: dict[str, float] = {}
+        """When a job that could be had is to be had."""
+
+    def ended(self) -> None:
+        """The supervisor is no more, and nor are its workers, and what it knew of providers."""
+        self._due.clear()
+        for stream in self._streams.values():
+            stream.idle.clear()
+            stream.able.clear()
+            stream.shut.clear()
+
+    def delayed(self, seconds: float) -> None:
+        """Nothing could be done, or recorded, for so long."""
+        self._due = {job: due_s + seconds for job, due_s in self._due.items()}
+
+    def wrote(self, one: Append, at_s: float) -> None:
+        """This happened at that time, and is durable."""
+        for job in [job for job, due_s in self._due.items() if at_s > due_s and job != one.record.entity_id]:
+            late_s = at_s - self._due.pop(job)
+            self._say(
+                "punctual", job, f"is queued while nobody does anything, and who could have it is idle: {late_s:g} s"
+            )
+        self._take(one)
+
+    def _take(self, one: Append) -> None:
+        """What it says, and what follows for the jobs that it is about."""
+        record = one.record
+        match record.entity_type, record.outcome:
+            case "task", "born":
+                self._tasks[record.entity_id] = (str(record.metadata["workstream"]), one.state)
+            case "task", "transition":
+                name = self._tasks[record.entity_id][0]
+                self._tasks[record.entity_id] = (name, one.state)
+                self._reckon(name, record, self._job.get(record.entity_id))
+            case "task", "fact" if record.event == "ProviderBreaker":
+                self._turned(record)
+                self._reckon(self._tasks[record.entity_id][0], record, None)
+            case "job", "born":
+                task = str(record.metadata["task"])
+                self._job[task] = record.entity_id
+                self._needs[record.entity_id] = (task, frozenset(record.metadata["capabilities"]))
+            case "job", "transition":
+                name = self._stream_of(record.entity_id)
+                stream = self._stream(name)
+                for jobs, inside in ((stream.queued, one.state == "queued"), (stream.working, one.state in WORKING)):
+                    if inside and not one.ended:
+                        jobs[record.entity_id] = None
+                    else:
+                        jobs.pop(record.entity_id, None)
+                self._reckon(name, record, record.entity_id)
+            case "worker", "transition":
+                self._worker(record, one)
+                self._reckon(one.parent_id or "", record, None)
+
+    def _stream(self, name: str) -> _Stream:
+        return self._streams.setdefault(name, _Stream())
+
+    def _turned(self, record: LifecycleEvent) -> None:
+        shut, key = self._stream(self._tasks[record.entity_id][0]).shut, str(record.metadata["provider"])
+        shut.pop(key, None)
+        if record.metadata["circuit"] != "closed":
+            shut[key] = float(record.metadata["free_at_s"])
+
+    def _worker(self, record: LifecycleEvent, one: Append) -> None:
+        stream = self._stream(one.parent_id or "")
+        stream.idle.pop(record.entity_id, None)
+        if record.event == "registration_complete":
+            stream.able[record.entity_id] = frozenset(record.metadata["capabilities"])
+        if one.state == "idle" and record.entity_id in stream.able:
+            stream.idle[record.entity_id] = stream.able[record.entity_id]
+
+    def _reckon(self, name: str, record: LifecycleEvent, job: str | None) -> None:
+        """Whether *job*, or ``None``: any of them, could be had from now on, or cannot any more."""
+        stream = self._stream(name)
+        was_busy, stream.busy = stream.busy, bool(stream.working)
+        if stream.busy and was_busy:
+            return
+        changed = job is None or stream.busy != was_busy
+        for one in {**stream.queued, **self._due} if changed else (job,):
+            if one is not None and self._stream_of(one) == name:
+                self._reckon_one(stream, record, one)
+
+    def _stream_of(self, job: str) -> str:
+        return self._tasks[self._needs[job][0]][0]
+
+    def _reckon_one(self, stream: _Stream, record: LifecycleEvent, job: str) -> None:
+        task, needs = self._needs[job]
+        waits = not stream.busy and job in stream.queued and self._tasks[task][1] == "OPEN"
+        if waits and _has(stream.idle.values(), needs):
+            later_s = max((at_s - record.monotonic_s for at_s in stream.shut.values()), default=0.0)
+            self._due.setdefault(job, self._now() + max(0.0, later_s) + self._bound_s)
+        else:
+            self._due.pop(job, None)
+
+
+def _has(idle: Iterable[frozenset[str]], needs: frozenset[str]) -> bool:
+    return any(EVERYTHING in able or needs <= able for able in idle)

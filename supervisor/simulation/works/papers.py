@@ -1,0 +1,355 @@
+"""What tasks, runs and jobs are born with, what their facts say, and when what they wait for is over: by the plan.
+
+The second account is made of the plan that the host drew and of durable records (docs/plans.md, docs/work.md, seeds 000
+and 002). A wait is not over before its time; and in its time, where nothing is in its way: a delay between two tries,
+the subtasks of a task, tasks that another one is blocked on, and a job that a free worker could have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.plans import Plan, TaskConfig
+from supervisor.ports import Append
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["Papers"]
+
+Say = Callable[[str, str, str], None]
+ROUNDING_S: Final = 1e-3
+SUBTASKS_S: Final = 5400.0
+"""What a task waits for its subtasks, where it says nothing itself."""
+COOLING_S: Final = 60.0
+"""How long nothing is launched against a provider that fails everybody."""
+LOST: Final = (
+    "its worker was lost",
+    "the supervisor of its session ended",
+    "its supervisor ended without closing it",
+)
+"""Why a task is an orphan."""
+OVER: Final = frozenset({"COMPLETED", "SKIPPED", "CANCELLED"})
+"""Where a run is over, and not at rest."""
+ENDED: Final = frozenset({"CLOSED", "CANCELLED", "FAILED"})
+
+
+class _Task(msgspec.Struct):
+    """A task, as far as its records tell."""
+
+    name: str
+    stream: str
+    config: TaskConfig | None
+    state: str
+    waits_for: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    since_s: float = 0.0
+    """Since when it is in that state, by the journal's clock."""
+    retries: int = 0
+    claims: int = 0
+    run: str = ""
+    dead: bool = False
+    """It is told to be a dead letter, since it failed last."""
+    reopened: bool = False
+
+
+class _Run(msgspec.Struct):
+    """A run: its limits, its state, since when, and in which life of the supervisor."""
+
+    task: str
+    limits: Mapping[str, Any]
+    state: str = "PENDING"
+    since_s: float = 0.0
+    attempts: int = 0
+    delay_s: float = 0.0
+    life: int = 0
+
+
+class Papers:
+    """Those of one run. *say* reports a law that was broken: its name, whose, and the words; *bound_s*
+    is how long what is due may take on top of its time; *now* is the run's clock, in seconds."""
+
+    def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
+        self._say, self._bound_s, self._now = say, bound_s, now
+        self._plans: dict[str, Plan] = {}
+        """By the workstream's name."""
+        self._slots: dict[str, list[tuple[float, dict[str, int]]]] = {}
+        """What the workers of a workstream have from a moment on: what was born before that may be on its way to the
+        disk still."""
+        self._tasks: dict[str, _Task] = {}
+        self._runs: dict[str, _Run] = {}
+        self._jobs: dict[str, tuple[str, str]] = {}
+        """The task of each job, and its state."""
+        self._blocked: dict[str, None] = {}
+        """The tasks that are."""
+        self._due: dict[tuple[str, str], tuple[float, str]] = {}
+        """When what somebody waits for must be over; and in words what."""
+        self._life = 0
+
+    # ------------------------------------------------------------------ supervisors and clocks
+    def ended(self) -> None:
+        """The supervisor is no more: what it waited for is the next one's to wait for."""
+        self._life += 1
+        self._due.clear()
+
+    def delayed(self, seconds: float) -> None:
+        """Nothing could be done, or recorded, for so long."""
+        self._due = {key: (due_s + seconds, why) for key, (due_s, why) in self._due.items()}
+
+    def planned(self, plan: Plan) -> None:
+        """The host has a plan run."""
+        self._plans[plan.workstream] = plan
+        slots = {one: config.slots for one, config in plan.workers.items()} or {"local": plan.max_sessions}
+        self._slots.setdefault(plan.workstream, []).append((self._now(), slots))
+
+    # ------------------------------------------------------------------ what is durable
+    def wrote(self, one: Append, at_s: float, config: Callable[[str], TaskConfig | None]) -> None:
+        """This happened at that time, and is durable. *config*: what the plan says of a task, by its name."""
+        record = one.record
+        self._look(record.entity_id, at_s)
+        match record.entity_type, record.outcome:
+            case "task", "born":
+                self._task_born(record, one.state, config)
+            case "run", "born":
+                self._run_born(record)
+            case "job", "born":
+                self._job_born(record)
+            case "worker", "born":
+                self._worker_born(record, at_s)
+            case "task", "transition":
+                self._task_moved(record, one.state)
+            case "run", "transition":
+                self._run_moved(record, one)
+            case "job", "transition":
+                self._job_moved(record, one.state)
+            case "task", "fact":
+                self._fact(record)
+
+    def _look(self, entity_id: str, at_s: float) -> None:
+        """What is overdue; what this very record may end is looked at when it has."""
+        for key, (due_s, why) in [*self._due.items()]:
+            if at_s > due_s and key[0] != entity_id:
+                del self._due[key]
+                self._say("punctual", key[0], f"{why}, {at_s - due_s:.3f} s too long")
+
+    def _wait(self, entity_id: str, what: str, seconds: float, why: str) -> None:
+        self._due.setdefault((entity_id, what), (self._now() + seconds + self._bound_s, why))
+
+    def _plan(self, stream: str) -> Plan | None:
+        return self._plans.get(_stream(stream))
+
+    # ------------------------------------------------------------------ births
+    def _task_born(self, record: LifecycleEvent, state: str, config: Callable[[str], TaskConfig | None]) -> None:
+        told, name = record.metadata, str(record.metadata["name"])
+        known, stream = config(name), str(record.metadata["workstream"])
+        self._tasks[record.entity_id] = _Task(name, stream, known, state, tuple(told["waiting_for"]))
+        plan = self._plan(stream)
+        if known is None or plan is None:
+            return
+        asked = plan.approve_plan or known.approval == "before"
+        wanted = (known.max_retries, known.approval == "after", [*known.depends_on], "PLANNED" if asked else "OPEN")
+        given = (told["max_retries"], told["needs_approval"], [*told["waiting_for"]], state)
+        self._same(record, given, wanted)
+
+    def _run_born(self, record: LifecycleEvent) -> None:
+        told = record.metadata
+        task = self._tasks[str(told["task"])]
+        task.run = record.entity_id
+        self._runs[record.entity_id] = _Run(str(told["task"]), told, life=self._life)
+        plan = self._plan(task.stream)
+        if plan is None:
+            return
+        lifecycle, circuit = plan.task_lifecycle, plan.task_lifecycle.circuit_breaker
+        wanted = {
+            "max_attempts": lifecycle.max_attempts,
+            "base_delay_s": lifecycle.base_retry_delay,
+            "max_delay_s": lifecycle.max_retry_delay,
+            "cooldown_s": circuit.cooldown_period,
+            "probes_max": circuit.probes_max if circuit.enabled else 0,
+            "timeout_s": lifecycle.default_timeout,
+            "attempts": 0,
+            "failures": 0,
+            "probes": 0,
+        }
+        self._same(record, {name: told[name] for name in wanted}, wanted)
+        if circuit.enabled:
+            self._same(record, told["max_error_repeats"], circuit.max_error_repeats)
+
+    def _job_born(self, record: LifecycleEvent) -> None:
+        told, task_id = record.metadata, str(record.metadata["task"])
+        task = self._tasks[task_id]
+        self._jobs[record.entity_id] = (task_id, "pending")
+        attempts = int(self._runs[task.run].limits["max_attempts"])
+        wanted = (task.run, task.stream, attempts - 1, 0)
+        given = (told["run"], told["workstream_id"], told["max_retries"], told["retry_count"])
+        self._same(record, given, wanted)
+        if task.config is not None:
+            role = task.config.role
+            named = (told["critical"], [*told["capabilities"]])
+            self._same(record, named, (task.config.critical, [f"role:{role}"] if role else []))
+
+    def _worker_born(self, record: LifecycleEvent, at_s: float) -> None:
+        """It has the slots that the plan gave those of its name; where none was named, one had them all."""
+        known = self._slots.get(_stream(str(record.metadata["workstream"])), [])
+        before = [slots for since_s, slots in known if since_s < at_s]
+        changed = [slots for since_s, slots in known if abs(since_s - at_s) <= ROUNDING_S]  # just then
+        name, given = record.entity_id.removeprefix("worker:"), record.metadata["max_concurrent_tasks"]
+        wanted = [slots.get(name) or slots.get(name.rpartition("-")[0]) for slots in (*before[-1:], *changed)]
+        if known and given not in wanted:
+            self._same(record, given, wanted[-1] if wanted else None)
+
+    def _same(self, record: LifecycleEvent, given: object, wanted: object) -> None:
+        if given != wanted:
+            self._say("legal", record.entity_id, f"is born with {given}, not with {wanted}, as its plan says")
+
+    # ------------------------------------------------------------------ tasks
+    def _task_moved(self, record: LifecycleEvent, state: str) -> None:
+        task, told = self._tasks[record.entity_id], record.metadata
+        before, since_s = task.state, task.since_s
+        task.state, task.since_s = state, record.monotonic_s
+        for what in ("parts", "blocked"):
+            self._due.pop((record.entity_id, what), None)
+        self._blocked.pop(record.entity_id, None)
+        match record.event:
+            case "claimed":
+                task.claims += 1
+                self._check_agent(record, task)
+            case "retried":
+                task.retries, task.dead = task.retries + 1, False
+                self._check_words(record, f"try {task.retries + 1}")
+            case "reopened":
+                task.retries, task.dead, task.reopened = 0, False, True
+            case "unblocked":
+                self._check_unblocked(record, task)
+            case "split":
+                task.parts = tuple(told["subtasks"])
+            case "subtask_timed_out":
+                self._check_wait(record, task, since_s)
+            case "orphaned" | "unclaimed" | "requeued":
+                self._check_lost(record, before)
+        if state == "WAITING_FOR_SUBTASKS" and before != state:
+            self._wait(record.entity_id, "parts", self._parts_s(task), "waits for its subtasks")
+        if state == "BLOCKED":
+            waits_for = told.get("on") or [told.get("subtask")]
+            task.waits_for = tuple(str(one) for one in waits_for)
+            self._blocked[record.entity_id] = None
+        self._unblock(ended=state in ENDED)
+        if state in ENDED:
+            self._settled_parts()
+
+    def _unblock(self, *, ended: bool) -> None:
+        """Who is blocked on tasks alone, all of which are closed, goes on by himself."""
+        for one in self._blocked:
+            found = [self._tasks.get(name) for name in self._tasks[one].waits_for]
+            if found and all(task is not None and task.state == "CLOSED" for task in found):
+                self._wait(one, "blocked", 0.0, "is blocked on what is closed")
+
+    def _settled_parts(self) -> None:
+        """A task whose subtasks have all come to an end waits for them no longer."""
+        for entity_id, what in [key for key in self._due if key[1] == "parts"]:
+            parts = [self._tasks.get(one) for one in self._tasks[entity_id].parts]
+            if all(one is None or one.state in ENDED for one in parts):
+                del self._due[entity_id, what]
+
+    @staticmethod
+    def _parts_s(task: _Task) -> float:
+        own_s = task.config.timeout_s if task.config is not None else None
+        return own_s or SUBTASKS_S
+
+    def _check_wait(self, record: LifecycleEvent, task: _Task, since_s: float) -> None:
+        waited_s = record.monotonic_s - since_s
+        if waited_s < self._parts_s(task) - ROUNDING_S and self._life == 0:
+            self._say("punctual", record.entity_id, f"gives its subtasks up after {waited_s:.3f} s")
+
+    def _check_agent(self, record: LifecycleEvent, task: _Task) -> None:
+        """Its own agent first, then those that it falls back on, in their order: one for each retry."""
+        if task.config is None or task.reopened:
+            return
+        ladder = (task.config.agent, *task.config.fallback_agents)
+        self._check_words(record, f"agent {ladder[min(task.retries, len(ladder) - 1)]}")
+
+    def _check_unblocked(self, record: LifecycleEvent, task: _Task) -> None:
+        names = [self._tasks[one].name if one in self._tasks else one for one in task.waits_for]
+        if record.reason.endswith(": closed"):
+            self._check_words(record, f"{', '.join(names)}: closed")
+
+    def _check_lost(self, record: LifecycleEvent, before: str) -> None:
+        """It is an orphan if whoever had it is lost, and only then; what was taken from him says so."""
+        lost, recovered = record.reason in LOST, record.transition_reason == "orphan_recovered"
+        direct = record.event == "requeued" and before == "IN_PROGRESS"
+        if (
+            (record.event == "orphaned") > lost
+            or (direct and lost)
+            or (record.event != "orphaned" and recovered is not lost)
+        ):
+            words = f"{record.event} in {before} says {record.transition_reason} of itself"
+            self._say("legal", record.entity_id, f"{words}, and {record.reason!r}")
+
+    def _check_words(self, record: LifecycleEvent, wanted: str) -> None:
+        if record.reason != wanted:
+            self._say("legal", record.entity_id, f"{record.event} says {record.reason!r} of itself, not {wanted!r}")
+
+    def _fact(self, record: LifecycleEvent) -> None:
+        task, told = self._tasks[record.entity_id], record.metadata
+        match record.event:
+            case "DeadLettered":
+                task.dead = True
+                run = self._runs[task.run]
+                attempts = 0 if run.state in OVER else run.attempts
+                given, wanted = (told["attempts"], told["claims"], task.state), (attempts, task.claims, "FAILED")
+                if given != wanted:
+                    self._say("counted_right", record.entity_id, f"is a dead letter of {given}, not of {wanted}")
+            case "WaitsForPerson":
+                if (given := tuple(told["on"])) != task.waits_for or task.state != "BLOCKED":
+                    self._say("legal", record.entity_id, f"waits for a person and {given}, not for {task.waits_for}")
+            case "ProviderBreaker" if told["circuit"] == "open":
+                later_s = float(told["free_at_s"]) - record.monotonic_s
+                if abs(later_s - COOLING_S) > ROUNDING_S:
+                    self._say("punctual", record.entity_id, f"its provider is asked again after {later_s:.3f} s")
+
+    def failed(self, name: str) -> None:
+        """The host was told that the task of that name has failed: that is told as a dead letter, too."""
+        found = [(entity_id, task) for entity_id, task in self._tasks.items() if task.name == name]
+        if found and found[-1][1].state == "FAILED" and not found[-1][1].dead:
+            self._say("honest_ends", found[-1][0], "has failed, and no record says that it is a dead letter")
+
+    # ------------------------------------------------------------------ runs
+    def _run_moved(self, record: LifecycleEvent, one: Append) -> None:
+        run, state = self._runs[record.entity_id], one.state
+        if record.event == "retry_decided":
+            share = abs(float(record.metadata["jitter"]) - 1.0)
+            if share > float(run.limits["jitter"]) + ROUNDING_S:
+                self._say("punctual", record.entity_id, f"its delay is drawn {share:.3f} off, more than its limits let")
+        if run.life == self._life and record.event in ("backoff_completed", "cooldown_expired"):
+            most_s = run.delay_s if record.event == "backoff_completed" else float(run.limits["cooldown_s"])
+            waited_s = record.monotonic_s - run.since_s
+            if waited_s < most_s - ROUNDING_S:
+                words = f"{record.event} comes after {waited_s:.3f} s, of {most_s:.3f} s"
+                self._say("punctual", record.entity_id, words)
+        if state != run.state:
+            run.since_s, run.life = record.monotonic_s, self._life
+        if state == "IN_PROGRESS" and run.state != state:
+            run.attempts += 1
+        if record.event == "manual_reset":
+            run.attempts = 0
+        if state == "RETRYING" and run.state != state:  # its data is worked out a second time elsewhere
+            run.delay_s = float(msgspec.json.decode(one.data)["delay_s"])
+        run.state = state
+
+    # ------------------------------------------------------------------ jobs
+    def _job_moved(self, record: LifecycleEvent, state: str) -> None:
+        task_id, _ = self._jobs[record.entity_id]
+        self._jobs[record.entity_id] = (task_id, state)
+        self._due.pop((record.entity_id, "delay"), None)
+        task = self._tasks[task_id]
+        run = self._runs[task.run]
+        if state == "retrying" and task.state not in ("BLOCKED", "WAITING_FOR_SUBTASKS"):
+            cools = run.state == "CIRCUIT_OPEN"
+            seconds = float(run.limits["cooldown_s" if cools else "max_delay_s"])
+            self._wait(record.entity_id, "delay", seconds, "waits for another try")
+
+
+def _stream(stream_id: str) -> str:
+    """The name of a workstream in its plan."""
+    return stream_id.removeprefix("workstream:").partition("-")[0]
