@@ -95,7 +95,7 @@ def run(plan: Path, *options: str) -> Iterator[Run]:
             if process.poll() is None:
                 with suppress(ProcessLookupError):
                     process.send_signal(signal.SIGTERM)
-                    process.send_signal(signal.SIGTERM)
+                    process.send_signal(signal.SIGINT)  # another one: two of a kind may arrive as one
             process.communicate(timeout=60)
 
 

@@ -76,6 +76,7 @@ def limited(one: Run) -> Iterator[None]:
 def locked(one: Run) -> Iterator[None]:
     """Somebody else is in the middle of a transaction."""
     with closing(apsw.Connection(str(one.state_dir / "runtime" / "journal.db"))) as db:
+        db.set_busy_timeout(60_000)  # the supervisor may be in the middle of its own
         db.execute("BEGIN EXCLUSIVE")
         yield
         db.execute("ROLLBACK")
