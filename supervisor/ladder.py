@@ -102,6 +102,8 @@ class Endings:
         if work.ending:
             return
         began = self._tree.system.timers.now() - elapsed_s
+        if not work.told:
+            work.told_by = cause.seq  # by itself, or before its supervisor was killed
         work.ending = work.told = True
         work.asked = work.asked or self._unasked(work, began)
         work.heard.set()

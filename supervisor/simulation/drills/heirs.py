@@ -18,7 +18,7 @@ from supervisor.effects import decoded
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
-from supervisor.ports import EntityRow, Ready, Text, ToolClosed, ToolOpened, TurnEnded
+from supervisor.ports import EntityRow, JournalUnavailable, Ready, Text, ToolClosed, ToolOpened, TurnEnded
 from supervisor.runtime import Supervisor
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.hosting import Crowd, obeys
@@ -354,4 +354,35 @@ async def siblings(desk: Desk) -> None:
             await sup.abort(name, AbortScope.SESSION, now=True)
 
 
-HEIRS = (loaded, begun_anew, siblings)
+async def judged_late(desk: Desk) -> None:
+    """A turn is over, and its session is aborted before it is judged, for the disk is full: there are commits that hold
+    both and no more. The next supervisor fails the turn, by that abort."""
+    life = House(desk)
+    life.cuts = []
+    async with life.open(_settings("resume")) as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent="puppet")
+        await Crowd(group).ask(session, "work")
+        life.disk_fails = JournalUnavailable("full")
+        life.puppets[-1].says(TurnEnded("end_turn"))
+        await anyio.sleep(MOMENT_S)
+        group.start_soon(partial(sup.abort, "s", AbortScope.SESSION, reason="enough"))
+        await anyio.sleep(MOMENT_S)
+        life.disk_fails = None
+        await anyio.sleep(60.0)
+        group.cancel_scope.cancel()
+    both = [store for store in life.cuts if _is_judged(store) and store.entities["s"].state == "Stopped"]
+    desk.same("both are on record", len(both) > 0, True)
+    for store in both:
+        house, last_seq = House(desk, store).left(), store.last_seq
+        stop = next(one for one in reversed(store.logs["s"].after(0, 1_000)) if one.event == "OperatorStop")
+        async with house.open(_settings("resume")):
+            failed = [one for one in await house.events("s:t1", "task_failed") if one.seq > last_seq]
+        told = [(one.to_status, one.abort_id, one.cause_id) for one in failed]
+        desk.same("what it fails by", told, [("FAILED", stop.abort_id, stop.seq)])
+
+
+def _is_judged(store: MemoryStore) -> bool:
+    return "s:t1" in store.entities and store.entities["s:t1"].state == "VERIFYING"
+
+
+HEIRS = (loaded, begun_anew, siblings, judged_late)
