@@ -144,18 +144,18 @@ class Tally:
     def __init__(self) -> None:
         self.cycles = self.acknowledged = self.resumed = 0
         self.recoveries_s: list[float] = []
-        self.faults: list[tuple[int, Fault]] = []
+        self.faults: list[Fault] = []
         self._began_s = time.monotonic()
 
-    def take(self, number: int, cycle: Cycle) -> None:
+    def take(self, cycle: Cycle) -> None:
         self.cycles += 1
         self.acknowledged += cycle.acknowledged
         self.resumed += cycle.resumed
         self.recoveries_s += [cycle.recovered_s] if cycle.recovered_s is not None else []
-        self.faults += [(number, fault) for fault in cycle.faults]
+        self.faults += cycle.faults
 
     def told(self) -> dict[str, Any]:
-        counts = Counter(fault.kind for _, fault in self.faults)
+        counts = Counter(fault.kind for fault in self.faults)
         ordered = sorted(self.recoveries_s) or [0.0]
         minutes = (time.monotonic() - self._began_s) / 60
         return {
@@ -182,8 +182,6 @@ def main() -> int:
         run(arguments.cycles, random.Random(arguments.seed), tally)
     except KeyboardInterrupt:
         print("stopped; until then:", file=sys.stderr)
-    for number, fault in tally.faults:
-        print(f"cycle {number}: {fault.kind}: {fault.words}")
     print(json.dumps(tally.told()))
     return 1 if tally.faults else 0
 
@@ -194,7 +192,10 @@ def run(cycles: int, chance: random.Random, tally: Tally) -> None:
             place = Place(Path(folder))
             until = min(cycles, first + CYCLES_PER_JOURNAL)
             for number in range(first, until):
-                tally.take(number, place.cycle(number, chance, last=number == until - 1))
+                cycle = place.cycle(number, chance, last=number == until - 1)
+                tally.take(cycle)
+                for fault in cycle.faults:
+                    print(f"cycle {number}: {fault.kind}: {fault.words}", flush=True)
                 if sys.stderr.isatty():
                     print(f"\r{number + 1} of {cycles}, {len(tally.faults)} faults", end="", file=sys.stderr)
             place.roll.close()
