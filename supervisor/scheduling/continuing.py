@@ -150,11 +150,13 @@ class Continuing:
         return True
 
     def _alive(self, kind: Kind, left: Interrupted) -> Entity | None:
-        """The newest of that kind that belongs to the task. Earlier runs, whose circuits are open, rest for good."""
-        found = self._living.get((kind, left.entity_id), [])
-        newest = max(found, key=lambda one: one.born_seq, default=None)
-        for one in found:
-            if one is not newest:
+        """The newest of that kind that belongs to the task, unless it is over. Earlier runs, whose circuits are open,
+        rest for good."""
+        last, newest = self._last.get((kind, left.entity_id)), None
+        for one in self._living.get((kind, left.entity_id), []):
+            if last is not None and one.id == last.id:
+                newest = one
+            else:
                 self._sup.tree.bury(one.id)
         return newest
 

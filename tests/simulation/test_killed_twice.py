@@ -78,3 +78,23 @@ def test_what_is_taken_over_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> 
         report = simulate(drawn, intrude=Killer(1_000_000))
         assert report.problems == (), f"given up after {at} commits"
         assert report.ended.keys() <= {"Stopped"}
+
+
+class _InSecondAttempt(Killer):
+    """The same, in the second attempt, when the run of the first one rests in its open circuit."""
+
+    def _is_its_moment(self, world: World) -> bool:
+        return "run:w0t0-2" in world.disk.entities and super()._is_its_moment(world)
+
+
+def test_a_run_that_rests_is_not_taken_for_the_last_one() -> None:
+    """The last run of a task is over, and the task was about to be told as a dead letter: an earlier one rests."""
+    scenario = SCENARIO.format(sessions="resume", orphans="failed")
+    scenario = scenario.replace("kinds = []", 'kinds = ["work.permanent"]\nrates = { "work.permanent" = 1.0 }')
+    drawn, kills = parsed("killed-twice", scenario).draw(7), 0  # its task may be tried twice
+    for at in range(1, COMMITS):
+        killer = _InSecondAttempt(at)
+        report = simulate(drawn, intrude=killer)
+        assert report.problems == (), f"killed at commit {at} of the second supervisor"
+        kills += killer.kills
+    assert kills >= 2 * 12
