@@ -22,7 +22,7 @@ from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.runtime import Supervisor, supervise
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills import drill
-from supervisor.simulation.drills.functions import drill_functions
+from supervisor.simulation.drills.agents.functions import drill_functions
 from supervisor.simulation.engine import Ran, run
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.fates import ROUNDING_S

@@ -95,7 +95,7 @@ def measured(run: Run | None) -> Reach:
 def place() -> Path:
     """Where it is kept for these sources, these scenarios and these drills."""
     digest = blake2b(sys.version.encode(), digest_size=16)
-    told = [*SIMULATION.glob("scenarios/*.toml"), *SIMULATION.glob("drills/*.py")]
+    told = [*SIMULATION.glob("scenarios/*.toml"), *SIMULATION.glob("drills/**/*.py")]
     for path in [*(path_of(one) for one in SIMULATED), *sorted(told)]:
         digest.update(path.read_bytes())
     found = ROOT / "build" / "mutation" / digest.hexdigest()

@@ -14,92 +14,15 @@ import anyio
 
 from actors import open_system
 from supervisor.simulation.chance import Chance
-from supervisor.simulation.drills.acting import ACTING
-from supervisor.simulation.drills.asking import ASKING
-from supervisor.simulation.drills.believing import BELIEVING
-from supervisor.simulation.drills.bounds import BOUNDS
-from supervisor.simulation.drills.boxes import BOXES
-from supervisor.simulation.drills.circuits import CIRCUITS
-from supervisor.simulation.drills.claiming import CLAIMING
-from supervisor.simulation.drills.commanding import COMMANDING
-from supervisor.simulation.drills.conversing import CONVERSING
+from supervisor.simulation.drills.agents import AGENTS
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.desks import DESKS
-from supervisor.simulation.drills.ending import ENDING
-from supervisor.simulation.drills.failing import FAILING
-from supervisor.simulation.drills.figures import FIGURES
-from supervisor.simulation.drills.grove import GROVE
-from supervisor.simulation.drills.heirs import HEIRS
-from supervisor.simulation.drills.homes import HOMES
-from supervisor.simulation.drills.hosting import HOSTING
-from supervisor.simulation.drills.judging import JUDGING
-from supervisor.simulation.drills.lending import LENDING
-from supervisor.simulation.drills.living import LIVING
-from supervisor.simulation.drills.looking import LOOKING
-from supervisor.simulation.drills.manners import MANNERS
-from supervisor.simulation.drills.opening import OPENING
-from supervisor.simulation.drills.options import OPTIONS
-from supervisor.simulation.drills.pasts import PASTS
-from supervisor.simulation.drills.patience import PATIENCE
-from supervisor.simulation.drills.planning import PLANNING
-from supervisor.simulation.drills.reading import READING
-from supervisor.simulation.drills.recording import RECORDING
-from supervisor.simulation.drills.returning import RETURNING
-from supervisor.simulation.drills.rooms import ROOMS
-from supervisor.simulation.drills.spenders import SPENDERS
-from supervisor.simulation.drills.spending import SPENDING
-from supervisor.simulation.drills.stepping import STEPPING
-from supervisor.simulation.drills.stocking import STOCKING
-from supervisor.simulation.drills.supervising import SUPERVISING
-from supervisor.simulation.drills.verifying import VERIFYING
-from supervisor.simulation.drills.waiting import WAITING
-from supervisor.simulation.drills.watching import WATCHING
-from supervisor.simulation.drills.wording import WORDING
+from supervisor.simulation.drills.kernel import KERNEL
+from supervisor.simulation.drills.rules import RULES
+from supervisor.simulation.drills.whole import WHOLE
 
 __all__ = ["drill"]
 
-DRILLS = (
-    *BOUNDS,
-    *BOXES,
-    *ASKING,
-    *ENDING,
-    *LOOKING,
-    *OPTIONS,
-    *SUPERVISING,
-    *WATCHING,
-    *CIRCUITS,
-    *FIGURES,
-    *JUDGING,
-    *PLANNING,
-    *CLAIMING,
-    *SPENDING,
-    *READING,
-    *PATIENCE,
-    *WAITING,
-    *HOMES,
-    *MANNERS,
-    *RETURNING,
-    *ROOMS,
-    *RECORDING,
-    *GROVE,
-    *BELIEVING,
-    *ACTING,
-    *HOSTING,
-    *HEIRS,
-    *VERIFYING,
-    *PASTS,
-    *SPENDERS,
-    *STEPPING,
-    *CONVERSING,
-    *OPENING,
-    *WORDING,
-    *DESKS,
-    *STOCKING,
-    *FAILING,
-    *COMMANDING,
-    *LIVING,
-    *LENDING,
-)
+DRILLS = (*KERNEL, *RULES, *AGENTS, *WHOLE)
 LONG_S = 600.0
 """No drill takes that long, unless something in it is never over."""
 

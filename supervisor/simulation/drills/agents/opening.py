@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from supervisor.adapters.acp import AcpCodec
 from supervisor.ports import Malformed, McpServer, Ready, Text, ToolOpened, Usage, Wishes
-from supervisor.simulation.drills.conversing import Talk, request, told
+from supervisor.simulation.drills.agents.conversing import Talk, request, told
 from supervisor.simulation.drills.desk import Desk
 
 __all__ = ["OPENING"]

@@ -21,8 +21,8 @@ from supervisor.plans.settings import LimitsConfig, RecoveryConfig
 from supervisor.ports import EntityRow, JournalUnavailable, Ready, Text, ToolClosed, ToolOpened, TurnEnded
 from supervisor.runtime import Supervisor
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.hosting import Crowd, obeys
 from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.simulation.drills.whole.hosting import Crowd, obeys
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 from supervisor.work import AgentProfile
 

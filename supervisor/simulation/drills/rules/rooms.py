@@ -276,7 +276,7 @@ async def paths(desk: Desk) -> None:
     here, name = str(HERE.parent), HERE.name
     for wanted, given in (
         ("", absent(here, name)),
-        ("", absent(here, f"../drills/{name}")),
+        ("", absent(here, f"../{HERE.parent.name}/{name}")),
         (f"no.py does not exist in {here}", absent(here, "no.py")),
         (f"../desk.py is not inside {here}", absent(here, "../desk.py")),
         (f"../__init__.py is not inside {here}", absent(here, "../__init__.py")),

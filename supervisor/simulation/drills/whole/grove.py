@@ -27,7 +27,7 @@ from supervisor.lifecycles.turn import Call, Turn, TurnData
 from supervisor.names import Names
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.recording import Paper
+from supervisor.simulation.drills.whole.recording import Paper
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Ladder, LifecycleEvent, UnknownWord
 from supervisor.work import AgentProfile, Work

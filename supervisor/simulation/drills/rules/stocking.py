@@ -22,8 +22,8 @@ from supervisor.scheduling.leases import StaleClaim
 from supervisor.scheduling.owned_paths import OwnedPaths, spelled
 from supervisor.scheduling.results import PlanResult, TaskResult
 from supervisor.scheduling.retry_budget import retries_spent
-from supervisor.simulation.drills.claiming import PATHS, SKILLS, Model, _overlap
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.rules.claiming import PATHS, SKILLS, Model, _overlap
 
 __all__ = ["STOCKING"]
 

@@ -33,7 +33,7 @@ from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.task import Failed
 from supervisor.names import Names
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.recording import Paper
+from supervisor.simulation.drills.whole.recording import Paper
 from supervisor.tree import Tree
 from supervisor.vocabulary import (
     AbortPolicy,

@@ -22,8 +22,8 @@ from actors import (
     WrongMessage,
 )
 from actors.supervision import BRUTAL_KILL, StopChild
-from supervisor.simulation.drills.bounds import in_order
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.kernel.bounds import in_order
 
 __all__ = ["HOMES"]
 

@@ -17,7 +17,7 @@ from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
 from supervisor.plans.oversight import BudgetConfig, LivenessConfig, ModelTroubleConfig
 from supervisor.ports import JournalUnavailable, PermissionAsked, Text, ToolClosed, ToolOpened, TurnEnded, Usage
-from supervisor.simulation.drills.acting import DONE, Scene, scene
+from supervisor.simulation.drills.agents.acting import DONE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
 from supervisor.vocabulary import AbortScope

@@ -2,7 +2,7 @@
 
 Expectations come from docs/model-trouble.md, docs/work.md ("What fails is charged once", "A provider's trouble is
 nobody's") and seed 002; the errors are those that agents, providers and programs print. Breakers are those of
-:mod:`supervisor.simulation.drills.circuits`, one for each provider.
+:mod:`supervisor.simulation.drills.kernel.circuits`, one for each provider.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from supervisor.scheduling.failures import (
 )
 from supervisor.scheduling.providers import Providers, Turned, provider_key
 from supervisor.simulation.chance import Chance
-from supervisor.simulation.drills.circuits import Model
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.kernel.circuits import Model
 from supervisor.vocabulary import AbortReason, ModelFailure, ModelProblem, TransitionReason
 
 __all__ = ["FAILING"]

@@ -1,0 +1,21 @@
+"""What agents say and are told, word by word, and what functions are promised."""
+
+from __future__ import annotations
+
+from supervisor.simulation.drills.agents.acting import ACTING
+from supervisor.simulation.drills.agents.believing import BELIEVING
+from supervisor.simulation.drills.agents.conversing import CONVERSING
+from supervisor.simulation.drills.agents.desks import DESKS
+from supervisor.simulation.drills.agents.opening import OPENING
+from supervisor.simulation.drills.agents.spenders import SPENDERS
+
+__all__ = ["AGENTS"]
+
+AGENTS = (
+    *SPENDERS,
+    *BELIEVING,
+    *ACTING,
+    *CONVERSING,
+    *OPENING,
+    *DESKS,
+)

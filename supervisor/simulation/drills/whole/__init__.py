@@ -1,0 +1,27 @@
+"""A whole supervisor of the drill's own, with puppets for agents; its journal, its heirs, its lifecycles."""
+
+from __future__ import annotations
+
+from supervisor.simulation.drills.whole.commanding import COMMANDING
+from supervisor.simulation.drills.whole.grove import GROVE
+from supervisor.simulation.drills.whole.heirs import HEIRS
+from supervisor.simulation.drills.whole.hosting import HOSTING
+from supervisor.simulation.drills.whole.living import LIVING
+from supervisor.simulation.drills.whole.pasts import PASTS
+from supervisor.simulation.drills.whole.recording import RECORDING
+from supervisor.simulation.drills.whole.stepping import STEPPING
+from supervisor.simulation.drills.whole.verifying import VERIFYING
+
+__all__ = ["WHOLE"]
+
+WHOLE = (
+    *RECORDING,
+    *GROVE,
+    *HOSTING,
+    *HEIRS,
+    *VERIFYING,
+    *PASTS,
+    *STEPPING,
+    *COMMANDING,
+    *LIVING,
+)
