@@ -93,7 +93,7 @@ class Aborter:
             for one in sent:
                 receipts.append(await self._joined(one, began))  # noqa: PERF401  what came in time counts
             killed_at = self._wall()
-            if await self._recorded(sent):
+            if await self._recorded(plan.target, sent):
                 recorded_at = self._wall()
         for one in sent[len(receipts) :]:  # who waited behind one that is not over may well be
             missed = NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned")
@@ -275,13 +275,27 @@ class Aborter:
             ended_at=report.killed_at,
         )
 
-    async def _recorded(self, sent: list[_Sent]) -> bool:
-        """Wait until the journal has the end of every node that is waited for; ``False`` if it cannot be written."""
+    async def _recorded(self, target: str, sent: list[_Sent]) -> bool:
+        """Wait until the journal has the end of every node that is waited for; ``False`` if it cannot be written.
+
+        A call that is over has told its turn its result, and one whose turn has failed has it from that record, once
+        that is durable: so the turn has heard it only after that. A target that is no node had just returned.
+        """
         ledger = self._tree.ledger
         for one in sent:
             if one.node.kind == "session" and one.waited_for and not await ledger.disk.unless_down(one.work.ended):
                 return False
-        durable = Moment()
+        calls = [one.node.id for one in sent if one.node.kind == "tool"]
+        turns = dict.fromkeys(one.rpartition(":c")[0] for one in (*calls, target))
+        for turn_id in [one for one in turns if one in self._tree.entities]:
+            if not await self._durable():
+                return False
+            await self._tree.heard(turn_id)
+        return await self._durable()
+
+    async def _durable(self) -> bool:
+        """Wait until all that is recorded now is durable; ``False`` if it cannot be written."""
+        durable, ledger = Moment(), self._tree.ledger
         ledger.when_durable(durable.set)
         return await ledger.disk.unless_down(durable) and ledger.error is None
 

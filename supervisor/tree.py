@@ -7,6 +7,7 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -36,6 +37,9 @@ recovered or is given up; a month is for the bug that lets it do neither."""
 
 END_S = 60.0
 """What the kernel gives an entity's tasks to end before it counts them no more: longer than any ladder."""
+
+_NOTHING = object()
+"""What no table is asked about: an entity answers it when it comes to it."""
 
 MAILBOX = Limits(size_of=weight)
 """The bounds of an entity's mailbox."""
@@ -261,6 +265,13 @@ class Tree:
         except ActorStopped as error:
             raise NoSuchEntity(entity_id) from error
         return record
+
+    async def heard(self, entity_id: str) -> None:
+        """Wait until it has heard all that it was told up to now, or is no more."""
+        ref = self.system.ref(entity_id)
+        if ref is not None:
+            with suppress(ActorStopped):
+                await ref.ask(_NOTHING, timeout_s=POST_S, lane=Lane.CONTROL, detach=True)
 
     def note(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
         """Record a fact about an entity."""

@@ -358,7 +358,7 @@ class _Guests(Plugins):
 
 
 class _Disk(MemoryJournal):
-    """A disk that fails when its house says so."""
+    """A disk that fails, or takes its time, when its house says so."""
 
     def __init__(self, house: House, store: MemoryStore) -> None:
         super().__init__(store)
@@ -370,6 +370,8 @@ class _Disk(MemoryJournal):
         return super()._writable()
 
     async def append(self, batch: Sequence[Append]) -> None:
+        if self._house.commit_s:
+            await anyio.sleep(self._house.commit_s)
         if self._house.cuts is None:
             await super().append(batch)
             return
@@ -404,6 +406,8 @@ class House:
         self.stops: Callable[[Puppet], Iterable[Out]] = lambda puppet: [TurnEnded("cancelled")]
         self.disk_fails: JournalError | None = None
         """What it answers to whoever writes, as long as it does."""
+        self.commit_s = 0.0
+        """How long a commit takes."""
         self.judged = True
         self.cuts: list[MemoryStore] | None = None
         """The journal as it was after each commit, where that is wanted."""

@@ -7,7 +7,7 @@ docs/agents.md, docs/security.md and the ports say.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from supervisor.abort import PlannedProcess, Receipt
 from supervisor.agents.quirks import Quirks
 from supervisor.entity import Refused
+from supervisor.lifecycles.turn import Turn
 from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig
@@ -531,6 +532,51 @@ async def _beside(desk: Desk) -> None:
             desk.same("beside another: told", told, [asked])
 
 
+async def results(desk: Desk) -> None:
+    """The turn of a call fails while that is being ended: the call has its one result from its turn, whatever its agent
+    says after that, and who asked for its end is answered when the result is on record. The disk takes its time."""
+    short = Settings(limits=LimitsConfig(turn_timeout_s=2.0, max_consecutive_errors=1))
+    for asked in (True, False):
+        house = House(desk)
+        house.ends_calls, house.commit_s = True, 0.2
+        house.stops = lambda puppet: ()
+        async with scene(desk, house, settings=short) as act:
+            await _fail_with_a_call(desk, act, asked)
+
+
+async def _fail_with_a_call(desk: Desk, act: Scene, asked: bool) -> None:
+    receipts: list[Receipt] = []
+    await _until(lambda: _phase(act) == "ready")
+    await act.says(ToolOpened("a", "x"))
+    turn = act.sup.tree.entity(act.turn)
+    await anyio.sleep(max(turn.data.due_s - act.sup.ledger.clock.now(), 0.0))  # its timer rings a commit later
+    if asked:
+        act.group.start_soon(_abort_call, act, f"{act.turn}:c1", receipts)
+    await _until(lambda: turn.state is Turn.FAILED)
+    act.puppet.says(ToolClosed("a", "failed"))
+    if asked:
+        await _until(lambda: bool(receipts))
+        desk.same("its result, for who is answered", await _results(act), [("transition", "unknown")])
+    await anyio.sleep(2.0)
+    desk.same("its one result", await _results(act), [("transition", "unknown")])
+
+
+async def _results(act: Scene) -> list[tuple[str, str]]:
+    """Those that its calls have, and the words that came too late."""
+    return [(one.outcome, one.metadata["outcome"]) for one in await act.house.events(act.turn, "tool_completed")]
+
+
+def _phase(act: Scene) -> str:
+    """How far its turn has come."""
+    turn = act.sup.tree.entities.get(act.turn)
+    return "" if turn is None else str(turn.data.phase)
+
+
+async def _until(come: Callable[[], bool]) -> None:
+    while not come():  # noqa: ASYNC110  nobody rings when that comes, and virtual time costs nothing
+        await anyio.sleep(MOMENT_S)
+
+
 async def stopped(desk: Desk) -> None:
     """An abort interrupts; what a call had left is killed when the agent says that it has stopped."""
     house = House(desk)
@@ -672,6 +718,7 @@ ACTING = (
     messages,
     permits,
     single,
+    results,
     stopped,
     programs,
     children,
