@@ -52,6 +52,8 @@ class Hearing:
         """How each session has its agents."""
         self._open_calls: dict[str, dict[str, str]] = {}
         """Of each turn its open calls by id, to the agent's name for them."""
+        self._begun: dict[str, set[str]] = {}
+        """Of each turn the calls that are on record, open, returned or refused."""
         self._asking: dict[str, float | None] = {}
         """Permissions that wait, by their ids: until when a human may answer, if one is asked."""
         self._permitted: dict[str, tuple[str, str | None]] = {}
@@ -75,9 +77,11 @@ class Hearing:
             self._adapters[record.metadata["session_id"]] = record.metadata["adapter"]
         elif record.event in ("PermissionRequested", "PermissionAnswered") and record.outcome == "transition":
             self._permission(record)
-        elif record.event == "tool_started" and record.outcome == "transition":
+        elif record.event == "tool_started":
             call = f"{record.entity_id}:c{record.metadata.get('number')}"
-            self._open_calls.setdefault(record.entity_id, {})[call] = str(record.metadata.get("call_id"))
+            self._begun.setdefault(record.entity_id, set()).add(call)
+            if record.outcome == "transition":
+                self._open_calls.setdefault(record.entity_id, {})[call] = str(record.metadata.get("call_id"))
         elif record.event == "tool_completed" and record.outcome == "transition":
             self._close_call(record.entity_id, str(record.metadata.get("call_id")))
         elif one.ended and record.entity_type == "turn":
@@ -85,6 +89,7 @@ class Hearing:
                 self._say("one_answer", permission, "its turn is over, and nobody has answered it")
                 del self._asking[permission]
             self._open_calls.pop(record.entity_id, None)
+            self._begun.pop(record.entity_id, None)
 
     def _permission(self, record: LifecycleEvent) -> None:
         """Asked once, answered once."""
@@ -137,6 +142,10 @@ class Hearing:
     def is_stopped(self, session_id: str) -> bool:
         """True if it is on record that it was told to end."""
         return self._states.get(session_id) == "Stopped"
+
+    def has_begun(self, call: str) -> bool:
+        """True if that call of a turn that goes on is on record, however it went on; else it is on its way there."""
+        return call in self._begun.get(call.rpartition(":c")[0], ())
 
     def _close_call(self, turn_id: str, name: str) -> None:
         calls = self._open_calls.get(turn_id, {})

@@ -83,8 +83,8 @@ class Operators:
             return
         self._seen_seq = self._sup.ledger.last_seq
         running, ruling = self._oracle.promises.running, self._oracle.ruling
-        disk = self._world.disk
-        recount(self._oracle.violated, self._sup, disk.entities, disk.living, running, ruling, number)
+        disk, begun = self._world.disk, self._oracle.hearing.has_begun
+        recount(self._oracle.violated, self._sup, disk.entities, disk.living, running, ruling, begun, number)
 
     async def _wish(self, chance: Chance, place: str) -> None:
         for kind, act in (

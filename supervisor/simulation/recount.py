@@ -37,6 +37,7 @@ def recount(
     living: Rows,
     timers: Callable[[str], int],
     ruling: Callable[[str], AbortPolicy | None],
+    begun: Callable[[str], bool],
     looked_at: int,
 ) -> None:
     """Compare, if nothing is on its way to the disk.
@@ -47,6 +48,7 @@ def recount(
         living: of that, what has not ended: a long day has many more of the others.
         timers: how many timers of a session run, by the oracle's own books.
         ruling: the policy that rules a session, as far as the host has said so.
+        begun: whether a call of a living turn is on record.
         looked_at: which of the living is inspected, as a number that is counted around.
     """
     if sup.ledger.error is not None or not sup.ledger.clean:
@@ -60,7 +62,7 @@ def recount(
     nodes = dict(sup.tree.nodes(hurry=True))
     _check_nodes(say, nodes, living)
     _check_processes(say, nodes, durable)
-    _check_calls(say, sup, nodes, living)
+    _check_calls(say, sup, nodes, living, begun)
     _check_rule(say, sup, nodes, durable, ruling)
     if rows:
         _inspect(say, sup, rows[looked_at % len(rows)], timers)
@@ -98,8 +100,12 @@ def _check_nodes(say: Say, nodes: Nodes, living: Rows) -> None:
                 say("containment", child, f"is among the children of {session_id}, and below {nodes[child].parent}")
 
 
-def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows) -> None:
-    """The open calls of each turn are those on record, and one that has returned leaves no actor behind."""
+def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows, begun: Callable[[str], bool]) -> None:
+    """The open calls of each turn are those on record, and one that has returned leaves no actor behind.
+
+    A call has its actor before its first record: its turn, which is to write that, has it in its mailbox. What is not
+    *begun* on record has not returned either.
+    """
     calls: dict[str, set[str]] = {}
     for one in nodes.values():
         if one.kind == "tool":
@@ -110,8 +116,9 @@ def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows) -> None:
         kept, told = set(_open_calls(row)), calls.get(row.id, set())
         if kept != told:
             say("durable", row.id, f"shows the calls {sorted(told)}, and has {sorted(kept)} on record")
-        for child in sup._system.children(row.id):
-            if child.startswith(f"{row.id}:c") and child not in kept and sup._system.inspect(child).phase == "live":
+        returned = [one for one in sup._system.children(row.id) if begun(one) and one not in kept]
+        for child in returned:
+            if sup._system.inspect(child).phase == "live":
                 say("bounded", child, "has returned, on record, and its actor lives on")
 
 

@@ -126,6 +126,15 @@ def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(hearing: Hearing
     assert laws(said) == ([("one_answer", "s:t1:c1")] if named else [])
 
 
+def test_a_call_has_begun_with_its_first_record(hearing: Hearing) -> None:
+    """It is on its way there before that, and has begun after its last one, until its turn is over."""
+    assert not hearing.has_begun("s:t1:c1")
+    hearing.wrote(call("s:t1", 1))
+    hearing.wrote(call("s:t1", 1, "tool_completed"))
+    assert hearing.has_begun("s:t1:c1")
+    assert not hearing.has_begun("s:t1:c2")
+
+
 def test_a_close_that_did_nothing(hearing: Hearing, said: Said) -> None:
     """Whoever was told that a session is closed finds its last record."""
     hearing.wrote(session("s", "SessionComplete"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
+from supervisor.adapters.inprocess import AgentTurn
+from supervisor.link import ToolCell
 from supervisor.ports import EntityRow
 from supervisor.runtime import Supervisor
 from supervisor.simulation.recount import recount
@@ -28,7 +31,8 @@ def _found(
         durable = {row.id: row for row in await sup.journal.entities()}
         change(durable)
         living = {row.id: row for row in durable.values() if not row.ended}
-        recount(lambda law, *words: broken.append(law), sup, durable, living, lambda session_id: timers, ruling, 0)
+        timers_of, begun = (lambda session_id: timers), (lambda call: True)
+        recount(lambda law, *words: broken.append(law), sup, durable, living, timers_of, ruling, begun, 0)
 
     assert simulate_main(main, named("quiet").draw(1)).error is None
     return set(broken)
@@ -60,6 +64,35 @@ def test_a_lost_timer_is_noticed() -> None:
 def test_another_rule_is_noticed() -> None:
     """A session is ruled by the policy that it was given."""
     assert _found(lambda rows: None, ruling=lambda one: AbortPolicy(tool_to_sibling=True)) == {"no_level_crossed"}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_actor_that_a_call_leaves_behind_is_noticed(begun: bool) -> None:
+    """It is not one that is on its way to its first record."""
+    broken: list[str] = []
+
+    async def main(sup: Supervisor) -> None:
+        held, going = anyio.Event(), anyio.Event()
+
+        async def agent(turn: AgentTurn) -> None:
+            going.set()
+            await held.wait()
+
+        session = await sup.start_session("s", agent=agent)
+        async with anyio.create_task_group() as group:
+            group.start_soon(session.run, "work")
+            await going.wait()
+            await sup.ledger.flush()
+            sup._system.spawn(ToolCell(), "s:t1:c1", parent="s:t1")
+            rows = await sup.journal.entities()
+            durable = {row.id: row for row in rows}
+            args = (durable, {row.id: row for row in rows if not row.ended}, lambda session_id: 0, lambda one: None)
+            recount(lambda law, *words: broken.append(law), sup, *args, lambda call: begun, 0)
+            sup._system.stop("s:t1:c1", "seen")
+            held.set()
+
+    assert simulate_main(main, named("quiet").draw(1)).error is None
+    assert ("bounded" in broken) is begun
 
 
 def test_who_was_told_to_end_goes_on_for_nobody() -> None:
