@@ -234,5 +234,12 @@ class Hearing:
             elif node.kind == "session" and node.outcome == "ended" and node.id in waited and last is None:
                 self._say("recorded", node.id, f"the receipt of {receipt.abort_id} is recorded; its end is not")
         for call in wanted.calls:  # of those of a session, some may have returned already; their results are on the way
-            if self._is_open(call) and not receipt.already_ended and (call in named or call == wanted.target):
+            meant = call in named or (call == wanted.target and not self._ends_otherwise(call, receipt))
+            if self._is_open(call) and not receipt.already_ended and meant:
                 self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")
+
+    def _ends_otherwise(self, call: str, receipt: Receipt) -> bool:
+        """True if that call's session ends, and not by this abort: it ends with that. What the abort has ended, and
+        names, are then the child sessions that the call had started, where their parent's end lets them live on."""
+        session_id = call.partition(":")[0]
+        return self.is_stopped(session_id) and self._stopped_by.get(session_id) != receipt.abort_id

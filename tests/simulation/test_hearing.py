@@ -126,6 +126,17 @@ def test_a_call_that_goes_on_after_an_abort_of_all_of_a_session(hearing: Hearing
     assert laws(said) == ([("one_answer", "s:t1:c1")] if named else [])
 
 
+@pytest.mark.parametrize("stopped_by", [None, "a1"])
+def test_a_call_whose_session_ends_already(hearing: Hearing, said: Said, stopped_by: str | None) -> None:
+    """It ends with its session, where that does not end by this very abort, which then has named the call."""
+    hearing.wrote(session("s"))
+    hearing.wrote(call("s:t1", 1))
+    wanted = hearing.want_abort("s:t1:c1", AbortScope.TOOL)
+    hearing.wrote(session("s", "Stopped", event="OperatorStop", abort_id=stopped_by))
+    hearing.abort_answered(wanted, receipt("s:t1:c1", AbortScope.TOOL, named="s/child"))
+    assert laws(said) == ([] if stopped_by is None else [("one_answer", "s:t1:c1")])
+
+
 def test_a_call_has_begun_with_its_first_record(hearing: Hearing) -> None:
     """It is on its way there before that, and has begun after its last one, until its turn is over."""
     assert not hearing.has_begun("s:t1:c1")
