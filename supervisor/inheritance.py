@@ -50,6 +50,8 @@ LIFECYCLES: dict[str, Lifecycle] = {
     Kind.WORKSTREAM: WORKSTREAM_KIND,
     Kind.WORKER: WORKER_KIND,
 }
+CLAIMED_BY = 8
+"""Records of a turn: it is claimed for its prompt right after its birth, unless an abort names it before."""
 _TOLD = (Kind.SESSION, Kind.TURN, Kind.AGENT)
 """Whom an effect can have something to tell."""
 
@@ -134,13 +136,16 @@ class Past:
         self.lost = False
         self.budget = Recalled()
         """What it has used, and what bounds it."""
-        self.once = self.spent = False
-        """The last prompt is tried once; its try has failed."""
+        self.once: dict[str, bool] = {}
+        """Whether each prompt is tried once, oldest first."""
+        self.spent = False
+        """The one try of a prompt has failed."""
         self.answer: Answered | None = None
         """How its last prompt ended, if that is over."""
 
-    def take(self, record: LifecycleEvent) -> None:
-        """The next record of its log."""
+    def take(self, record: LifecycleEvent, asked: str | None = None) -> None:
+        """The next record of its log. *asked*: the prompt whose turn fails by it; ``None``: the last one, as far as is
+        known."""
         match record.outcome:
             case "born":
                 self.born_by = record.cause_id
@@ -148,7 +153,11 @@ class Past:
             case "fact":
                 self._fact(record)
             case "transition":
-                self._moved(record)
+                self._moved(record, asked)
+
+    def may_spend(self, record: LifecycleEvent) -> bool:
+        """Whether it depends on the prompt what that failure is: another one may wait that is tried another way."""
+        return _is_crash(record) and any(self.once.values())
 
     def _enter(self, record: LifecycleEvent) -> None:
         self.entered_seq, self.entered_s = record.seq, record.monotonic_s
@@ -171,14 +180,15 @@ class Past:
             case "Usage" | "Budgeted" | "ModelTrouble":
                 self.budget = self.budget.take(told)
 
-    def _moved(self, record: LifecycleEvent) -> None:
+    def _moved(self, record: LifecycleEvent, asked: str | None) -> None:
         if record.from_status != record.to_status:
             self._enter(record)
         match record.event:
             case "TurnRequested":
-                number = str(record.metadata["request_id"]).rpartition(":r")[2]
-                self.requests, self.answer = max(self.requests, int(number)), None
-                self.once, self.spent = bool(record.metadata.get("once")), False
+                request_id = str(record.metadata["request_id"])
+                self.requests, self.answer = max(self.requests, int(request_id.rpartition(":r")[2])), None
+                self.once.pop(request_id, None)
+                self.once[request_id], self.spent = bool(record.metadata.get("once")), False
             case "TurnReaped" if record.from_status == "SessionComplete" or self.spent:
                 self.spent = False
                 how = "completed" if record.metadata["completed"] else "failed"
@@ -189,12 +199,19 @@ class Past:
                 self.directory = str(record.metadata["path"])
             case "SessionStarted":
                 self.resume_id, self.interrupted = None, False
-            case "SessionExited" if record.from_status == "Running" and record.to_status == "CoolingDown":
-                if record.transition_reason != TransitionReason.ORPHAN_RECOVERED:
-                    self.spent = self.once or _is_final(record)
-                    self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
+            case "SessionExited" if _is_crash(record):
+                asked = next(reversed(self.once), "") if asked is None else asked
+                self.spent = self.once.get(asked, False) or _is_final(record)
+                self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
             case "OperatorStop" | "FatalError":
                 self.abort = None
+
+
+def _is_crash(record: LifecycleEvent) -> bool:
+    """Whether it failed after a start, and tries again: not by the loss of its supervisor."""
+    edge = (record.event, record.from_status, record.to_status)
+    lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED
+    return edge == ("SessionExited", "Running", "CoolingDown") and not lost
 
 
 def _is_final(record: LifecycleEvent) -> bool:
@@ -208,9 +225,15 @@ async def past_of(journal: Journal, session_id: str) -> Past:
     past = Past()
     async for page in _pages(journal, session_id):
         for record in page:
-            past.take(record)
+            past.take(record, await _asked_of(journal, record.actor) if past.may_spend(record) else None)
     past.started_by = await _call_of(journal, past.born_by)
     return past
+
+
+async def _asked_of(journal: Journal, turn_id: str) -> str | None:
+    """The prompt that this turn was for; ``None``: it is no turn, or went to an archive."""
+    first = await journal.events(entity_id=turn_id, limit=CLAIMED_BY)
+    return next((str(one.metadata["request_id"]) for one in first if one.event == "task_claimed"), None)
 
 
 async def due_of(journal: Journal, turn: Entity) -> float | None:

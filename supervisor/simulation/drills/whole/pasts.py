@@ -6,7 +6,7 @@ docs/work.md (standings) and the tables of seed 000.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +33,7 @@ __all__ = ["PASTS"]
 
 LOGS: Final = 40
 POLICY: Final = AbortPolicy(tool_to_sibling=True, ladder=Ladder(request_s=3.0))
+Claims = Mapping[str, str]
 ORPHAN: Final = "orphan_recovered"
 
 
@@ -80,7 +81,13 @@ def _drawn(chance: Chance, number: int) -> LifecycleEvent:
             )
             why = chance.choice((None, ORPHAN, "model_error"), "why")
             return _record(
-                number, "SessionExited", from_status=came_from, to_status=to, transition_reason=why, metadata=failed
+                number,
+                "SessionExited",
+                from_status=came_from,
+                to_status=to,
+                transition_reason=why,
+                metadata=failed,
+                actor=f"s:t{number}",
             )
         case "stop":
             outcome = chance.choice(("transition", "transition", "stale"), "outcome")
@@ -139,26 +146,35 @@ def _is_final(one: LifecycleEvent) -> bool:
     return model is not None and bool(model["final"])
 
 
-def _asked_before(log: Sequence[LifecycleEvent], one: LifecycleEvent) -> LifecycleEvent | None:
-    return _last([each for each in log if each.seq < one.seq], "TurnRequested")
+def _claims(chance: Chance, log: Sequence[LifecycleEvent]) -> Claims:
+    """Which prompt the turns that failed were for, as far as that is still known: not always the last one."""
+    found: dict[str, str] = {}
+    for one in log:
+        asked = [each.metadata["request_id"] for each in log if each.event == "TurnRequested" and each.seq < one.seq]
+        if one.event == "SessionExited" and asked and chance.happens(0.7, "kept", one.seq):
+            found[one.actor] = chance.choice(asked, "asked", one.seq)
+    return found
 
 
-def _ended_it(log: Sequence[LifecycleEvent], one: LifecycleEvent) -> bool:
+def _claimed(turn_id: str, request_id: str) -> LifecycleEvent:
+    return _record(1, "task_claimed", entity_type="turn", entity_id=turn_id, metadata={"request_id": request_id})
+
+
+def _ended_it(log: Sequence[LifecycleEvent], one: LifecycleEvent, claims: Claims) -> bool:
     """Whether that crash was the end of its prompt: that is tried once, or its model has failed for good."""
-    asked = _asked_before(log, one)
-    return _is_final(one) or (asked is not None and bool(asked.metadata["once"]))
+    asked = [each for each in log if each.event == "TurnRequested" and each.seq < one.seq]
+    of_turn = [each for each in asked if each.metadata["request_id"] == claims.get(one.actor)]
+    return _is_final(one) or any(bool(each.metadata["once"]) for each in (of_turn or asked)[-1:])
 
 
-def _answers(log: Sequence[LifecycleEvent], one: LifecycleEvent) -> bool:
+def _answers(log: Sequence[LifecycleEvent], one: LifecycleEvent, claims: Claims) -> bool:
     """Whether that end of a turn is an answer: it was completed, or its prompt was not to be tried again."""
     if one.event != "TurnReaped" or one.from_status == "SessionComplete":
         return one.event == "TurnReaped"
-    before = [each for each in log if each.seq < one.seq]
-    change = next(
-        (each for each in reversed(before) if each.event == "TurnRequested" or _is_crash(each) or _answers(log, each)),
-        None,
-    )
-    return change is not None and _is_crash(change) and _ended_it(log, change)
+    for each in [each for each in reversed(log) if each.seq < one.seq]:
+        if each.event == "TurnRequested" or _is_crash(each) or _answers(log, each, claims):
+            return _is_crash(each) and _ended_it(log, each, claims)
+    return False
 
 
 async def pasts(desk: Desk) -> None:
@@ -167,11 +183,12 @@ async def pasts(desk: Desk) -> None:
         chance = desk.chance.below(number)
         born = _record(1, "Born", "born", to_status="Initializing", cause_id=7)
         log = [born, *(_drawn(chance.below(place), place) for place in range(2, 2 + chance.integer(0, 25, "long")))]
-        past = await past_of(Journal(log), "s")
-        _compare(desk, past, log)
+        claims = _claims(chance, log)
+        past = await past_of(Journal([*log, *(_claimed(*one) for one in claims.items())]), "s")
+        _compare(desk, past, log, claims)
 
 
-def _compare(desk: Desk, past: Past, log: Sequence[LifecycleEvent]) -> None:
+def _compare(desk: Desk, past: Past, log: Sequence[LifecycleEvent], claims: Claims) -> None:
     what = " ".join(one.event for one in log)
     moved = [one for one in log if one.outcome in ("born", "transition") and one.from_status != one.to_status]
     desk.same(f"{what}: entered", (past.entered_seq, past.entered_s), (moved[-1].seq, moved[-1].monotonic_s))
@@ -195,9 +212,9 @@ def _compare(desk: Desk, past: Past, log: Sequence[LifecycleEvent]) -> None:
     ]
     desk.same(f"{what}: abort", past.abort, aborts[-1] if aborts else None)
     desk.same(f"{what}: lost", past.lost, _last(log, "ActorLost", outcome="fact") is not None)
-    crashes = tuple(one.monotonic_s for one in log if _is_crash(one) and not _ended_it(log, one))
+    crashes = tuple(one.monotonic_s for one in log if _is_crash(one) and not _ended_it(log, one, claims))
     desk.same(f"{what}: crashes", past.crashes, crashes)
-    answers = [one for one in _since(log, asked[-1] if asked else None) if _answers(log, one)]
+    answers = [one for one in _since(log, asked[-1] if asked else None) if _answers(log, one, claims)]
     given = None if past.answer is None else tuple(past.answer)
     how = answers[-1].metadata if answers else {}
     answer = ("completed" if how["completed"] else "failed", how["error"], answers[-1].seq) if answers else None
@@ -210,7 +227,9 @@ def _compare(desk: Desk, past: Past, log: Sequence[LifecycleEvent]) -> None:
         (list(past.budget.scopes), past.budget.patience.value),
         (told, "large" if told else "default"),
     )
-    good = [one for one in log if one.event == "TurnReaped" and one.metadata["completed"] and _answers(log, one)]
+    good = [
+        one for one in log if one.event == "TurnReaped" and one.metadata["completed"] and _answers(log, one, claims)
+    ]
     trouble = _last(_since(log, good[-1] if good else None), "ModelTrouble", outcome="fact")
     desk.same(f"{what}: troubles", past.budget.troubles, trouble.metadata["in_a_row"] if trouble is not None else 0)
 
