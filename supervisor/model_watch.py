@@ -63,8 +63,9 @@ class ModelWatch:
         """Its agent says how many requests it makes."""
         self.record = ModelRecord(limits)
 
-    def turn_opened(self, turn_id: str) -> None:
-        """Another turn."""
+    def turn_began(self, turn_id: str) -> None:
+        """The agent has the prompt of another turn: what it said until now belongs to the one before, also where that
+        had failed, and the next one waited for the agent."""
         self._turn_id, self._failed = turn_id, False
         self.record.turn_opened()
 

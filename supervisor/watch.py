@@ -149,7 +149,6 @@ class Watch:
         """Another turn, before its agent is launched: what it is to use is leased now."""
         self._give_back()
         self._turn_id, self._records = turn_id, 0
-        self.model.turn_opened(turn_id)
         match self._hand_back:
             case _HandBack.NONE:
                 self._lease_turn(turn_id)
@@ -176,6 +175,7 @@ class Watch:
     def turn_began(self) -> None:
         """Its agent has the prompt."""
         self._under_way = True
+        self.model.turn_began(self._turn_id)
         self.stir()
         self._overseer.turn_began(self)
         if self._lease is not None:

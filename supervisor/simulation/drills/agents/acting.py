@@ -20,6 +20,7 @@ from supervisor.entity import Refused
 from supervisor.lifecycles.turn import Turn
 from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
+from supervisor.plans.oversight import ModelTroubleConfig
 from supervisor.plans.settings import LimitsConfig
 from supervisor.ports import (
     CallKept,
@@ -381,6 +382,27 @@ async def messages(desk: Desk) -> None:
         desk.same("calls that it stopped", ends, [("a", "aborted"), ("b", "completed")])
 
 
+async def leftovers(desk: Desk) -> None:
+    """The model of an agent that is still at a turn which is over fails again: that is no failure of the next turn,
+    which waits for the agent. That one fails by what is said once it has the prompt."""
+    house = House(desk)
+    house.stops = lambda puppet: ()
+    async with scene(desk, house, settings=Settings(model_trouble=ModelTroubleConfig(retries_max=1))) as act:
+        await act.session.send("now", urgent=True)
+        await act.says(*[ModelTrouble(ModelProblem.SERVER, 500)] * 2)
+        await anyio.sleep(1.0)
+        phases = [act.sup.tree.entity(f"s:t{number}").state.value for number in (1, 2)]
+        desk.same("the turns, before the last words of the first", phases, ["FAILED", "CLAIMING"])
+        await act.says(ModelTrouble(ModelProblem.SERVER, 500))
+        await act.says(TurnEnded("cancelled"))
+        await anyio.sleep(1.0)
+        desk.same("who has the prompt", len(act.puppet.heard("prompt")), 2)
+        await act.says(Text("message", "done"), DONE)
+        desk.same("its answer", [one.outcome for one in act.results], ["completed"])
+        troubles = [one.metadata["turn"] for one in await house.events("s", "ModelTrouble")]
+        desk.same("whose troubles these are", troubles, ["s:t1"] * 2)
+
+
 async def permits(desk: Desk) -> None:
     """What an agent asks for is ruled on record; a human's answer is what it is told, once."""
     may = PermissionPolicy(default=Decision.ASK, answer_within_s=30.0)
@@ -716,6 +738,7 @@ ACTING = (
     crowds,
     leavers,
     messages,
+    leftovers,
     permits,
     single,
     results,

@@ -303,7 +303,7 @@ class Watched:
         self.heard: list[ModelFailure] = []
         tree: Any = self.tree
         self.ours = ModelWatch(tree, ModelLimits(**limits), self._note, self.heard.append)
-        self.ours.turn_opened(TURN)
+        self.ours.turn_began(TURN)
 
     def _note(self, name: str, told: dict[str, Any], reason: str) -> int:
         self.noted.append((name, told, reason))
@@ -344,7 +344,7 @@ async def models(desk: Desk) -> None:
     desk.same("enough", watch.ended, [(TURN, "server", 103, "model")])
     heard = [(one.problem.value, one.status) for one in watch.heard]
     desk.same("who wants to hear of it", heard, [("server", 500), ("overloaded", None), ("server", 500)])
-    watch.ours.turn_opened("s:t2")
+    watch.ours.turn_began("s:t2")
     watch.hear(SERVER)
     desk.same("at once in the next", watch.ended[1:], [("s:t2", "server", 104, "model")])
     for out, news in (
@@ -364,7 +364,7 @@ async def models(desk: Desk) -> None:
     many = Watched(desk, retries_max=0, fruitless_max=0, requests_max=0)
     many.hear(SERVER, 40)
     desk.same("on record, and heard of", (len(many.noted), len(many.heard)), (32, 40))
-    many.ours.turn_opened("s:t2")
+    many.ours.turn_began("s:t2")
     many.hear(SERVER)
     desk.same("of another turn", len(many.noted), 33)
     late = Watched(desk, retries_max=33, fruitless_max=0, requests_max=0)
