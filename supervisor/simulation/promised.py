@@ -196,13 +196,15 @@ class Promised:
 
     def _check_heard_first(self, timer: _Timer, at_s: float) -> None:
         """One that fell due while nobody ran comes after what came in meanwhile: not within the grace after that. (One
-        that has lived through several pauses has a due time of its own that is not known here.)"""
+        that has lived through several pauses has a due time of its own that is not known here. One that was due at the
+        very instant in which a pause begins may have rung in it, and is heard when somebody runs again.)"""
         pauses = [(began_s, slept_s) for began_s, slept_s in self._pauses if began_s + slept_s > timer.set_s]
         if len(pauses) != 1:
             return
         began_s, slept_s = pauses[0]
         woke_s = began_s + slept_s
-        if began_s <= timer.due_s < woke_s - LATE_S - self._grain_s and at_s < woke_s + GRACE_S - ROUNDING_S:
+        missed = began_s + ROUNDING_S < timer.due_s < woke_s - LATE_S - self._grain_s
+        if missed and at_s < woke_s + GRACE_S - ROUNDING_S:
             words = f"nobody ran for {slept_s:.6f} s, and {timer.event} comes {at_s - woke_s:.6f} s after that"
             self._say("punctual", timer.entity_id, f"{words}; {GRACE_S:g} s are for what came in")
 

@@ -70,6 +70,17 @@ def test_a_machine_that_slept_is_late() -> None:
     assert books.broken == []
 
 
+@pytest.mark.parametrize(("began_s", "broken"), [(1.0, ["punctual"]), (2.0, [])])
+def test_a_timer_that_was_due_in_a_pause_lets_others_be_heard(began_s: float, broken: list[str]) -> None:
+    """It rings after the grace for what came in; one that was due as the pause began has rung before it."""
+    books = _Books(slept_s=102.0)
+    books.back_off()
+    books.now = began_s
+    books.promised.slept(100.0)
+    books.elapse(began_s + 100.0)
+    assert books.broken == broken
+
+
 def test_a_pause_may_begin_a_grain_after_what_was_due() -> None:
     """Timers stand still at the moment that the next one was set for, which had been rounded up: so much later than the
     pause is long come the others, each of which is rounded up itself, and that is no breach."""
