@@ -157,7 +157,9 @@ class World:
         return Parts(
             journal=self._journal,
             processes=self._processes,
-            workspace=SimulatedWorkspace(self.chance.below("workspace"), self.faults, self.errands, self.places),
+            workspace=SimulatedWorkspace(
+                self.chance.below("workspace"), self.faults, self.errands, self.places, self.killed
+            ),
             files=SimulatedFiles(),
             wall=self.wall,
             transcript_of=_no_transcript,

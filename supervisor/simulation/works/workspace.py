@@ -10,6 +10,7 @@ import anyio
 from supervisor.ports import Merge, Place, Released
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.journal import SupervisorKilled
 from supervisor.simulation.works.errands import Errands
 from supervisor.simulation.works.places import Places
 from supervisor.workspace.directory import DirectoryWorkspace
@@ -18,15 +19,20 @@ __all__ = ["SimulatedWorkspace"]
 
 
 class SimulatedWorkspace(DirectoryWorkspace):
-    """Directories that cost nothing, but time; some cannot be had, and some work cannot be merged."""
+    """Directories that cost nothing, but time; some cannot be had, and some work cannot be merged. Once its supervisor
+    was *killed*, nothing is done: what its tasks ask for while they unwind, nobody hears."""
 
-    def __init__(self, chance: Chance, faults: FaultPlan, errands: Errands, places: Places) -> None:
+    def __init__(
+        self, chance: Chance, faults: FaultPlan, errands: Errands, places: Places, killed: anyio.Event
+    ) -> None:
         self._chance, self._faults, self._errands, self._places = chance, faults, errands, places
+        self._killed = killed
         self.temporary = places.worktrees
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         # Mostly at once; sometimes as long as a checkout takes.
-        await anyio.sleep(0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id))
+        takes_s = 0.01 if self._chance.happens(0.7, session_id) else self._chance.between(0.1, 5.0, session_id)
+        await self._pass(takes_s)
         if self._faults.strikes("workspace.missing", session_id):
             raise NotADirectoryError(f"the working directory of session {session_id!r} does not exist")
         self._places.prepare(session_id)
@@ -47,6 +53,7 @@ class SimulatedWorkspace(DirectoryWorkspace):
         return self._places.roll_back(session_id, place)
 
     async def accept(self, place: Place) -> None:
+        self._check_alive()
         self._places.accept(place)
 
     async def forget(self, place: Place) -> None:
@@ -60,16 +67,28 @@ class SimulatedWorkspace(DirectoryWorkspace):
     async def put_away(self, session_id: str, message: str) -> Released:
         if self._places.worktrees:
             await self._takes("put away", session_id)
+        self._check_alive()
         return self._places.put_away(session_id)
 
     async def _takes(self, *what: str) -> None:
-        await anyio.sleep(self._chance.between(0.01, 0.5, *what))
+        await self._pass(self._chance.between(0.01, 0.5, *what))
+
+    async def _pass(self, seconds: float) -> None:
+        """Raises:
+        SupervisorKilled: nobody is there any more to do it.
+        """
+        await anyio.sleep(seconds)
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self._killed.is_set():
+            raise SupervisorKilled("whoever works there was killed")
 
     async def merge(self, session_id: str, message: str) -> Merge:
         errand = self._errands.of(session_id)
         if errand is None:
             return await super().merge(session_id, message)
-        await anyio.sleep(self._chance.between(0.01, 2.0, "merge", session_id))
+        await self._pass(self._chance.between(0.01, 2.0, "merge", session_id))
         if errand.merge():
             return self._places.merged(session_id)
         return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
