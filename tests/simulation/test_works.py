@@ -8,6 +8,8 @@ import pytest
 
 from supervisor.plans import Plan
 from supervisor.ports import Append
+from supervisor.recovery import VERIFIED
+from supervisor.scheduling.results import TaskResult
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.running import simulate
@@ -206,6 +208,21 @@ def test_a_task_that_nobody_has_done_is_noticed() -> None:
     judged.hear("w0t0", "closed", "CLOSED")
     judged.books.settled()
     assert judged.laws == ["nothing_lost", "honest_ends", "completion_requirement"]
+
+
+@pytest.mark.parametrize(("answered", "laws"), [(False, []), (True, ["completion_requirement"])])
+def test_work_that_nobody_merges_is_nobodys(answered: bool, laws: list[str]) -> None:
+    """What is done, and closed since nobody goes on with its plan, has no merge; where somebody hears that the plan is
+    over, it should have had one."""
+    judged = _Judged()
+    judged.claimed("w0t0", by="w0t0")
+    judged.work("w0t0")
+    judged.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
+    judged.hear("w0t1", "cancelled", "CANCELLED")
+    if answered:
+        judged.books.told([TaskResult("w0t0", "w0t0", "completed", "", 0.0)], 1.0)
+    judged.books.settled()
+    assert judged.laws == laws
 
 
 def test_another_ending_is_noticed() -> None:

@@ -44,6 +44,8 @@ SETTLED: Final[Mapping[str, frozenset[str]]] = {
 """Where an entity of the work side rests when its plan is over."""
 PASSING: Final = frozenset({Way.BUSY, Way.OVERLOADED, Way.UNKNOWN})
 """What is tried again in the same session, for its agent was ready."""
+NOBODYS: Final = "nobody goes on with its plan"
+"""Of a task that was done, and is closed without a merge: whoever wanted its plan had given that up, or never came."""
 FINAL: Final = frozenset({"CLOSED", "CANCELLED"})
 """What nothing follows."""
 ROUNDING_S: Final = 1e-5
@@ -79,6 +81,10 @@ class TaskBook(msgspec.Struct):
     run_id: str = ""
     excused: bool = False
     """Others do it, its subtasks; or what was left of it is taken for done, as the policy for orphans has it."""
+    nobodys: bool = False
+    """It was closed, under the supervisor of now, as one whose plan nobody goes on with: it is on its branch."""
+    unmerged: bool = False
+    """The same, under any supervisor."""
     before: str = ""
     """The state that it left last, and when."""
     left_s: float = 0.0
@@ -113,6 +119,8 @@ class WorkBooks:
         self.papers.ended()
         self.idling.ended()
         self.hearts.forget()
+        for book in self._tasks.values():
+            book.nobodys = False
 
     def killed(self) -> None:
         """It was killed."""
@@ -189,6 +197,8 @@ class WorkBooks:
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:
                 self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
+            if book.nobodys:  # somebody did, and this is the answer
+                self._say("completion_requirement", one.id, f"is closed without a merge, since {NOBODYS}")
             if one.outcome == "failed":
                 self.papers.failed(one.id)
             if not 0 <= one.took_s <= now_s + ROUNDING_S:
@@ -254,6 +264,8 @@ class WorkBooks:
         if book.state != state:
             book.before, book.left_s = book.state, self._now()
         book.state = state
+        if record.event == "closed" and record.outcome == "transition":
+            book.nobodys = book.unmerged = NOBODYS in record.reason
         if record.event == "claimed" and record.outcome == "transition":
             book.holder = str(record.metadata["by"])
         book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event == "recovered"
@@ -312,7 +324,7 @@ class WorkBooks:
                 self._say("honest_ends", task.id, f"is closed, and {book.holder or 'nobody'} has not done it")
             if task.acceptance and not (errand.checked and errand.checked[-1]):
                 self._say("completion_requirement", task.id, f"is closed; its tests said {errand.checked}")
-            if not (errand.merged and errand.merged[-1]):
+            if not book.unmerged and not (errand.merged and errand.merged[-1]):
                 self._say("completion_requirement", task.id, f"is closed; its merges were {errand.merged}")
 
     def _bear_out_whole(self, task: TaskConfig, book: TaskBook, errand: Errand) -> None:
