@@ -77,12 +77,15 @@ class Savings:
             self._born(record, name, task)
             return
         book = self._all[record.entity_id]
+        if record.event == "RolledBack":
+            told = record.metadata
+            self._check_saved(book, str(told["saved_as"]), str(told["session"]), task)
         if record.outcome != "transition":
             return
         book.state = record.to_status
         book.is_new_attempt = book.is_new_attempt or record.event in BEGINS
         if record.event == "checkpoint_saved":
-            self._take(book, record)
+            self._take(book, record, task)
         if book.state == "COMPLETED" or record.actor == "recovery":  # where nobody goes on, nothing is taken back
             pieces = (piece for one in self._attempts(name) for piece in one.pieces)
             self._spared.setdefault(name, set()).update(pieces)
@@ -99,20 +102,28 @@ class Savings:
         if resumed != wanted:
             self._say(LAW, record.entity_id, f"goes on with {resumed}, not with {wanted}")
 
-    def _take(self, book: RunBook, record: LifecycleEvent) -> None:
+    def _take(self, book: RunBook, record: LifecycleEvent, task: TaskConfig) -> None:
         told = record.metadata
         book.saved_in, book.saved_as = str(told["state"]), str(told["saved_as"])
-        if not book.saved_as or self.places is None:
+        self._check_saved(book, book.saved_as, str(told["session"]), task, at_work=book.saved_in == "CANCELLED")
+
+    def _check_saved(
+        self, book: RunBook, saved_as: str, session_id: str, task: TaskConfig, *, at_work: bool = False
+    ) -> None:
+        """A checkpoint is on record: it is there, stays, and holds what the newest attempt did; of one whose agent may
+        be *at work* still, whatever it had done by then."""
+        if not saved_as or self.places is None:
             return
-        self._saved[book.saved_as] = book
-        held = self.places.held(book.saved_as)
+        self._saved[saved_as] = book
+        held = self.places.held(saved_as)
         if held is None:
-            self._say(LAW, book.entity_id, f"the checkpoint {book.saved_as} is on record, and is not there")
+            self._say(LAW, book.entity_id, f"the checkpoint {saved_as} is on record, and is not there")
             return
-        done = [one for one in self._own(book.name) if one.session_id == told["session"]]
-        missing = [piece for one in done[-1:] for piece in one.pieces if piece not in held]
-        if missing and book.saved_in != "CANCELLED":  # else its agent may have been at work still
-            self._say(LAW, book.entity_id, f"the checkpoint {book.saved_as} lacks {missing[0]}, which was done before")
+        if at_work or (task.rollback and book.is_new_attempt):
+            return  # no agent has begun it: what was done before is taken back, and another checkpoint has that
+        done = [one for one in self._own(book.name) if one.session_id == session_id]
+        if missing := [piece for one in done[-1:] for piece in one.pieces if piece not in held]:
+            self._say(LAW, book.entity_id, f"the checkpoint {saved_as} lacks {missing[0]}, which was done before")
 
     def _own(self, name: str) -> list[Attempt]:
         beside = self._beside.get(name, ())

@@ -1,0 +1,98 @@
+"""The judge's books of checkpoints: what is on record holds what the newest attempt did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.plans import TaskConfig
+from supervisor.ports import Place
+from supervisor.simulation.works.errands import Attempt, Errand, Errands
+from supervisor.simulation.works.places import Places
+from supervisor.simulation.works.savings import Savings
+from supervisor.vocabulary import LifecycleEvent
+
+
+class Bench:
+    """One task in a worktree of its own, its run, and what the books find. With *rollback* its plan says so."""
+
+    def __init__(self, *, rollback: bool) -> None:
+        self.found: list[str] = []
+        self.task = TaskConfig(id="w0t0", agent="worker", prompt="", rollback=rollback)
+        self.place = Place(owner="task:w0t0", rollback=rollback)
+        self.errand, errands = Errand("w0t0"), Errands()
+        errands.add(self.errand)
+        self.places = Places(errands, worktrees=True)
+        self.books = Savings(lambda law, who, words: self.found.append(words), errands)
+        self.books.places = self.places
+        self.places.prepare("w0t0")
+        self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
+        self.hear("executor_started", "IN_PROGRESS")
+
+    def hear(self, event: str, to: str, outcome: str = "transition", run: str = "run:w0t0", **told: Any) -> None:
+        record = LifecycleEvent(
+            seq=1,
+            timestamp=0.0,
+            monotonic_s=0.0,
+            entity_type="run",
+            entity_id=run,
+            entity_seq=1,
+            event=event,
+            to_status=to,
+            outcome=outcome,
+            actor=told.pop("actor", "plan"),
+            metadata=told,
+        )
+        self.books.wrote(record, "w0t0", self.task)
+
+    def try_it(self) -> Attempt:
+        """An agent does a piece of work."""
+        attempt = Attempt("w0t0", self.errand.way(0), 0.0, self.places.found("w0t0"), ended_s=1.0)
+        self.books.begun(self.errand, attempt, self.task)
+        self.errand.attempts.append(attempt)
+        self.places.write("w0t0", attempt, self.errand)
+        return attempt
+
+    def save(self, state: str, saved_as: str | None = None) -> None:
+        """A checkpoint is on record, of what is there."""
+        saved_as = saved_as or self.places.save("w0t0", self.place)
+        self.hear("checkpoint_saved", state, state=state, session="w0t0", saved_as=saved_as)
+
+    def take_back(self) -> None:
+        """The next attempt finds nothing of the last one; what that did is on record."""
+        saved_as = self.places.roll_back("w0t0", self.place)
+        self.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=saved_as)
+
+
+@pytest.mark.parametrize(("rollback", "lacks"), [(True, False), (False, True)])
+def test_an_attempt_that_nobody_began_holds_nothing_of_the_one_before(rollback: bool, lacks: bool) -> None:
+    """Where that was to be taken back, and only there, the checkpoint of the next attempt is without it."""
+    bench = Bench(rollback=rollback)
+    bench.try_it()
+    bench.save("FAILED")
+    bench.take_back()
+    bench.hear("backoff_completed", "IN_PROGRESS")
+    bench.save("FAILED")
+    assert any("lacks w0t0#0" in one for one in bench.found) is lacks
+
+
+def test_a_checkpoint_holds_what_was_done() -> None:
+    """Saved before the work, and on record after it: it lacks that."""
+    bench = Bench(rollback=True)
+    early = bench.places.save("w0t0", bench.place)
+    bench.try_it()
+    bench.save("FAILED", early)
+    assert bench.found == [f"the checkpoint {early} lacks w0t0#0, which was done before"]
+
+
+def test_so_does_what_is_taken_back() -> None:
+    """What a rollback is said to have saved is there, and holds what was done."""
+    bench = Bench(rollback=True)
+    early = bench.places.save("w0t0", bench.place)
+    bench.try_it()
+    bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=early)
+    bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as="nowhere")
+    lacks, gone = bench.found
+    assert lacks == f"the checkpoint {early} lacks w0t0#0, which was done before"
+    assert gone == "the checkpoint nowhere is on record, and is not there"
