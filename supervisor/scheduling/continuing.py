@@ -150,11 +150,12 @@ class Continuing:
         return True
 
     def _alive(self, kind: Kind, left: Interrupted) -> Entity | None:
-        """The newest of that kind that belongs to the task, unless it is over. Earlier runs, whose circuits are open,
-        rest for good."""
-        last, newest = self._last.get((kind, left.entity_id)), None
+        """The newest of that kind that belongs to the task, unless that is over. Earlier runs, whose circuits are open,
+        rest for good: they say nothing of the try that was under way."""
+        row = self._last.get((kind, left.entity_id))
+        newest = None
         for one in self._living.get((kind, left.entity_id), []):
-            if last is not None and one.id == last.id:
+            if row is not None and one.id == row.id:
                 newest = one
             else:
                 self._sup.tree.bury(one.id)
@@ -167,6 +168,11 @@ class Continuing:
             return None
         data = msgspec.json.decode(row.data, type=RunData)
         return checkpoint_after(row.id, Run(row.state), data, rollback=case.task.rollback)
+
+    def _last_error(self, case: Case) -> str:
+        """What its last run, which is over, had failed with; else why that was not gone on with."""
+        row = self._last.get((Kind.RUN, case.id))
+        return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
         row = self._last.get((Kind.JOB, task_id))
@@ -281,6 +287,8 @@ class Continuing:
                 await self._queue(case)
             case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_completed(case):
                 await self._accept(case)
+            case Task.CLAIMED | Task.IN_PROGRESS if not case.has_run:  # that was cancelled, and itself was to fail
+                await self._closing.failed(case, self._last_error(case))
             case Task.CLAIMED | Task.IN_PROGRESS if self._is_rejected(case):
                 await self._reject(case)
             case Task.CLAIMED | Task.IN_PROGRESS:
