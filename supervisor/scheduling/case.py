@@ -23,7 +23,7 @@ from supervisor.moments import Moment
 from supervisor.plans.tasks import TaskConfig
 from supervisor.scheduling.backlog import Item
 from supervisor.scheduling.leases import Claim
-from supervisor.scheduling.results import TaskResult
+from supervisor.scheduling.results import WELL, TaskResult
 from supervisor.supervision import Supervisor
 
 __all__ = ["ACTOR", "Case", "Checkpoint", "checkpoint_after"]
@@ -204,6 +204,11 @@ class Case:
     def is_over(self) -> bool:
         """It is settled, or about to be: it is not to be begun."""
         return self.result is not None or self.ending
+
+    @property
+    def is_met(self) -> bool:
+        """Whether those that wait for it can go on."""
+        return self.result is not None and self.result.outcome in WELL
 
     @property
     def session_lives(self) -> bool:

@@ -116,6 +116,12 @@ class Closing:
         await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
         await self._not_merged(case, f"not accepted: {problem}")
 
+    async def leave_to_parts(self, case: Case) -> None:
+        """What was to be done of it is its subtasks': whoever worked on it is free, and it waits for them."""
+        with anyio.CancelScope(shield=True):
+            await self._end_own_part(case)
+            await self._load.give_back(case)
+
     async def _end_own_part(self, case: Case) -> None:
         """Nobody works on it itself any more: what was to be done of it is theirs."""
         await case.begin_run()

@@ -28,7 +28,7 @@ from supervisor.scheduling.case import ACTOR, Case, Checkpoint, checkpoint_after
 from supervisor.scheduling.checkpoints import owned, take_back
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.execution import Execution
-from supervisor.scheduling.results import WELL, TaskResult
+from supervisor.scheduling.results import TaskResult
 from supervisor.scheduling.retry_budget import retries_spent
 from supervisor.scheduling.workload import Workload
 from supervisor.vocabulary import Kind, TransitionReason
@@ -217,7 +217,7 @@ class Continuing:
             await self._end_remains(remains)
         for case in self._load.cases.values():
             if case.result is not None:
-                self._load.backlog.settle(case.name, completed=case.result.outcome in WELL)
+                self._load.backlog.settle(case.name, completed=case.is_met)
             if case.result is not None and not case.brought:
                 await self._end_place(case)
         for case in self._cases:

@@ -106,7 +106,10 @@ class Execution:
     async def _attempt(self, case: Case) -> bool:
         """One attempt; ``True`` if the next one is due, in the same slot."""
         if case.state is Task.WAITING_FOR_SUBTASKS and not case.followed:
-            await self._closing.integrate(case)
+            if all(part.is_met for part in case.parts):
+                await self._closing.integrate(case)
+            else:  # it was split while it cooled down, or as it was to be tried again
+                await self._closing.leave_to_parts(case)
             return False
         if case.followed:
             case.followed = False

@@ -301,7 +301,7 @@ class PlanRunner:
             load.backlog.add(case.item(load.provider_of(case.agent)), on_hold=True)
         for case in new:
             if case.brought:
-                load.backlog.settle(case.name, completed=_is_met(case))
+                load.backlog.settle(case.name, completed=case.is_met)
         return new
 
     def _open_task(self, placed: Placed, plan: Plan) -> Case:
@@ -376,10 +376,10 @@ class PlanRunner:
 
     def _doomed_by(self, case: Case) -> Case | None:
         needed = (self.load.cases[name] for name in case.task.depends_on)
-        return next((one for one in needed if one.result is not None and not _is_met(one)), None)
+        return next((one for one in needed if one.result is not None and not one.is_met), None)
 
     async def _block(self, case: Case, by: Case) -> None:
-        failed = [name for name in case.task.depends_on if (one := self.load.cases[name]).result and not _is_met(one)]
+        failed = [name for name in case.task.depends_on if (one := self.load.cases[name]).result and not one.is_met]
         words = f"it depends on {', '.join(failed)}, which did not complete"
         cause = SkipCause.OPTIONAL if case.task.optional else SkipCause.DEPENDENCY_FAILED
         await self._closing.skip(case, cause, words, dependency=by)
@@ -411,7 +411,7 @@ class PlanRunner:
     async def _join(self, case: Case) -> None:
         """Every subtask is settled."""
         for part in case.parts:
-            if part.result is not None and not _is_met(part):
+            if part.result is not None and not part.is_met:
                 await case.post(task.SubtaskFailed(subtask=part.id, reason=part.result.error))
                 await self._closing.cancelled(case, f"its subtask {part.name} did not complete")
                 return
@@ -439,7 +439,7 @@ class PlanRunner:
     def _settled(self, case: Case) -> None:
         """A task is settled: others may begin, or never will."""
         load = self.load
-        follows = load.backlog.settle(case.name, completed=_is_met(case))
+        follows = load.backlog.settle(case.name, completed=case.is_met)
         load.wake()
         if load.running:
             self._blocking.settled(case)
@@ -543,8 +543,3 @@ class PlanRunner:
                 await self.cancel(case, f"it came too late: {refusal}")
             return
         self._consider_all(new)
-
-
-def _is_met(case: Case) -> bool:
-    """Whether those that depend on it can go on."""
-    return case.result is not None and case.result.outcome in ("completed", "skipped")

@@ -226,6 +226,8 @@ class Papers:
                 task.parts = tuple(told["subtasks"])
             case "subtask_timed_out":
                 self._check_wait(record, task, since_s)
+            case "subtasks_completed":
+                self._check_parts(record, task)
             case "orphaned" | "unclaimed" | "requeued":
                 self._check_lost(record, before)
         if state == "WAITING_FOR_SUBTASKS" and before != state:
@@ -261,6 +263,16 @@ class Papers:
         waited_s = record.monotonic_s - since_s
         if waited_s < self._parts_s(task) - ROUNDING_S and self._life == 0:
             self._say("punctual", record.entity_id, f"gives its subtasks up after {waited_s:.3f} s")
+
+    def _check_parts(self, record: LifecycleEvent, task: _Task) -> None:
+        unmet = [one for one in task.parts if not self._is_met(one)]
+        if unmet:
+            self._say("completion_requirement", record.entity_id, f"is done, and {', '.join(unmet)} is not")
+
+    def _is_met(self, task_id: str) -> bool:
+        """It is closed, or it was skipped as its plan allows."""
+        task = self._tasks[task_id]
+        return task.state == "CLOSED" or self._runs[task.run].state == "SKIPPED"
 
     def _check_agent(self, record: LifecycleEvent, task: _Task) -> None:
         """Its own agent first, then those that it falls back on, in their order: one for each retry."""
