@@ -175,8 +175,9 @@ class Continuing:
         return (msgspec.json.decode(row.data, type=RunData).last_error if row is not None else "") or ORPHANED
 
     def _last_job(self, task_id: str) -> str:
+        """The job that completed a task, if one did: what was recovered as done may have none."""
         row = self._last.get((Kind.JOB, task_id))
-        return row.id if row is not None else ""
+        return row.id if row is not None and row.state == Job.COMPLETED.value else ""
 
     def _is_completed(self, case: Case) -> bool:
         """Its run is, and it had not heard of that."""
@@ -399,7 +400,7 @@ class Continuing:
     async def _adopt(self, case: Case) -> None:
         """An orphan: what the policy says, within its retries."""
         match self._sup.settings.recovery.orphans:
-            case "done" if gate.allows(self._load, case, "recovered"):
+            case "done" if self._is_at_work(case) and gate.allows(self._load, case, "recovered"):
                 await self._finish(case)
             case "open" | "done" if case.data.claims <= case.data.max_retries:
                 await self._give_up_validation(case)
@@ -411,6 +412,13 @@ class Continuing:
                 await self._closing.cancel_records(case, ORPHANED)
                 await self._closing.rest(case, ORPHANED)
 
+    def _is_at_work(self, case: Case) -> bool:
+        """An attempt was under way, or had been counted as done already. One that had failed waits for another: what it
+        has left is no work that a crash interrupted."""
+        if not case.has_run:
+            return self._is_completed(case)
+        return case.run in (Run.IN_PROGRESS, Run.VALIDATING)
+
     async def _finish(self, case: Case) -> None:
         """What it had done counts as the whole; an earlier supervisor may have said so of its run, and not of it."""
         if case.has_run and case.run is Run.IN_PROGRESS:
@@ -421,6 +429,8 @@ class Continuing:
             await case.post_run(run.TestsPassed())
         if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationPassed())
+        elif case.job in (Job.QUEUED, Job.RETRYING):  # its worker was lost to a supervisor before
+            await case.post_job(job.UserCancelled(reason="recovery.orphans is done"))
         await case.post(task.Recovered(reason="recovery.orphans is done", summary=case.data.summary))
         await self._closing.deliver(case)
 

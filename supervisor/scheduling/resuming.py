@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from supervisor.interrupted import digest_of
+from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.run import Run, RunData
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.workstream import WorkstreamData
@@ -97,8 +98,8 @@ def _closed(placed: Sequence[Placed], last: Mapping[str, EntityRow]) -> Mapping[
 
 
 def _jobs(closed: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, str]:
-    newest = {row.parent_id: row.id for row in rows if row.kind == Kind.JOB}
-    return {name: newest[row.id] for name, row in closed.items() if row.id in newest}
+    completed = {row.parent_id: row.id for row in rows if row.kind == Kind.JOB and row.state == Job.COMPLETED.value}
+    return {name: completed[row.id] for name, row in closed.items() if row.id in completed}
 
 
 def _checkpoints(again: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, Checkpoint | None]:
