@@ -237,7 +237,7 @@ class Papers:
             task.waits_for = tuple(str(one) for one in waits_for)
             self._blocked[record.entity_id] = None
         self._unblock(ended=state in ENDED)
-        if state in ENDED:
+        if state in ENDED or state == "WAITING_FOR_SUBTASKS":  # which may all have ended while it was blocked
             self._settled_parts()
 
     def _unblock(self, *, ended: bool) -> None:
@@ -251,7 +251,7 @@ class Papers:
         """A task whose subtasks have all come to an end waits for them no longer."""
         for entity_id, what in [key for key in self._due if key[1] == "parts"]:
             parts = [self._tasks.get(one) for one in self._tasks[entity_id].parts]
-            if all(one is None or one.state in ENDED for one in parts):
+            if all(one is not None and one.state in ENDED for one in parts):
                 del self._due[entity_id, what]
 
     @staticmethod

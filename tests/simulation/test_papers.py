@@ -1,0 +1,66 @@
+"""The judge's books of waits: a task waits for its subtasks as long as one of them goes on, and no longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.ports import Append
+from supervisor.simulation.works.papers import SUBTASKS_S, Papers
+from supervisor.vocabulary import LifecycleEvent
+
+BOUND_S = 60.0
+
+
+class Bench:
+    """A task with a subtask, and what the books find."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.now_s = 0.0
+        self.books = Papers(lambda law, who, words: self.found.append(words), BOUND_S, lambda: self.now_s)
+        for name in ("w0t0", "w0t0s0"):
+            self.born(name)
+        self.split()
+
+    def hear(self, entity_id: str, event: str, state: str, outcome: str = "transition", **told: Any) -> None:
+        record = LifecycleEvent(
+            seq=1,
+            timestamp=0.0,
+            monotonic_s=self.now_s,
+            entity_type="task",
+            entity_id=entity_id,
+            entity_seq=1,
+            event=event,
+            to_status=state,
+            outcome=outcome,
+            reason="",
+            metadata=told,
+        )
+        self.books.wrote(Append(record=record, parent_id=None, state=state, data=b""), self.now_s, lambda name: None)
+
+    def born(self, name: str) -> None:
+        self.hear(f"task:{name}", "Born", "OPEN", "born", name=name, workstream="workstream:w0", waiting_for=[])
+
+    def split(self) -> None:
+        self.hear("task:w0t0", "split", "WAITING_FOR_SUBTASKS", subtasks=["task:w0t0s0"])
+
+    def give_up(self) -> None:
+        """The subtask does not come to its end in time."""
+        self.now_s += SUBTASKS_S
+        self.hear("task:w0t0", "subtask_timed_out", "BLOCKED", subtask="task:w0t0s0")
+
+
+@pytest.mark.parametrize(("ends", "found"), [(True, []), (False, ["waits for its subtasks, 1.000 s too long"])])
+def test_what_had_ended_while_it_was_blocked_is_not_waited_for(ends: bool, found: list[str]) -> None:
+    """It is split again, and waits for a worker from then on; where a subtask goes on, for that."""
+    bench = Bench()
+    bench.give_up()
+    if ends:
+        bench.hear("task:w0t0s0", "closed", "CLOSED")
+    bench.hear("task:w0t0", "unblocked", "OPEN")
+    bench.split()
+    bench.now_s += SUBTASKS_S + BOUND_S + 1.0
+    bench.born("w0t9")
+    assert bench.found == found
