@@ -100,7 +100,7 @@ class Promised:
         self._ends.clear()
         for one in going_on:
             due_s = max(one.due_at - offset_s, self._now())
-            self._set(one._replace(due_s=due_s, late_s=STARTING_S))
+            self._set(one._replace(due_s=due_s, set_s=self._now(), late_s=STARTING_S))
 
     def _set(self, timer: _Timer) -> None:
         self._timers.setdefault(timer.entity_id, {})[timer.seq] = timer
@@ -211,10 +211,11 @@ class Promised:
     def _spare_s(self, timer: _Timer) -> float:
         """How much later it may come: what is rounded up, and what was slept since it was set.
 
-        One that lasts stands still while the disk is down.
+        One that lasts stands still while the disk is down. One that is taken over is set when it is on record that its
+        entity goes on: that waits for the disk, too.
         """
         spare_s = self._grain_s + ROUNDING_S + self._slept_since(timer.set_s - ROUNDING_S)
-        if timer.lasting:
+        if timer.lasting or timer.late_s:
             spare_s += sum(lasted_s + MENDED_S for end_s, lasted_s in self._outages if end_s >= timer.set_s)
         return spare_s
 

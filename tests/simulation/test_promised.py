@@ -70,6 +70,19 @@ def test_a_machine_that_slept_is_late() -> None:
     assert books.broken == []
 
 
+@pytest.mark.parametrize(("down_s", "broken"), [(0.0, ["punctual"]), (100.0, [])])
+def test_a_backoff_that_is_taken_over_waits_for_the_disk(down_s: float, broken: list[str]) -> None:
+    """It goes on once it is on record that its session does."""
+    books = _Books()
+    books.back_off()
+    books.now = 1.0
+    books.promised.forget(0.0)
+    books.now = 102.0
+    books.promised.disk_was_down(down_s)
+    books.elapse(102.0)
+    assert books.broken == broken
+
+
 @pytest.mark.parametrize(("began_s", "broken"), [(1.0, ["punctual"]), (2.0, [])])
 def test_a_timer_that_was_due_in_a_pause_lets_others_be_heard(began_s: float, broken: list[str]) -> None:
     """It rings after the grace for what came in; one that was due as the pause began has rung before it."""
