@@ -23,7 +23,7 @@ from supervisor.runtime import Supervisor, supervise
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills import drill
 from supervisor.simulation.drills.agents.functions import drill_functions
-from supervisor.simulation.engine import Ran, run
+from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.fates import ROUNDING_S
 from supervisor.simulation.guest import Guest
@@ -309,6 +309,17 @@ def simulate(
         intrude: the same, once there are a world and a host.
         livelock_steps: steps at one moment of virtual time that are a violation.
     """
+    with uncollected():
+        return _simulated(drawn, tell, before_step, intrude, livelock_steps)
+
+
+def _simulated(
+    drawn: Drawn,
+    tell: Callable[[str], None] | None,
+    before_step: Callable[[int], None] | None,
+    intrude: Intrude | None,
+    livelock_steps: int,
+) -> Report:
     one = _Run(drawn, tell)
     one.intruded = intrude is not None
     return _report(one, _ran(one, before_step if intrude is None else _intruding(one, intrude), livelock_steps))

@@ -19,7 +19,7 @@ from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import Livelock, Schedule, loop, run
 from supervisor.simulation.faults import FAULTS, FaultPlan
 from supervisor.simulation.journal import SimulatedDisk
-from supervisor.simulation.running import simulate_main
+from supervisor.simulation.running import simulate, simulate_main
 from supervisor.simulation.scenario import Faults, World, named
 from supervisor.vocabulary import LifecycleEvent
 
@@ -111,3 +111,15 @@ def test_a_kind_that_may_not_strike_never_does(only: list[str] | None) -> None:
     assert only is not None or {kind for kind in on for place in range(5000) if plan.strikes(kind, place)} == set(on)
     plan.heal()
     assert not [kind for kind in FAULTS if plan.may_strike(kind)]
+
+
+def test_a_run_leaves_nothing_in_memory() -> None:
+    """Thousands in one process take no more than one."""
+    worlds: list[weakref.ref[Any]] = []
+
+    def intrude(number: int, world: Any, host: Any) -> None:
+        if not worlds:
+            worlds.append(weakref.ref(world))
+
+    simulate(named("calm").draw(1), intrude=intrude)
+    assert [one() for one in worlds] == [None]

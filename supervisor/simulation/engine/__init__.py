@@ -32,6 +32,7 @@ __all__ = [
     "SimulationEscape",
     "leap",
     "run",
+    "uncollected",
 ]
 
 _T = TypeVar("_T")
@@ -87,7 +88,7 @@ def run(
     }
     on_engine = _on_trio if schedule is Schedule.TRIO else _on_loop
     ran: Ran[_T] = Ran()
-    with _uncollected():
+    with uncollected():
         on_engine(main, ran, seed, schedule, options)
     return ran
 
@@ -113,18 +114,23 @@ def _check(horizon_s: float, grain_s: float, livelock_steps: int) -> None:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Collect nothing meanwhile, and then only what came up meanwhile: a full collection costs more than a run."""
-    enabled, freeze = gc.isenabled(), gc.get_freeze_count() == 0
+def uncollected() -> Iterator[None]:
+    """Collect nothing meanwhile, and then only what came up meanwhile: a full collection costs more than a run.
+
+    What is still held at the end stays for ever, as the next run does not look at it: so it goes around everything that
+    makes a run and is thrown away with it. Within another one it does nothing.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    enabled = gc.isenabled()
     gc.disable()
-    if freeze:
-        gc.freeze()
+    gc.freeze()
     try:
         yield
     finally:
         gc.collect()
-        if freeze:
-            gc.unfreeze()
+        gc.unfreeze()
         if enabled:
             gc.enable()
 
