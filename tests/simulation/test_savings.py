@@ -96,3 +96,28 @@ def test_so_does_what_is_taken_back() -> None:
     lacks, gone = bench.found
     assert lacks == f"the checkpoint {early} lacks w0t0#0, which was done before"
     assert gone == "the checkpoint nowhere is on record, and is not there"
+
+
+@pytest.mark.parametrize(("task", "finds"), [("task:w0t0", True), ("task:w0t0-2", False)])
+def test_what_was_left_is_found_by_another_plan_alone(task: str, finds: bool) -> None:
+    """Where nobody went on with a plan after a kill nothing was taken back: a later plan has that task anew, and finds
+    it; where the same task is gone on with, that was to be taken back."""
+    bench = Bench(rollback=True)
+    bench.try_it()
+    bench.hear("cancelled", "CANCELLED", actor="recovery")
+    bench.hear("Born", "PENDING", "born", run="run:w0t0-2", task=task, resumed_from="", resumed_at="")
+    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
+    bench.try_it()
+    assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is finds
+
+
+def test_a_session_that_begins_anew_is_on_the_same_attempt() -> None:
+    """What its agent did before that, too, is what the checkpoint of the attempt holds."""
+    bench = Bench(rollback=True)
+    bench.try_it()
+    early = bench.places.save("w0t0", bench.place)
+    bench.try_it()
+    bench.save("FAILED")
+    assert bench.found == []
+    bench.save("FAILED", early)
+    assert bench.found == [f"the checkpoint {early} lacks w0t0#1, which was done before"]

@@ -38,6 +38,8 @@ class RunBook(msgspec.Struct):
     """The run that it goes on with, and the checkpoint."""
     is_new_attempt: bool = False
     """An attempt is on record that no agent has begun yet."""
+    newest: list[Attempt] = []
+    """The newest one that an agent has begun, as the world saw it: again, where its session had it begin anew."""
 
     def left(self, *, rollback: bool) -> tuple[str, str]:
         """What the next run goes on with."""
@@ -57,8 +59,10 @@ class Savings:
         """The newest of each task, by the task's name."""
         self._all: dict[str, RunBook] = {}
         self._spared: dict[str, set[str]] = {}
-        """The pieces of a task that nobody takes back, by its name: what its runs ended well with, or what was left of
-        one whose plan nobody went on with."""
+        """The pieces of a task that nobody takes back, by its name: what its runs ended well with."""
+        self._left: dict[str, dict[str, set[str]]] = {}
+        """What was left of a task where nobody went on with its plan after a kill, by its name, and by its entity. Who
+        runs the plan again has tasks of his own, which may find it; who goes on with it takes that back."""
         self._beside: dict[str, list[Attempt]] = {}
         """What its agents did between attempts, when somebody else had asked them for something."""
         self._resumed: set[str] = set()
@@ -86,9 +90,11 @@ class Savings:
         book.is_new_attempt = book.is_new_attempt or record.event in BEGINS
         if record.event == "checkpoint_saved":
             self._take(book, record, task)
-        if book.state == "COMPLETED" or record.actor == "recovery":  # where nobody goes on, nothing is taken back
-            pieces = (piece for one in self._attempts(name) for piece in one.pieces)
-            self._spared.setdefault(name, set()).update(pieces)
+        newest = [piece for one in book.newest for piece in one.pieces]
+        if book.state == "COMPLETED":
+            self._spared.setdefault(name, set()).update(newest)
+        elif record.actor == "recovery":
+            self._left.setdefault(name, {}).setdefault(book.task, set()).update(newest)
 
     def _born(self, record: LifecycleEvent, name: str, task: TaskConfig) -> None:
         told, last = record.metadata, self._runs.get(name)
@@ -121,17 +127,9 @@ class Savings:
             return
         if at_work or (task.rollback and book.is_new_attempt):
             return  # no agent has begun it: what was done before is taken back, and another checkpoint has that
-        done = [one for one in self._own(book.name) if one.session_id == session_id]
-        if missing := [piece for one in done[-1:] for piece in one.pieces if piece not in held]:
+        done = [piece for one in book.newest if one.session_id == session_id for piece in one.pieces]
+        if missing := [piece for piece in done if piece not in held]:
             self._say(LAW, book.entity_id, f"the checkpoint {saved_as} lacks {missing[0]}, which was done before")
-
-    def _own(self, name: str) -> list[Attempt]:
-        beside = self._beside.get(name, ())
-        return [one for one in self._attempts(name) if not any(one is other for other in beside)]
-
-    def _attempts(self, name: str) -> list[Attempt]:
-        errand = self._errands.of(name)
-        return errand.attempts if errand is not None else []
 
     # ------------------------------------------------------------------ what the world sees
     def begun(self, errand: Errand, attempt: Attempt, task: TaskConfig) -> None:
@@ -147,9 +145,11 @@ class Savings:
             self._check_start(book, attempt, places, rollback=task.rollback)
         if task.rollback and book.is_new_attempt:
             beside = (piece for one in self._beside.get(errand.name, ()) for piece in one.pieces)
-            allowed = {*(places.held(book.resumed[1]) or ()), *self._spared.get(errand.name, ()), *beside}
+            left = (one for task, one in self._left.get(errand.name, {}).items() if task != book.task)
+            allowed = {*(places.held(book.resumed[1]) or ()), *self._spared.get(errand.name, ()), *beside}.union(*left)
             if old := [piece for piece in attempt.found if piece not in allowed]:
                 self._say(LAW, book.entity_id, f"an attempt finds {old[0]}, which was to be taken back")
+        book.newest = [*(() if book.is_new_attempt else book.newest), attempt]
         book.is_new_attempt = False
 
     def _check_start(self, book: RunBook, attempt: Attempt, places: Places, *, rollback: bool) -> None:
