@@ -19,8 +19,11 @@ from supervisor.vocabulary import AbortScope, LifecycleEvent
 __all__ = ["Hearing", "Wanted"]
 
 Say = Callable[[str, str, str], None]
-ANSWERED_S = 5.0
-"""How much later than its time a permission may be answered on record: a commit may be slow."""
+ROUNDING_S = 1e-5
+"""Times are sums of floats."""
+KNOWN_S = 10.0
+"""What a commit takes at most (8 s), and some: of a record that became durable in a commit which failed, nobody knows
+until the disk has recovered."""
 JOURNAL_FAILED = "the journal cannot be written"
 """How the answers begin that a supervisor gives when its disk has failed: those are on no record."""
 
@@ -35,11 +38,27 @@ class Wanted(NamedTuple):
     beside: str | None = None
 
 
-class Hearing:
-    """The host's side of a run. *say* reports a law that was broken: its name, whose, and the words."""
+class _Asking(NamedTuple):
+    """A permission that a human may answer: since when, and until when (the run's seconds)."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    since_s: float
+    due_s: float
+
+
+class Hearing:
+    """The host's side of a run.
+
+    Args:
+        say: reports a law that was broken: its name, whose, and the words.
+        now: the run's clock, in seconds.
+        slept_since: how long the machine has slept since that moment, in seconds.
+        grain_s: to multiples of which the run rounds its timers up.
+    """
+
+    def __init__(
+        self, say: Say, now: Callable[[], float], slept_since: Callable[[float], float], grain_s: float
+    ) -> None:
+        self._say, self._now, self._slept_since, self._grain_s = say, now, slept_since, grain_s
         self.asked: dict[str, str] = {}
         """What has not been answered yet: its name to its words."""
         self._states: dict[str, str] = {}
@@ -54,8 +73,8 @@ class Hearing:
         """Of each turn its open calls by id, to the agent's name for them."""
         self._begun: dict[str, set[str]] = {}
         """Of each turn the calls that are on record, open, returned or refused."""
-        self._asking: dict[str, float | None] = {}
-        """Permissions that wait, by their ids: until when a human may answer, if one is asked."""
+        self._asking: dict[str, _Asking | None] = {}
+        """Permissions that wait, by their ids: how long a human may answer, if one is asked."""
         self._permitted: dict[str, tuple[str, str | None]] = {}
         """By whom each was answered, and with which option."""
         self._answers: dict[tuple[str, str, str], int] = {}
@@ -68,15 +87,23 @@ class Hearing:
         """The rung and the seconds that each session's end took, by its last record."""
 
     # ------------------------------------------------------------------ the disk
-    def wrote(self, one: Append) -> None:
-        """This is durable."""
+    def disk_was_down(self, seconds: float) -> None:
+        """Nothing could be written for so long, until now. Whoever was asked for something by a commit that failed, and
+        was durable all the same, is known of from now on."""
+        since_s = self._now() - seconds - KNOWN_S
+        for permission, asking in self._asking.items():
+            if asking is not None and asking.since_s >= since_s:
+                self._asking[permission] = asking._replace(due_s=asking.due_s + seconds + KNOWN_S)
+
+    def wrote(self, one: Append, at_s: float) -> None:
+        """This is durable. *at_s*: when it was made, by the run's clock."""
         record = one.record
         if record.entity_type == "session":
             self._session(one)
         elif record.entity_type == "agent" and record.outcome == "born":
             self._adapters[record.metadata["session_id"]] = record.metadata["adapter"]
         elif record.event in ("PermissionRequested", "PermissionAnswered") and record.outcome == "transition":
-            self._permission(record)
+            self._permission(record, at_s)
         elif record.event == "tool_started":
             call = f"{record.entity_id}:c{record.metadata.get('number')}"
             self._begun.setdefault(record.entity_id, set()).add(call)
@@ -91,21 +118,27 @@ class Hearing:
             self._open_calls.pop(record.entity_id, None)
             self._begun.pop(record.entity_id, None)
 
-    def _permission(self, record: LifecycleEvent) -> None:
-        """Asked once, answered once."""
+    def _permission(self, record: LifecycleEvent, at_s: float) -> None:
+        """Asked once, answered once, and in time: that begins when it is durable that somebody is asked."""
         told = record.metadata
         permission = f"{record.entity_id}:p{told['number']}"
         if record.event == "PermissionRequested":
             if permission in self._asking or permission in self._permitted:
                 self._say("one_answer", permission, "is asked for twice")
-            self._asking[permission] = record.monotonic_s + told["within_s"] if told["asked"] else None
+            since_s = self._now()
+            self._asking[permission] = _Asking(since_s, since_s + told["within_s"]) if told["asked"] else None
         else:
             if permission not in self._asking:
                 self._say("one_answer", permission, f"is answered by {told['by']}, and waits for no answer")
-            due_s = self._asking.pop(permission, None)
-            if due_s is not None and told["by"] == "operator" and record.monotonic_s > due_s + ANSWERED_S:
-                self._say("punctual", permission, f"is answered {record.monotonic_s - due_s:g} s after its time")
+            asking = self._asking.pop(permission, None)
+            if asking is not None and told["by"] == "operator":
+                self._check_in_time(permission, asking, at_s)
             self._permitted[permission] = (told["by"], told["option"])
+
+    def _check_in_time(self, permission: str, asking: _Asking, at_s: float) -> None:
+        late_s = at_s - asking.due_s - self._slept_since(asking.since_s)
+        if late_s > self._grain_s + ROUNDING_S:
+            self._say("punctual", permission, f"is answered {late_s:g} s after its time")
 
     def permission_answered(self, permission: str, option: str | None) -> None:
         """An operator was told that his answer is taken: it is the one on record, and nobody else's."""

@@ -104,7 +104,7 @@ class Oracle:
         self._slept: list[tuple[float, float]] = []
         self._reaped_at: dict[str, float] = {}
         """When the last process of a session was reaped that was not lost."""
-        self.hearing = Hearing(self.violated)
+        self.hearing = Hearing(self.violated, now, self._slept_since, grain_s)
         self._ends_promised: dict[str, str] = {}
         self._ruled: dict[str, AbortPolicy] = {}
         """The policies that the host gave, by session; those below it inherit them."""
@@ -155,6 +155,7 @@ class Oracle:
         """Nothing could be written for so long: what was to be recorded comes as much later. Ends do not."""
         self._trace.note(f"disk was down {seconds:.6f}")
         self.promises.disk_was_down(seconds)
+        self.hearing.disk_was_down(seconds)
         self.works.disk_was_down(seconds)
         for session_id in self._record_due:
             self._record_due[session_id] += seconds
@@ -264,8 +265,9 @@ class Oracle:
         self._trace.records(encoded)
         for one in batch:
             self._record(one.record)
-            self.hearing.wrote(one)
-            self.works.wrote(one, one.record.monotonic_s - self._offset_s)
+            at_s = one.record.monotonic_s - self._offset_s
+            self.hearing.wrote(one, at_s)
+            self.works.wrote(one, at_s)
             if one.record.entity_type == "session":
                 self._session(one.record, one.ended)
 
