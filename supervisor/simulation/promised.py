@@ -80,6 +80,8 @@ class Promised:
         self._timers: dict[str, dict[int, _Timer]] = {}
         self._due: list[_Timer] = []
         self._ends: dict[str, _End] = {}
+        self._joined: set[str] = set()
+        """Sessions whose end was joined before it was on record that they are to end: that was in their mailbox."""
         self._allowed: dict[str, float] = {}
         """Until when the next turn of a session may take whose last one was lost (seconds of the journal's clock)."""
         self._within_s: dict[str, float] = {}
@@ -98,6 +100,7 @@ class Promised:
         self._timers.clear()
         self._due.clear()
         self._ends.clear()
+        self._joined.clear()
         for one in going_on:
             due_s = max(one.due_at - offset_s, self._now())
             self._set(one._replace(due_s=due_s, set_s=self._now(), late_s=STARTING_S))
@@ -238,9 +241,12 @@ class Promised:
         if record.outcome == "transition" and record.to_status == "Stopped" and record.from_status != "Stopped":
             child, hurried = "/" in record.entity_id, bool(record.metadata.get("now"))
             brief = self._within_s.get(str(record.abort_id), inf) < self._ladder.total_s
-            self._ends[record.entity_id] = _End(at_s, child or hurried or brief)
+            joined = record.entity_id in self._joined
+            self._ends[record.entity_id] = _End(at_s, child or hurried or brief or joined)
+            self._joined.discard(record.entity_id)
         elif end is None:
-            return
+            if record.event == "AbortJoined":
+                self._joined.add(record.entity_id)
         elif record.event in ("OperatorStop", "AbortJoined"):
             self._ends[record.entity_id] = end._replace(pressed=True)
         elif record.event == "Ended" and record.outcome == "transition" and record.actor != RECOVERY:

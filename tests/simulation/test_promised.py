@@ -224,3 +224,13 @@ def test_an_end_takes_what_its_rungs_take(rung: str, took_s: float, broken: list
     books = _Books()
     books.end(rung, took_s)
     assert books.broken == broken
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_end_that_is_joined_before_it_is_on_record_may_have_less_time(joined: bool) -> None:
+    """Who joins it may want it sooner than its ladder has it; the record of that can be the first of the two."""
+    books = _Books()
+    if joined:
+        books.promised.ending(books.record("AbortJoined", 1, outcome="fact"), 0.0)
+    books.end("cancel", 3.0)
+    assert books.broken == ([] if joined else ["punctual"])
