@@ -8,6 +8,7 @@ supervisor, so that the work goes on whatever is killed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 
 import anyio
 import msgspec
@@ -39,6 +40,8 @@ GIVES_UP_S = (0.0, 0.01, 5.0, 120.0)
 """How long whoever has a plan run may have it run, and then gives it up."""
 RETRY_S = 1.0
 """How long a customer who was refused waits before it starts another session."""
+_KILLED: ContextVar[anyio.Event] = ContextVar("killed")
+"""That the supervisor was killed which those who are served here asked."""
 
 
 class Customer:
@@ -114,11 +117,14 @@ class Host:
     async def play(self, sup: Supervisor) -> None:
         """All that is left to do, on this supervisor."""
         self._sup = sup
-        self._operators = Operators(sup, self._world, self._chance, self.tally, self._desk, len(self.customers))
+        _KILLED.set(self._world.killed)
+        operators = Operators(sup, self._world, self._chance, self.tally, self._desk, len(self.customers))
+        self._operators = operators
         try:
-            await self._play(self._operators)
+            await self._play(operators)
         finally:
-            self._operators = None
+            if self._operators is operators:
+                self._operators = None
 
     async def _play(self, operators: Operators) -> None:
         async with anyio.create_task_group() as self._group:
@@ -204,8 +210,9 @@ class Host:
 
     @property
     def _dead(self) -> bool:
-        """The supervisor was killed: whatever it seems to have answered since, nobody heard."""
-        return self._world.killed.is_set()
+        """The supervisor that was asked was killed: whatever it seems to have answered since, nobody heard. What is left
+        of it unwinds beside the next one."""
+        return _KILLED.get().is_set()
 
     async def _prompt_on(self, customer: Customer, session: Session) -> None:
         """One prompt after the other; then the session is closed."""
