@@ -29,7 +29,7 @@ class Bench:
             seq=1,
             timestamp=0.0,
             monotonic_s=self.now_s,
-            entity_type="task",
+            entity_type=entity_id.partition(":")[0],
             entity_id=entity_id,
             entity_seq=1,
             event=event,
@@ -62,5 +62,30 @@ def test_what_had_ended_while_it_was_blocked_is_not_waited_for(ends: bool, found
     bench.hear("task:w0t0", "unblocked", "OPEN")
     bench.split()
     bench.now_s += SUBTASKS_S + BOUND_S + 1.0
+    bench.born("w0t9")
+    assert bench.found == found
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        (["retrying"], ["waits for another try, 1.000 s too long"]),
+        (["retrying", "BLOCKED"], []),
+        (["retrying", "BLOCKED", "OPEN"], ["waits for another try, 1.000 s too long"]),
+        (["BLOCKED", "retrying", "OPEN"], ["waits for another try, 1.000 s too long"]),
+        (["retrying", "BLOCKED", "CANCELLED"], []),
+    ],
+)
+def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], found: list[str]) -> None:
+    """Blocked, a job has nothing to wait for; when its task goes on it has, from then."""
+    bench = Bench()
+    bench.born("w0t1")
+    limits = {"max_attempts": 3, "max_delay_s": 30.0, "cooldown_s": 5.0}
+    bench.hear("run:w0t1", "Born", "PENDING", "born", task="task:w0t1", **limits)
+    told = {"run": "run:w0t1", "workstream_id": "workstream:w0", "max_retries": 2, "retry_count": 0}
+    bench.hear("job:w0t1", "Born", "pending", "born", task="task:w0t1", critical=False, capabilities=[], **told)
+    for event in events:
+        bench.hear("job:w0t1" if event == "retrying" else "task:w0t1", "so it is", event, on=["a key"])
+    bench.now_s += 30.0 + BOUND_S + 1.0
     bench.born("w0t9")
     assert bench.found == found

@@ -236,9 +236,18 @@ class Papers:
             waits_for = told.get("on") or [told.get("subtask")]
             task.waits_for = tuple(str(one) for one in waits_for)
             self._blocked[record.entity_id] = None
+        self._delay(record.entity_id, task, before)
         self._unblock(ended=state in ENDED)
         if state in ENDED or state == "WAITING_FOR_SUBTASKS":  # which may all have ended while it was blocked
             self._settled_parts()
+
+    def _delay(self, task_id: str, task: _Task, before: str) -> None:
+        """While it is blocked nobody waits for the delay of its next try; when it goes on somebody does, from then."""
+        delayed = [job for job, one in self._jobs.items() if one == (task_id, "retrying")]
+        for job in delayed if "BLOCKED" in (task.state, before) else ():
+            self._due.pop((job, "delay"), None)
+            if before == "BLOCKED" and task.state not in ENDED:
+                self._wait_for_delay(job, self._runs[task.run])
 
     def _unblock(self, *, ended: bool) -> None:
         """Who is blocked on tasks alone, all of which are closed, goes on by himself."""
@@ -357,9 +366,11 @@ class Papers:
         task = self._tasks[task_id]
         run = self._runs[task.run]
         if state == "retrying" and task.state not in ("BLOCKED", "WAITING_FOR_SUBTASKS"):
-            cools = run.state == "CIRCUIT_OPEN"
-            seconds = float(run.limits["cooldown_s" if cools else "max_delay_s"])
-            self._wait(record.entity_id, "delay", seconds, "waits for another try")
+            self._wait_for_delay(record.entity_id, run)
+
+    def _wait_for_delay(self, job_id: str, run: _Run) -> None:
+        seconds = float(run.limits["cooldown_s" if run.state == "CIRCUIT_OPEN" else "max_delay_s"])
+        self._wait(job_id, "delay", seconds, "waits for another try")
 
 
 def _stream(stream_id: str) -> str:
