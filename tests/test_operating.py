@@ -667,6 +667,18 @@ async def test_a_subtask_that_does_not_answer_blocks_its_parent(tmp_path: Path, 
     assert plan.path("a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
 
 
+async def test_a_task_does_not_wait_for_its_own_subtasks_while_it_is_worked_on(tmp_path: Path, gate: Gate) -> None:
+    """They were settled before: there is nothing to wait for, and its session goes on."""
+    accepted = [{"command": ["test", "-e", "whole"]}]
+    whole = task("a", f"{HELD}; touch whole", subtasks=(task("a1"),), acceptance=accepted, max_retries=1)
+    async with going(tmp_path, plan_of(whole), refused=True) as plan:
+        await plan.until("started", "task:a")
+        with pytest.raises(Refused, match="'a1', its own subtask"):
+            await plan.operating.block("a", ["a1"], by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "a1": "completed"}
+
+
 # -------------------------------------------------------------------------------------------- an agent and its task
 ASKS = f"{sys.executable} -m supervisor task split --json > told 2>&1 <<'END'\n- {{id: a1, prompt: touch made}}\nEND\n"
 

@@ -50,7 +50,8 @@ class Blocking:
         """What *case* is to wait for: tasks of the plan by their ids, anything else by its name.
 
         Raises:
-            Refused: it is nothing, or the task itself, or what waits for it.
+            Refused: it is nothing, or the task itself, or what waits for it; or a subtask of its own, all of which were
+                settled before it was worked on itself.
         """
         if not on or not all(one.strip() for one in on):
             raise Refused(f"task {case.name!r} cannot be blocked on nothing; name what it waits for")
@@ -59,6 +60,11 @@ class Blocking:
             if one is not None and case in self._needs(one):
                 raise Refused(
                     f"task {case.name!r} cannot wait for {one.name!r}, which waits for it; name something else"
+                )
+            if one is not None and one in case.parts:
+                raise Refused(
+                    f"task {case.name!r} cannot wait for {one.name!r}, its own subtask: that is settled; "
+                    "name something else"
                 )
         return tuple(name if one is None else one.id for name, one in found.items())
 
@@ -141,6 +147,7 @@ class Blocking:
             self.watch(case)
             for one in (*case.parts, case):  # who was looked at while it was open was not due
                 self._load.start(self._consider, one)
+            self._execution.wait_again(case)
         else:
             self._execution.try_again(case)
 

@@ -443,10 +443,14 @@ class Execution:
 
     def try_again(self, case: Case) -> None:
         """Have it claimed: now, or after its delay."""
-        if _is_delayed(case):
-            self._load.start(self.wait, case, _delay_s(case))
-        else:
+        if not self.wait_again(case):
             self._load.offer(case)
+
+    def wait_again(self, case: Case) -> bool:
+        """Wait for its delay, if there is one: while it was blocked nobody did; whether there is."""
+        if delayed := _is_delayed(case):
+            self._load.start(self.wait, case, _delay_s(case))
+        return delayed
 
 
 def _is_delayed(case: Case) -> bool:

@@ -1,0 +1,85 @@
+"""A task is split while it waits for its next try, and blocked on its subtask when that delay is over."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from supervisor.entity import Refused
+from supervisor.simulation import host as hosts
+from supervisor.simulation.host import Host
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import parsed
+from supervisor.simulation.works import plans
+from supervisor.simulation.works.errands import Errand, Way
+from supervisor.simulation.works.foreman import Foreman
+from supervisor.simulation.world import World
+
+SCENARIO = """
+name = "blocked-while-delayed"
+[load]
+customers = 1
+works = 1.0
+tasks = 1
+[faults]
+kinds = []
+[world]
+operators = 0
+"""
+COOLDOWN_S = 60.0
+LIFECYCLE = {
+    "max_attempts": 3,
+    "default_timeout": 2 * COOLDOWN_S,
+    "circuit_breaker": {"enabled": True, "cooldown_period": COOLDOWN_S, "probes_max": 2},
+}
+
+
+class Splitter:
+    """Splits the task when its circuit is open, into one that hangs for longer than that, and that its parent waits."""
+
+    def __init__(self) -> None:
+        self.foremen: list[Foreman] = []
+        self.is_split = False
+
+    def foreman(self, *given: Any) -> Foreman:
+        self.foremen.append(Foreman(*given))
+        return self.foremen[-1]
+
+    def __call__(self, number: int, world: World, host: Host) -> None:
+        run, job = (world.disk.entities.get(f"{kind}:w0t0") for kind in ("run", "job"))
+        if self.is_split or run is None or job is None:
+            return
+        if (run.state, job.state) == ("CIRCUIT_OPEN", "retrying"):
+            self.is_split = True
+            host._group.start_soon(self._split)
+
+    async def _split(self) -> None:
+        foreman = self.foremen[-1]
+        part = foreman._part("w0t0s7")
+        errand = foreman._errand("w0t0s7")
+        errand.ways = (Way.HANGS, Way.DONE)
+        with suppress(Refused):  # it was split by its plan
+            await foreman._control.split("w0t0", [part], by="operator")
+
+
+async def _knows_nothing(foreman: Foreman, name: str) -> None:
+    pass
+
+
+def test_it_goes_on_when_the_subtask_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody had waited for its delay while it was blocked; somebody does then."""
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.PERMANENT, Way.DONE)))
+    monkeypatch.setattr(plans, "_lifecycle", lambda chance: LIFECYCLE)
+    monkeypatch.setattr(plans._Task, "_options", lambda task: {"timeout_s": COOLDOWN_S - 15.0})
+    monkeypatch.setattr(Foreman, "_unblock", _knows_nothing)
+    drawn, blocked = parsed("blocked-while-delayed", SCENARIO), 0
+    for seed in range(12):
+        splitter = Splitter()
+        with monkeypatch.context() as patched:
+            patched.setattr(hosts, "Foreman", splitter.foreman)
+            report = simulate(drawn.draw(seed), intrude=splitter)
+        assert report.problems == (), f"seed {seed}"
+        blocked += report.reached.get("task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED", 0)
+    assert blocked >= 3
