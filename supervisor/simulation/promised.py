@@ -52,6 +52,8 @@ class _Timer(NamedTuple):
     """The same by the journal's clock, from its record on."""
     late_s: float = 0.0
     """How much later it may be: a supervisor that starts sets it when it has read its journal."""
+    passed_on: bool = True
+    """Of a turn: who asks again, where that is lost, has what is left of it."""
 
 
 class _End(NamedTuple):
@@ -144,7 +146,7 @@ class Promised:
     def _lose(self, turn_id: str) -> None:
         """It is lost with its supervisor: its session has what is left of its time."""
         for timer in self._timers.get(turn_id, {}).values():
-            if timer.lasting:
+            if timer.lasting and timer.passed_on:
                 self._allowed[_session_of(turn_id)] = timer.due_at
 
     def _follow(self, record: LifecycleEvent) -> None:
@@ -158,6 +160,13 @@ class Promised:
             self._allowed.pop(_session_of(record.entity_id), None)
         elif record.from_status == "Interrupting":
             self._allowed.pop(record.entity_id, None)
+            self._supersede(record.entity_id)
+
+    def _supersede(self, session_id: str) -> None:
+        """It did not wait for the turn that it has interrupted: what is lost with a supervisor then is another turn."""
+        for turn_id in [one for one in self._timers if _session_of(one) == session_id]:
+            timers = self._timers[turn_id]
+            self._timers[turn_id] = {seq: one._replace(passed_on=False) for seq, one in timers.items()}
 
     def _check_allowed(self, turn_id: str, due_at: float, now_at: float) -> None:
         allowed_at = self._allowed.pop(_session_of(turn_id), due_at)

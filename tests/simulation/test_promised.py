@@ -207,6 +207,18 @@ def test_the_turn_of_another_request_has_its_own_time() -> None:
     assert books.broken == []
 
 
+def test_a_turn_that_was_interrupted_leaves_its_time_to_nobody() -> None:
+    """Its session did not wait for its end: the turn that is lost with the supervisor, and asked again, is the next."""
+    books = _Turns()
+    books.run("s:t1")
+    books.moves("s", "Interrupting", "BuildingPrompt")
+    books.now = 2.0
+    books.crash()
+    books.lose("s:t1")
+    books.run("s:t3")
+    assert books.broken == []
+
+
 @pytest.mark.parametrize(
     ("rung", "took_s", "broken"),
     [
