@@ -347,16 +347,16 @@ async def _places(desk: Desk, house: House, janitor: Any, place: Place) -> None:
         ("merge", "changes", "begin", "save", "roll_back", "accept", "forget", "put_away", "prepare"), "no"
     )
     desk.same("a merge that fails", await janitor.merge("s", "m"), Merge(outcome="refused", why="no"))
-    for what, wish in (
-        ("changes", janitor.changes("s", "m")),
-        ("a beginning", janitor.begin(place)),
-        ("a checkpoint", janitor.save("s", place, "m")),
-        ("a rollback", janitor.roll_back("s", place, "m")),
+    for what, wish, args in (
+        ("changes", janitor.changes, ("s", "m")),
+        ("a beginning", janitor.begin, (place,)),
+        ("a checkpoint", janitor.save, ("s", place, "m")),
+        ("a rollback", janitor.roll_back, ("s", place, "m")),
     ):
-        error = await desk.raises(what, wish, Refused)
+        error = await desk.raises(what, wish(*args), Refused)
         desk.same(f"why there is no {what}", "no" in str(error), True)
-    for wish in (janitor.accept(place), janitor.forget(place)):
-        desk.same("what is only dropped", await wish, None)
+    for drop in (janitor.accept, janitor.forget):
+        desk.same("what is only dropped", await drop(place), None)
     desk.same("what is left", await janitor.put_away("s", "m"), Released())
     desk.same("a look that fails", "no" in await janitor.inspect("x", [_test("lint", "l")], "d", anyio.Event()), True)
     rooms.fails, rooms.takes_s = {}, dict.fromkeys(("save", "put_away", "forget"), 59.0)
