@@ -278,16 +278,20 @@ class LinkBase:
         self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
     ) -> None:
         """End a call, with its durable record. *asked* and *answered*: digests of its arguments, and of its result. One
-        that was abandoned has its one result from whoever abandoned it, which may still wait for the disk."""
+        that was abandoned has its one result from whoever abandoned it, once that is durable; this word is too late."""
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
         if opened is not None and turn_id is not None and intent is None and self.work.watch is not None:
             self.work.watch.called(Seen(*opened, asked, answered and f"{outcome} {answered}"))
         tool_id = self._calls.get(call_id)
         self._drop_call(call_id)
-        if turn_id is None or tool_id is None:
+        if turn_id is None:
             return
-        because = self._causes.get(tool_id)
+        if tool_id is None:
+            settled = Moment()
+            self.tree.ledger.when_durable(settled.set)
+            await settled.wait()
+        because = self._causes.get(tool_id or "")
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
         if call_id in self._aborting:
             because, completed = None, self._aborting[call_id].result(call_id, outcome)

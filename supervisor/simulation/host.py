@@ -149,7 +149,7 @@ class Host:
     async def _serve(self, customer: Customer, arrival_s: float) -> None:
         await anyio.sleep(max(0.0, arrival_s - self._world.now()))
         await self._come_back(customer)
-        while not customer.done and not self._sup.stopping.is_set():
+        while not (customer.done or self._dead or self._sup.stopping.is_set()):
             if customer.session_id is not None or customer.plan is not None:
                 await self._resume(customer)
                 continue
