@@ -74,9 +74,11 @@ class Execution:
             _log.info("a claim has come to its end", task=case.name, why=str(refusal))
 
     async def _is_to_begin(self, case: Case, claim: Claim) -> bool:
-        if self._load.backlog.holder(case.name) != claim:  # taken away, or its worker was lost, before this
-            await self._load.pool.done(claim.worker_id, case.name, case.cause)
-            self._load.wake()  # that has a slot again
+        holder = self._load.backlog.holder(case.name)
+        if holder != claim:  # taken away, or its worker was lost, before this
+            if holder is None or holder.worker_id != claim.worker_id:  # else its slot is that of the next claim
+                await self._load.pool.done(claim.worker_id, case.name, case.cause)
+                self._load.wake()  # that has a slot again
             return False
         if case.unwanted or case.is_over:
             case.claim = claim

@@ -64,4 +64,8 @@ def test_its_slot_is_for_the_next_claim(monkeypatch: pytest.MonkeyPatch) -> None
             report = simulate(drawn.draw(seed), intrude=taker)
         assert report.problems == (), f"seed {seed}"
         taken += taker.has_taken
+        told = [
+            one for name, one in report.reached.items() if name.startswith("worker: ") and " task_assigned " in name
+        ]
+        assert sum(told) >= report.reached["job: queued worker_started running"], f"seed {seed}"
     assert taken >= 3
