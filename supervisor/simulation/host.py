@@ -210,8 +210,8 @@ class Host:
 
     @property
     def _dead(self) -> bool:
-        """The supervisor that was asked was killed: whatever it seems to have answered since, nobody heard. What is left
-        of it unwinds beside the next one."""
+        """The supervisor that was asked was killed: whatever it seems to have answered since, nobody heard. It unwinds
+        beside the next one."""
         return _KILLED.get().is_set()
 
     async def _prompt_on(self, customer: Customer, session: Session) -> None:
