@@ -9,7 +9,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgspec
 import pytest
 from record_log import Log
 
-from supervisor.adapters.inprocess import AgentTurn
+from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.overview import tree
@@ -74,7 +74,9 @@ async def work(turn: AgentTurn) -> str:
     if "fail" in turn.prompt:
         raise RuntimeError("it broke")
     if "hang" in turn.prompt:
-        await turn.call("a call that hangs", anyio.sleep_forever)
+        with suppress(ToolAborted):
+            await turn.call("a call that hangs", anyio.sleep_forever)
+        await anyio.sleep_forever()  # also without its call
     if "delegate" in turn.prompt:
         await turn.delegate("helper", "hang")
     await turn.call("a call", anyio.lowlevel.checkpoint)
