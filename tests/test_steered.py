@@ -11,11 +11,11 @@ import pytest
 from supervisor.permissions import Decision
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
-from tests.support import Run, ask, data_of, nothing_left, quick, supervising, until
+from tests.support import DEADLINE_S, Run, ask, data_of, nothing_left, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
 
-STEERED = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_STEERS": "1"})}
+STEERED = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_STEERS": "came"})}
 PATIENT = quick(steer_grace_s=20.0)
 HASTY = quick(steer_grace_s=0.05)
 
@@ -31,6 +31,13 @@ def script(gate: Path) -> str:
     return f"@local touch {gate}.begun; while [ ! -e {gate} ]; do sleep 0.01; done\n@say worked"
 
 
+async def has_come(folder: Path) -> None:
+    """The agent has the message, whether it takes it up or not."""
+    with anyio.fail_after(DEADLINE_S):
+        while not (folder / "came").exists():
+            await anyio.lowlevel.checkpoint()
+
+
 def delivered(run: Run) -> tuple[int, int]:
     """How many turns there were, and how many messages were taken up within one."""
     return len(run.transitions("PromptReady", "s")), len(run.transitions("MessageHeard", "s"))
@@ -43,6 +50,7 @@ async def test_it_is_told_within_the_turn(tmp_path: Path) -> None:
         asked = ask(group, session, script(tmp_path / "go"))
         await until(run.sup, "tool_started", "s:t1")
         await session.send("come", urgent=True, sender="ann")
+        await has_come(tmp_path)
         (tmp_path / "go").touch()
         result = await asked.result()
         assert result.text == "(no output)\nunderstood within the turn: from ann: come\nworked\n"
@@ -78,6 +86,7 @@ async def test_at_the_boundary_it_is_told_there(tmp_path: Path) -> None:
         assert run.transitions("BoundaryReached", "s") == []
         (tmp_path / "go").touch()
         await until(run.sup, "BoundaryReached", "s")
+        await has_come(tmp_path)
         (tmp_path / "on").touch()
         await asked.result()
         assert data_of(run.row("s")).inbox == ()

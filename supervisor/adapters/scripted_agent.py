@@ -4,7 +4,8 @@ A line of the prompt that starts with ``@`` is a step, any other line is prose. 
 tool calls, client terminals, sub-agents, permissions, and every way to misbehave that ``STEPS`` names. It is for
 demonstrations and tests. It runs alone and isolated, so it imports nothing but the standard library.
 
-With ``SCRIPTED_STEERS`` in its environment it takes messages within a turn, between two steps.
+With ``SCRIPTED_STEERS`` in its environment it takes messages within a turn, between two steps; that is the path of a
+file, from its working directory, which has a line for each that came.
 With ``SCRIPTED_MEMORY`` in its environment (a directory) it keeps its conversations there, and loads them again: a
 prompt that it had been interrupted at goes on after the last step that it had done. With ``SCRIPTED_ENDS_CALLS`` it
 ends a call of its own when it is asked to: the process that it has started, not those which that has.
@@ -249,6 +250,8 @@ class Agent:
                 self._prompt(rpc_id, params["sessionId"], params["prompt"])
             case "_supervisor/session/steer" if params["sessionId"] in self.turns:
                 self.steered.setdefault(params["sessionId"], []).append((rpc_id, _text_of(params["prompt"])))
+                with Path(self.directories[params["sessionId"]], os.environ["SCRIPTED_STEERS"]).open("a") as came:
+                    came.write(f"{rpc_id}\n")
             case "session/close":
                 self._cancel(params["sessionId"])
                 self.send({"id": rpc_id, "result": {}})
