@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from supervisor.entity import Refused
-from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
@@ -16,6 +14,7 @@ from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
 from supervisor.simulation.works.foreman import Foreman
 from supervisor.simulation.world import World
+from tests.simulation.foremen import Foremen
 
 SCENARIO = """
 name = "blocked-while-delayed"
@@ -36,16 +35,12 @@ LIFECYCLE = {
 }
 
 
-class Splitter:
+class Splitter(Foremen):
     """Splits the task when its circuit is open, into one that hangs for longer than that, and that its parent waits."""
 
     def __init__(self) -> None:
-        self.foremen: list[Foreman] = []
+        super().__init__()
         self.is_split = False
-
-    def foreman(self, *given: Any) -> Foreman:
-        self.foremen.append(Foreman(*given))
-        return self.foremen[-1]
 
     def __call__(self, number: int, world: World, host: Host) -> None:
         run, job = (world.disk.entities.get(f"{kind}:w0t0") for kind in ("run", "job"))
@@ -78,7 +73,7 @@ def test_it_goes_on_when_the_subtask_is_closed(monkeypatch: pytest.MonkeyPatch) 
     for seed in range(12):
         splitter = Splitter()
         with monkeypatch.context() as patched:
-            patched.setattr(hosts, "Foreman", splitter.foreman)
+            splitter.listen(patched)
             report = simulate(drawn.draw(seed), intrude=splitter)
         assert report.problems == (), f"seed {seed}"
         blocked += report.reached.get("task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED", 0)

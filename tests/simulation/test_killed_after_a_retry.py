@@ -4,19 +4,17 @@ rests in its open circuit says nothing of this try."""
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from supervisor.entity import Refused
-from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
-from supervisor.simulation.works.foreman import Foreman
 from supervisor.simulation.world import World
+from tests.simulation.foremen import Foremen
 
 SCENARIO = """
 name = "killed-after-a-retry"
@@ -64,17 +62,13 @@ def test_the_last_run_counts(saves: float, monkeypatch: pytest.MonkeyPatch) -> N
     assert tried >= 3
 
 
-class Stopper:
+class Stopper(Foremen):
     """Resets a run that cools down in its worker's slot, has the supervisor end then, and kills it when that has
     cancelled the run, and the task is about to fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.done: list[str] = []
-        self.foremen: list[Foreman] = []
-
-    def foreman(self, *given: Any) -> Foreman:
-        self.foremen.append(Foreman(*given))
-        return self.foremen[-1]
 
     def __call__(self, number: int, world: World, host: Host) -> None:
         rows = world.disk.entities
@@ -102,7 +96,7 @@ def test_a_run_that_was_cancelled_fails_its_task(monkeypatch: pytest.MonkeyPatch
     for seed in range(20, 30):
         stopper = Stopper()
         with monkeypatch.context() as patched:
-            patched.setattr(hosts, "Foreman", stopper.foreman)
+            stopper.listen(patched)
             report = simulate(drawn.draw(seed), intrude=stopper)
         assert report.problems == (), f"seed {seed}"
         tried += "killed" in stopper.done

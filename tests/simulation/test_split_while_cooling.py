@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from supervisor.scheduling.control import Verb
-from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
-from supervisor.simulation.works.foreman import Foreman
 from supervisor.simulation.world import World
+from tests.simulation.foremen import Foremen
 
 SCENARIO = """
 name = "split-while-cooling"
@@ -30,17 +27,13 @@ schedules = ["fifo"]
 """
 
 
-class Splitter:
+class Splitter(Foremen):
     """Splits the task when it cools down, and looks at when it and its subtasks are done."""
 
     def __init__(self) -> None:
-        self.foremen: list[Foreman] = []
+        super().__init__()
         self.split = False
         self.states: list[tuple[str, ...]] = []
-
-    def foreman(self, *given: Any) -> Foreman:
-        self.foremen.append(Foreman(*given))
-        return self.foremen[-1]
 
     def __call__(self, number: int, world: World, host: Host) -> None:
         rows = world.disk.entities
@@ -63,7 +56,7 @@ def test_it_waits_for_its_subtasks(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(40):
         splitter = Splitter()
         with monkeypatch.context() as patched:
-            patched.setattr(hosts, "Foreman", splitter.foreman)
+            splitter.listen(patched)
             report = simulate(drawn.draw(seed), intrude=splitter)
         assert report.problems == (), f"seed {seed}"
         assert splitter.states in ([], [("CLOSED", "CLOSED")]), f"seed {seed}"
