@@ -26,8 +26,9 @@ SEEN = ("kind", "parent_id", "state", "entity_seq", "ended", "born_seq", "born_a
 journal's counts facts, too.)"""
 _seen = attrgetter(*SEEN)
 
-LARGE, LARGE_EVERY = 300, 25
-"""Where so many live, so many looks are let pass: each one costs as much as there are."""
+LARGE = 40
+"""Each look costs as much as there are, so where that many live, or a multiple of it, only one in that multiple of looks
+is taken."""
 
 
 def recount(
@@ -53,7 +54,7 @@ def recount(
     """
     if sup.ledger.error is not None or not sup.ledger.clean:
         return
-    if len(sup.tree.entities) > LARGE and looked_at % LARGE_EVERY:
+    if looked_at % max(1, len(sup.tree.entities) // LARGE):
         return
     rows = sup.rows()
     for row in rows:

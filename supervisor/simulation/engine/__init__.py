@@ -12,6 +12,7 @@ import functools
 import gc
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +39,8 @@ __all__ = [
 _T = TypeVar("_T")
 BeforeStep = Callable[[int], None]
 Main = Callable[[], Awaitable[_T]]
+_collects_nothing: ContextVar[bool] = ContextVar("collects_nothing", default=False)
+"""Asked of the collector itself, it counts what is frozen, one by one."""
 
 
 @dataclass
@@ -120,10 +123,10 @@ def uncollected() -> Iterator[None]:
     What is still held at the end stays for ever, as the next run does not look at it: so it goes around everything that
     makes a run and is thrown away with it. Within another one it does nothing.
     """
-    if gc.get_freeze_count():
+    if _collects_nothing.get():
         yield
         return
-    enabled = gc.isenabled()
+    enabled, within = gc.isenabled(), _collects_nothing.set(True)
     gc.disable()
     gc.freeze()
     try:
@@ -131,6 +134,7 @@ def uncollected() -> Iterator[None]:
     finally:
         gc.collect()
         gc.unfreeze()
+        _collects_nothing.reset(within)
         if enabled:
             gc.enable()
 
