@@ -20,7 +20,7 @@ from actors import AskTimeout
 from supervisor.plans import BadPlan, Plan
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
-from supervisor.supervision import LAST_RECORDS_S
+from supervisor.shutdown import LAST_RECORDS_S
 from supervisor.surfaces.systemd import Notifier
 
 __all__ = ["Attendant"]

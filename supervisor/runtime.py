@@ -31,8 +31,9 @@ from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
 from supervisor.ports import Journal
 from supervisor.processes.host import WardenHost
+from supervisor.shutdown import LAST_RECORDS_S
 from supervisor.subscriptions import SubscriptionLagged
-from supervisor.supervision import LAST_RECORDS_S, Choose, Session, Supervisor, TurnResult
+from supervisor.supervision import Choose, Session, Supervisor, TurnResult
 from supervisor.upkeep import keep_up
 from supervisor.work import AgentProfile
 

@@ -20,7 +20,7 @@ from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.recovery import Recovered, Recovery, end_work, loses_nothing
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortPolicy, CancelMode, Kind
-from supervisor.work import AgentProfile, Outcome, Work
+from supervisor.work import AgentProfile, Work
 
 __all__ = ["Choose", "Inherited", "Succession"]
 
@@ -53,6 +53,7 @@ class Succession:
         admit: makes the work of a session.
         ended: waits for a session's last record.
         revived: hears of each session that is taken over, with what its log tells.
+        inherit: hears of all sessions that the earlier one left, before any of them goes on.
     """
 
     def __init__(
@@ -65,12 +66,11 @@ class Succession:
         admit: Admit,
         ended: Callable[[Work], Awaitable[None]],
         revived: Callable[[Work, Past], None],
+        inherit: Callable[[Iterable[str]], None],
     ) -> None:
         self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
-        self._admit, self._ended, self._revived = admit, ended, revived
+        self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
         self.left = Inherited(work=set(), answers={}, rows={})
-        self.unheard: dict[str, Outcome | None] = {}
-        """By session: how a prompt has ended that was asked of an earlier supervisor, once it has."""
 
     async def take_over(
         self,
@@ -97,7 +97,7 @@ class Succession:
         )
         rests = at_rest(rows)
         live = [row for row in rows if not row.ended and row.id not in rests]
-        self.unheard = {row.id: None for row in live if row.kind == Kind.SESSION}
+        self._inherit(row.id for row in live if row.kind == Kind.SESSION)
         recovered = await recovery.run(live)
         kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
         self.left = Inherited(work=set(recovered.work), answers=recovered.answers, rows=kept)

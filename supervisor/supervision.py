@@ -9,25 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import assert_never
 
-import anyio
 import msgspec
 
 from actors import (
-    Abandoned,
-    ActorCrashed,
     ActorError,
     ActorSystem,
-    CancelSwallowed,
     Context,
-    DeadLetter,
-    GraceExceeded,
-    KernelEvent,
-    Lane,
-    Paused,
-    Poisoned,
-    fault,
 )
 from actors.waiting import any_of
 from supervisor.abort import AbortPlan, Receipt
@@ -36,23 +24,23 @@ from supervisor.access import narrowed
 from supervisor.adapters.catalogue import codec_for
 from supervisor.adapters.mcp_stdio import START_S, McpError, McpResource
 from supervisor.budgets import Amounts, Budget, Scope
+from supervisor.casualties import Casualties
 from supervisor.clean_transcript import CleanTranscript
-from supervisor.entity import Degraded, Entity, Refused
+from supervisor.entity import Degraded, Refused
 from supervisor.equipment import LinkMaker, clean_env
 from supervisor.handle import Session, TurnResult
 from supervisor.hands import Hands
-from supervisor.inheritance import LOST, PLACED
+from supervisor.inheritance import PLACED
 from supervisor.inspecting import inspect
 from supervisor.janitor import Janitor
 from supervisor.kinds import SESSION_KIND
-from supervisor.ladder import SLACK_S, Endings
-from supervisor.ledger import Cause, Clock, Ledger, Owed
-from supervisor.lifecycles.events import FatalError, MessageReceived, OperatorStop, TurnRequested, UrgentMessage
-from supervisor.lifecycles.session import Request, SessionData
+from supervisor.ladder import Endings
+from supervisor.ledger import Cause, Clock, Ledger
+from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import Session as SessionState
+from supervisor.lifecycles.session import SessionData
 from supervisor.liveness import Patience
 from supervisor.logs import conceal, get_logger
-from supervisor.moments import Moment, first_of
 from supervisor.names import Names
 from supervisor.outage import Outage
 from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer
@@ -63,8 +51,10 @@ from supervisor.plans import Settings
 from supervisor.plugins import Plugins
 from supervisor.ports import NO_PLACE, Compacted, EntityRow, JournalError, Launch, McpServer, Place, Retention
 from supervisor.projection import Inspected
+from supervisor.prompting import Prompting
 from supervisor.recovery import Recovered
 from supervisor.redaction import Redactor
+from supervisor.shutdown import Shutdown
 from supervisor.subscriptions import Subscriptions
 from supervisor.succession import Choose, Inherited, Succession
 from supervisor.tree import END_S, Tree
@@ -80,7 +70,7 @@ from supervisor.vocabulary import (
 )
 from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, Work
 
-__all__ = ["LAST_RECORDS_S", "Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
+__all__ = ["Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
 
 _log = get_logger()
 
@@ -89,10 +79,6 @@ JANITOR = ":janitor"
 ID_MAX = 200
 """Characters of a session's id, before the middle of its path is left out: delegation may be thousands deep."""
 HOST = Cause(actor="host")
-KERNEL = Cause(actor="kernel")
-"""Who says that an actor of ours has crashed."""
-LAST_RECORDS_S = 10.0
-"""How long the end of a supervisor waits for the disk, once everything else has ended."""
 
 
 class Supervisor:
@@ -118,20 +104,12 @@ class Supervisor:
         self.upkeep = parts.upkeep
         self.workdir = parts.workdir
         self.state_dir = parts.state_dir
-        self._waiting: dict[str, Callable[[Outcome], None]] = {}
         self.subscriptions = Subscriptions(journal)
-        self._messages = 0
         self._runs = 0
-        self._drains = False
-        self._answer_given = anyio.Event()
-        self._failed = Moment()
-        self.stopping = anyio.Event()
-        self.stop_now = anyio.Event()
-        self.failure: JournalError | None = None
         self.ledger = Ledger(
             journal,
             Clock(parts.wall, from_s),
-            perform=self._perform,
+            perform=lambda owed: self._hands.perform(owed),
             publish=self._publish if plugins.listens else self.subscriptions.publish,
             failed=self._journal_failed,
         )
@@ -139,7 +117,10 @@ class Supervisor:
         self.trust = Trust(self.ledger.clock, self._note_standing)
         self.configure(agents, settings)
         self.tree = Tree(system, self.ledger, Names(taken))
-        self._aborts = Aborts(self.tree, journal, self._over)
+        self._prompting = Prompting(self.tree, journal.generation, lambda: self.settings.limits.waiting_max)
+        self._shutdown = Shutdown(self.tree, self._prompting, lambda: self.settings.drain_s, lambda: self._janitor)
+        self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
+        self._aborts = Aborts(self.tree, journal, self._shutdown.over)
         self.overseer = Overseer(self.tree, self._aborts.order)
         self._endings = Endings(self.tree, JANITOR)
         make_link = LinkMaker(
@@ -153,18 +134,20 @@ class Supervisor:
         )
         self.janitor = Janitor(self.tree, JANITOR, parts.processes, parts.workspace, plugins.verified)
         self._desk = PermissionDesk(self.tree, lambda: self._janitor, on_permission)
-        self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, self._answered, self._desk)
+        answered = self._prompting.answered
+        self._hands = Hands(self.tree, JANITOR, self._endings, make_link, parts.workspace, answered, self._desk)
         self._succession = Succession(
             self.tree,
             journal,
             self._hands,
             self._endings,
             admit=self._admit,
-            ended=self._ended,
+            ended=self._shutdown.ended,
             revived=lambda work, past: self.overseer.revive(work, self.settings.oversight, past.budget),
+            inherit=self._prompting.inherit,
         )
         system.spawn(self._endings, JANITOR, shutdown_s=END_S)
-        system.on_event = self._kernel_event
+        system.on_event = Casualties(self.tree, self._prompting).heard
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Other agents and settings for every session that starts from now on. Secrets of the former stay secrets."""
@@ -241,9 +224,14 @@ class Supervisor:
             await self.ledger.disk.down.wait()
         return outage
 
+    @property
+    def failure(self) -> JournalError | None:
+        """How the journal has failed for good; ``None`` if it has not."""
+        return self._shutdown.failure
+
     async def journal_lost(self) -> JournalError:
         """Wait until the journal has failed for good; how."""
-        await self._failed.wait()
+        await self._shutdown.failed.wait()
         assert self.failure is not None, "that is what it waits for"
         return self.failure
 
@@ -275,7 +263,7 @@ class Supervisor:
 
     def _profile(self, agent: str | AgentFunction | None, parent: str | None) -> AgentProfile:
         if agent is None and parent is not None:
-            return self._work(parent).profile
+            return self.tree.work(parent).profile
         if isinstance(agent, str):
             profile = self._agents.get(agent)
             if profile is None:
@@ -285,12 +273,6 @@ class Supervisor:
         if agent is None:
             raise ValueError("agent: missing; name a configured agent or give an async function")
         return AgentProfile(name=getattr(agent, "__name__", "function"), adapter="inprocess", function=agent)
-
-    def _work(self, session_id: str) -> Work:
-        work = self.tree.works.get(session_id)
-        if work is None:
-            raise NoSuchEntity(session_id)
-        return work
 
     def _start(
         self,
@@ -305,7 +287,7 @@ class Supervisor:
         place: Place = NO_PLACE,
     ) -> str:
         _check_name(name)
-        above = self._work(parent) if parent is not None else None
+        above = self.tree.work(parent) if parent is not None else None
         if above is not None and (above.ending or above.told):
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
         if started_by is not None and not self.tree.is_open(started_by):
@@ -397,7 +379,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.overseer.left_of(self._work(session_id))
+        return self.overseer.left_of(self.tree.work(session_id))
 
     def used_by(self, session_id: str) -> Amounts:
         """What the agents of a session have used so far, without those of its child sessions.
@@ -405,7 +387,7 @@ class Supervisor:
         Raises:
             NoSuchEntity: it has ended.
         """
-        return self.overseer.used_by(self._work(session_id))
+        return self.overseer.used_by(self.tree.work(session_id))
 
     # ------------------------------------------------------------------ what an earlier one left
     async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
@@ -444,24 +426,7 @@ class Supervisor:
     async def last_outcome(self, session_id: str, *, once: bool = False) -> Outcome | None:
         """How the last prompt ends that a session has, whoever asked for it (with *once*: of those that plans ask for);
         ``None`` if it has none. Of one that was asked of an earlier supervisor, also after it has ended."""
-        waiting = [one for one in _asked_of(self.tree.entities.get(session_id)) if one.once or not once]
-        if not waiting:
-            if session_id in self._succession.unheard:
-                with suppress(JournalError):
-                    await self.ledger.flush()  # the record of its answer may be on its way
-            return self._succession.unheard.get(session_id)
-        answered, outcomes = anyio.Event(), list[Outcome]()
-        request_id, before = waiting[-1].id, self._waiting.get(waiting[-1].id)
-
-        def answer(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            answered.set()
-            if before is not None:
-                before(outcome)
-
-        self._waiting[request_id] = answer
-        await answered.wait()
-        return outcomes[0]
+        return await self._prompting.last_outcome(session_id, once=once)
 
     # ------------------------------------------------------------------ prompts and messages
     async def request(self, session_id: str, prompt: str) -> TurnResult:
@@ -471,7 +436,7 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended. As :class:`Degraded`: the journal cannot be written now.
         """
-        self._work(session_id)
+        self.tree.work(session_id)
         _check_text("prompt", prompt)
         self._check_disk(f"a prompt for {session_id}")
         outcome = await self.outcome_of(session_id, prompt, HOST)
@@ -488,63 +453,9 @@ class Supervisor:
             NoSuchEntity: there is no such session.
             Refused: the session has ended.
         """
-        answered = anyio.Event()
-        outcomes: list[Outcome] = []
-
-        def answer(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            answered.set()
-
-        await self._request(session_id, prompt, answer, cause, once=once, limit=limit)
-        await answered.wait()
-        return outcomes[0]
-
-    async def _request(
-        self,
-        session_id: str,
-        prompt: str,
-        answer: Callable[[Outcome], None],
-        cause: Cause,
-        *,
-        once: bool = False,
-        limit: TimeLimit = USUAL_TIME,
-    ) -> None:
-        work = self._work(session_id)
+        self.tree.work(session_id)
         _check_text("prompt", prompt)
-        data: SessionData = self.tree.entity(session_id).data
-        has = {one.id for one in (*data.queue, data.current) if one is not None}
-        await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
-        work.requests += 1
-        self._succession.unheard.pop(session_id, None)
-        request_id = f"{session_id}:r{work.requests}"
-        self._waiting[request_id] = answer
-        work.asking[request_id] = None
-        try:
-            requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
-            await self.tree.post(session_id, requested, cause=cause)
-        except BaseException:
-            self._waiting.pop(request_id, None)
-            raise
-        finally:
-            del work.asking[request_id]
-
-    async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
-        """Push back; whoever tries again and again does not keep the loop either."""
-        most = self.settings.limits.waiting_max
-        if waiting >= most or fault.point("session.full", session_id):
-            await anyio.lowlevel.checkpoint()
-            words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
-            raise Refused(words)
-
-    def _answered(self, request_id: str, outcome: Outcome) -> None:
-        answer = self._waiting.pop(request_id, None)
-        if answer is not None:
-            answer(outcome)
-        session_id = request_id.rpartition(":r")[0]
-        if session_id in self._succession.unheard:
-            self._succession.unheard[session_id] = outcome
-        self._answer_given.set()
-        self._answer_given = anyio.Event()
+        return await self._prompting.outcome_of(session_id, prompt, cause, once=once, limit=limit)
 
     async def send(
         self, session_id: str, text: str, *, urgent: bool, sender: str, at: DeliveryPoint | str | None = None
@@ -561,26 +472,10 @@ class Supervisor:
                 the journal cannot be written now.
         """
         point = _point(urgent, at)
-        work = self._work(session_id)
+        self.tree.work(session_id)
         _check_text("text", text)
         self._check_disk(f"a message for {session_id}")
-        has = {one.id for one in self.tree.entity(session_id).data.inbox}
-        await self._check_waiting(session_id, "messages", len(has | work.sending.keys()))
-        self._messages += 1
-        message_id = f"m{self.journal.generation}.{self._messages}"
-        event: UrgentMessage | MessageReceived
-        if urgent:
-            steer = work.link is not None and work.link.steers
-            event = UrgentMessage(message_id=message_id, sender=sender, text=text, point=point, steer=steer)
-        else:
-            event = MessageReceived(message_id=message_id, sender=sender, text=text)
-        lane = Lane.URGENT if urgent else Lane.NORMAL
-        work.sending[message_id] = None
-        try:
-            await self.tree.post(session_id, event, cause=Cause(actor=sender), lane=lane)
-        finally:
-            del work.sending[message_id]
-        return message_id
+        return await self._prompting.send(session_id, text, sender=sender, urgent=point if urgent else None)
 
     # ------------------------------------------------------------------ permissions
     def permissions(self) -> list[OpenPermission]:
@@ -631,7 +526,7 @@ class Supervisor:
             Refused: the session is ending. As :class:`Degraded`: the journal cannot be written now.
             McpError: the server could not be started, or did not answer in time, and was given up.
         """
-        work, ctx = self._work(session_id), self._system.context(session_id)
+        work, ctx = self.tree.work(session_id), self._system.context(session_id)
         self._check_disk(f"an MCP server for {session_id}")
         server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
         self._environments.append(server.env)
@@ -746,28 +641,7 @@ class Supervisor:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
         self.tree.end(session_id, stop, cause=cause)
-        await self._ended(work)
-
-    async def _ended(self, work: Work) -> None:
-        """Wait for a session's last record, which a journal that has failed will never hold."""
-        await first_of(work.ended, self._failed)
-        if self.failure is not None and not work.ended.is_set():
-            raise self.failure
-
-    async def _over(self, work: Work) -> bool:
-        """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
-        record is durable."""
-        disk = self.ledger.disk
-        while not work.ended.is_set() and self.failure is None:
-            if disk.outage is None:
-                await first_of(work.ended, self._failed, disk.down)
-            elif not work.over.is_set():
-                await first_of(work.over, work.ended, self._failed, disk.up)
-            else:
-                return False
-        if self.failure is not None and not work.ended.is_set():
-            raise self.failure
-        return True
+        await self._shutdown.ended(work)
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
         """Ask this supervisor to end: by draining within ``drain_s``, or *now*, or if asked again, by aborting it all.
@@ -776,44 +650,7 @@ class Supervisor:
 
         It returns when that is under way; the supervisor has ended when its block has been left.
         """
-        if now or self._drains:
-            self.stopping.set()
-            self.stop_now.set()
-            self._stop_all("stopped at once", actor, now=True)
-            self._janitor.start_task(self._see_out, name="last records")
-        else:
-            self._drains = True
-            self.stopping.set()
-            self._hands.give_up_retries(actor)
-            self._janitor.start_task(self._limit_drain, actor, name="drain deadline")
-
-    async def _limit_drain(self, actor: str) -> None:
-        """What is still under way at the drain deadline is stopped."""
-        with self._system.timers.limit(self.settings.drain_s):
-            await self.stop_now.wait()
-            return
-        self._stop_all(f"the drain took longer than drain_s ({self.settings.drain_s:g} s)", actor, now=False)
-        await self._see_out()
-
-    async def _see_out(self) -> None:
-        """Everything was told to end: whoever waits for a record waits no longer than the end may take."""
-        await self._all_ended()
-        while self.failure is None:
-            await first_of(self.ledger.disk.down, self._failed)
-            if not await self._recovers_soon():
-                self.ledger.abandon()
-
-    async def _recovers_soon(self) -> bool:
-        """Whether the journal can be written within the time that an end has for its last records."""
-        with anyio.move_on_after(LAST_RECORDS_S):
-            await first_of(self.ledger.disk.up, self._failed)
-        return self.outage is None
-
-    def _stop_all(self, reason: str, actor: str, *, now: bool) -> None:
-        """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
-        for work in reversed(list(self.tree.works.values())):
-            stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-            self.tree.end(work.session_id, stop, cause=Cause(actor=actor))
+        self._shutdown.stop(actor, now=now, give_up_retries=self._hands.give_up_retries)
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""
@@ -822,23 +659,15 @@ class Supervisor:
 
     async def finish(self) -> None:
         """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
-        self.stopping.set()
-        with self._system.timers.limit(self.settings.drain_s):
-            while self._unanswered() and not self.stop_now.is_set() and self.failure is None:
-                await any_of(self._answer_given, self.stop_now)
-
-    def _unanswered(self) -> bool:
-        """True while somebody waits for an answer, or a message has a turn that nobody waits for."""
-        sessions = (self.tree.entities.get(session_id) for session_id in self.tree.works)
-        return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
+        await self._shutdown.finish()
 
     def under_way(self) -> int:
         """How many requests are not answered yet."""
-        return len(self._waiting)
+        return len(self._prompting.waiting)
 
     async def answer_or_stop(self) -> None:
         """Wait until somebody is answered, or everything is to stop now."""
-        await any_of(self._answer_given, self.stop_now)
+        await any_of(self._prompting.answer_given, self.stop_now)
 
     async def heartbeat(self, *, timeout_s: float) -> None:
         """Wait until an actor has handled a message: then the loop and the kernel's dispatcher are alive.
@@ -851,51 +680,19 @@ class Supervisor:
     async def close_all(self) -> None:
         """End every session in order; bounded by the ladder."""
         self.stopping.set()
-        for work in list(self.tree.works.values()):
-            if work.root_id == work.session_id:
-                stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
-                self.tree.end(work.session_id, stop, cause=Cause(actor="host"))
-        await self._end_work()
-        await self._all_ended()
-        await self.janitor.rest()
+        self._shutdown.close_all()
+        await self._ended()
 
     async def abort_all(self, reason: str) -> None:
         """End every session by the ladder, with that cause; bounded."""
         self.stopping.set()
-        self._stop_all(reason, "host", now=False)
-        await self._end_work()
-        await self._all_ended()
+        self._shutdown.stop_all(reason, "host", now=False)
+        await self._ended()
+
+    async def _ended(self) -> None:
+        """Everything was told to end; the tasks that nobody has taken up end as well."""
+        await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
         await self.janitor.rest()
-
-    async def _end_work(self) -> None:
-        """End the tasks that nobody has taken up; a disk that is down is waited for as it is for the sessions."""
-        if self.inherited.work:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._see_out)
-                await self._succession.end_work()
-                group.cancel_scope.cancel()
-
-    async def _all_ended(self) -> None:
-        """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
-        bound_s = max((work.policy.ladder.total_s for work in self.tree.works.values()), default=0.0)
-        with self._system.timers.limit(bound_s + 3 * SLACK_S):
-            while self.tree.works and self.failure is None:
-                await self._next_end()
-        if self.failure is not None:
-            with self._system.timers.limit(bound_s + 3 * SLACK_S):
-                for work in list(self.tree.works.values()):
-                    await work.quiet()
-
-    async def _next_end(self) -> None:
-        """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
-        disk, works = self.ledger.disk, list(self.tree.works.values())
-        alive = next((work for work in works if not work.over.is_set()), None)
-        if disk.outage is None:
-            await first_of(works[0].ended, self._failed, disk.down)
-        elif alive is not None:
-            await first_of(alive.over, alive.ended, self._failed, disk.up)
-        elif not await self._recovers_soon():
-            self.ledger.abandon()
 
     # ------------------------------------------------------------------ looking
     def state_of(self, entity_id: str) -> str:
@@ -949,81 +746,13 @@ class Supervisor:
         assert ctx is not None, "the janitor outlives every session"
         return ctx
 
-    def _perform(self, owed: Owed) -> None:
-        self._hands.perform(owed)
-
     def _publish(self, record: LifecycleEvent) -> None:
         self.subscriptions.publish(record)
         self.plugins.publish(record)
 
     def _journal_failed(self, error: JournalError) -> None:
-        """Nothing can be promised any more: everything is ended, without waiting for the disk."""
-        self.failure = error
-        self._failed.set()
         _log.critical("the journal is lost; every session is ended", error=str(error))
-        self.stopping.set()
-        self.stop_now.set()
-        self._stop_all(f"the journal cannot be written: {error}", "supervisor", now=True)
-        for answer in list(self._waiting.values()):
-            answer(Outcome("failed", f"the journal cannot be written: {error}", ""))
-        self._waiting.clear()
-
-    def _kernel_event(self, event: KernelEvent) -> None:
-        """What the kernel has to say of our own actors."""
-        match event:
-            case ActorCrashed(actor_id, error):
-                self._crashed(actor_id, error)
-            case CancelSwallowed() | GraceExceeded() | Abandoned():
-                _log.warning("a cancelled task goes on", what=type(event).__name__, **event._asdict())
-            case Paused(late_s):
-                _log.warning("nobody ran for a while: no timer has counted that time", seconds=round(late_s, 3))
-            case DeadLetter() | Poisoned():
-                _log.debug("a message was not handled", actor=event.actor_id, message=type(event.message).__name__)
-            case _:
-                assert_never(event)
-
-    def _crashed(self, actor_id: str, error: BaseException) -> None:
-        """An actor of ours has a bug. Its session ends, with all below it, and whoever waits for that is answered."""
-        _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
-        work, entity = self.tree.works.get(actor_id), self.tree.entities.get(actor_id)
-        if work is not None:
-            cause = KERNEL
-            with suppress(TypeError):  # what it knew may be what is broken
-                if entity is not None:
-                    cause = KERNEL._replace(seq=entity.note(LOST, KERNEL, {"error": repr(error)}).seq)
-            self._lost(work, f"the session's actor crashed: {error!r}", cause)
-        elif entity is not None:
-            self.tree.forget(entity)
-            if entity.parent_id is not None:
-                words = f"the actor of {actor_id} crashed: {error!r}"
-                self.tree.tell(entity.parent_id, FatalError(message=words), cause=KERNEL)
-
-    def _lost(self, work: Work, why: str, cause: Cause) -> None:
-        """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
-        journal stops it: who waited for it was told so. Who may outlive the session does."""
-        lost = [work]
-        for one in lost:  # it grows as it is read: parents first
-            one.ending = one.told = True
-            lost += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
-        for one in reversed(lost):
-            for child in [child for child in one.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
-                self.tree.rehome(child, cause, None)
-                if child.mode is not CancelMode.ABANDON:
-                    stop = OperatorStop(reason=f"its parent {one.session_id} was lost")
-                    self.tree.end(child.session_id, stop, cause=cause)
-            for below in [self.tree.entities.get(below) for below in self._system.children(one.session_id)]:
-                if below is not None and below.id not in self.tree.works:
-                    self.tree.forget(below)
-            self.tree.bury(one.session_id)
-            words = why if one is work else f"its parent was lost: {why}"
-            for request_id in [each for each in self._waiting if each.rpartition(":r")[0] == one.session_id]:
-                self._answered(request_id, Outcome("failed", words, ""))
-
-
-def _asked_of(session: Entity | None) -> list[Request]:
-    """The prompts that a session works on, or has waiting."""
-    asked = (session.data.current, *session.data.queue) if session is not None else ()
-    return [one for one in asked if one is not None]
+        self._shutdown.journal_lost(error)
 
 
 def _check_text(field: str, text: str) -> None:

@@ -292,6 +292,17 @@ class Tree:
         turn = self.entities.get(turn_id)
         return turn is not None and any(str(call.number) == number for call in turn.data.open)
 
+    def work(self, session_id: str) -> Work:
+        """The living session of that id.
+
+        Raises:
+            NoSuchEntity: there is none.
+        """
+        work = self.works.get(session_id)
+        if work is None:
+            raise NoSuchEntity(session_id)
+        return work
+
     def entity(self, entity_id: str) -> Entity:
         """The living entity of that id.
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from actors.backoff import Backoff
-from supervisor import AgentTurn, Degraded, outage, supervision
+from supervisor import AgentTurn, Degraded, outage, shutdown, supervision
 from supervisor.abort import Receipt
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is tried again at once, and an end does not wait long for it."""
     monkeypatch.setattr(outage, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
-    monkeypatch.setattr(supervision, "LAST_RECORDS_S", 0.2)
+    monkeypatch.setattr(shutdown, "LAST_RECORDS_S", 0.2)
     monkeypatch.setattr(runner, "LAST_RECORDS_S", 0.2)
 
 

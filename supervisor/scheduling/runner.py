@@ -41,7 +41,8 @@ from supervisor.scheduling.resuming import Before, before
 from supervisor.scheduling.stream import Stream
 from supervisor.scheduling.workers import Heart, Pool
 from supervisor.scheduling.workload import Workload
-from supervisor.supervision import LAST_RECORDS_S, Supervisor
+from supervisor.shutdown import LAST_RECORDS_S
+from supervisor.supervision import Supervisor
 from supervisor.vocabulary import AbortScope, Kind
 from supervisor.within import absent
 from supervisor.work import NoSuchEntity

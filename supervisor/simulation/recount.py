@@ -27,8 +27,7 @@ journal's counts facts, too.)"""
 _seen = attrgetter(*SEEN)
 
 LARGE = 40
-"""Each look costs as much as there are, so where that many live, or a multiple of it, only one in that multiple of looks
-is taken."""
+"""Each look costs as much as there are: where a multiple of that many live, one look in that multiple is taken."""
 
 
 def recount(

@@ -20,6 +20,7 @@ from actors.waiting import any_of
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.runtime import Supervisor, supervise
+from supervisor.shutdown import LAST_RECORDS_S
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills import drill
 from supervisor.simulation.drills.agents.functions import drill_functions
@@ -35,7 +36,6 @@ from supervisor.simulation.scenario import Drawn
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.world import Agents, World
-from supervisor.supervision import LAST_RECORDS_S
 
 __all__ = ["Hosting", "Intrude", "Played", "Report", "simulate", "simulate_host", "simulate_main"]
 
@@ -278,8 +278,8 @@ class _Run:
         if sup.tree.works or sup.tree.entities:
             left = sorted({*sup.tree.works, *sup.tree.entities})
             self.oracle.violated("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
-        if sup._waiting:
-            self.oracle.violated("bounded", "run", f"answers are still waited for: {sorted(sup._waiting)[:5]}")
+        if waiting := sup._prompting.waiting:
+            self.oracle.violated("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")
         actors, timers = len(sup._system), sup._system.timers.pending
         if actors or timers > TIMERS_MAX:
             self.oracle.violated("bounded", "run", f"{actors} actors and {timers} timers are left in the kernel")

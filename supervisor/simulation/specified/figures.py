@@ -86,7 +86,7 @@ BOUNDS: Final[Mapping[str, Any]] = {
     # docs/design.md: a disk that fails
     "supervisor.outage:RETRY": (0.1, 2.0, 5.0),
     "supervisor.outage:HELD_BYTES_MAX": 64 * 2**20,
-    "supervisor.supervision:LAST_RECORDS_S": 10.0,
+    "supervisor.shutdown:LAST_RECORDS_S": 10.0,
     # docs/model-trouble.md, docs/budgets.md, docs/permissions.md
     "supervisor.model_watch:RECORDS_MAX": 32,
     "supervisor.watch:EACH_MAX": 32,
