@@ -1,13 +1,13 @@
 """The link to a program: a codec's bytes and words on one side, the session's entities on the other.
 
 Bytes for the program go out on a path of their own, so that an interrupt never waits behind anything, least of all a
-disk. An agent is not read faster than it is understood. Commands that it asks us to run are tools in scopes of ours.
+disk. An agent is not read faster than it is understood.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import anyio
@@ -66,6 +66,7 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
+from supervisor.terminals import Terminals
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.within import outside
@@ -81,8 +82,6 @@ _BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
 """Where a turn is whose agent has said that it is done: on its way to be verified, or there."""
 COMPACTS_S = 60.0
 """For how long a compaction that begins after its turn had ended holds up the verification of that."""
-REFUSED = 126
-"""The status of a command that we do not run: a shell says it of what may not be executed."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
 LAST_WORDS_CHARS = 4096
@@ -126,8 +125,9 @@ class ProcessLink(LinkBase):
         """The messages that it was told in this turn, and has not taken up."""
         self._asking = Asking(tree, work, launch.cwd, self._tell_permission)
         self._process: Process | None = None
-        self._terminals: dict[str, Process] = {}
-        self._serving: dict[str, str] = {}
+        self._terminals = Terminals(
+            tree, work, host, launch, codec, put=self._put, note=self._note, log=self._write_log, account=self._account
+        )
         self._writes: deque[Send | CloseInput | Signal] = deque()
         self._said: deque[Out] = deque()
         self._to_write = Bell()
@@ -191,9 +191,9 @@ class ProcessLink(LinkBase):
         self._intent = self._intent or intent
         self._dying = True
         self._given.set()
-        for process in (self._process, *self._terminals.values()):
-            if process is not None:
-                process.kill()
+        if self._process is not None:
+            self._process.kill()
+        self._terminals.kill()
 
     def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
         if call_id in self._ending:
@@ -243,14 +243,12 @@ class ProcessLink(LinkBase):
         return bool(struck.pids)
 
     def runs(self, call_id: str) -> bool:
-        return self._calls.get(call_id) in self._serving.values()
+        return self._terminals.serves(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
         main = self._process if not self._gone else None
         alive = [] if main is None else [PlannedProcess(owner=self.agent_id, pid=main.pid)]
-        for terminal, process in self._terminals.items():
-            alive.append(PlannedProcess(owner=self._serving[terminal], pid=process.pid))
-        return tuple(alive)
+        return (*alive, *self._terminals.processes())
 
     def _put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the writer, what the agent said to the listener."""
@@ -411,9 +409,9 @@ class ProcessLink(LinkBase):
             case ToolClosed(call_id, outcome, asked, answered):
                 await self._close_call(call_id, ToolOutcome(outcome), asked=asked, answered=answered)
             case TerminalOpened():
-                self._open_terminal(out)
+                self._terminals.open(out, self._calls.get(out.call_id))
             case TerminalKilled(terminal_id):
-                self._end_terminal(terminal_id)
+                self._terminals.end(terminal_id)
             case PermissionAsked():
                 if why := self._asking.ask(out, self.turn_id, self._cause):
                     self._malformed(why)
@@ -637,64 +635,6 @@ class ProcessLink(LinkBase):
         cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
         once = self._delegated(call_id, answer)
         self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
-
-    # ------------------------------------------------------------------ terminals: tools that we run
-    def _open_terminal(self, asked: TerminalOpened) -> None:
-        why = call_refusal(self.work.rights, "execute")
-        if why or (asked.cwd and (why := outside("terminal/create: cwd", asked.cwd, self._launch.cwd))):
-            self._note("TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
-            self._put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
-            self._put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
-            return
-        tool_id = self._calls.get(asked.call_id)
-        ctx = self.tree.system.context(tool_id) if tool_id is not None else None
-        if ctx is None or tool_id is None:
-            self._put(self._codec.terminal_exited(asked.terminal_id, 125))
-            return
-        try:
-            self.work.start(ctx, self._run_terminal, asked, tool_id)
-        except ActorStopped:
-            self._put(self._codec.terminal_exited(asked.terminal_id, 125))
-
-    async def _run_terminal(self, asked: TerminalOpened, tool_id: str) -> None:
-        env = {**self._launch.env, **asked.env}
-        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env)
-        ladder = self.work.policy.ladder
-        status: int | None = 127
-        self._serving[asked.terminal_id] = tool_id
-        try:
-            async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
-                self._terminals[asked.terminal_id] = process
-                self._note("ProcessStarted", {"tool": tool_id, "pid": process.pid})
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
-                    group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
-                await process.wait_exit()  # its output ends before it does: it would be terminated in between
-        except SpawnError as error:
-            self._put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
-        finally:
-            del self._serving[asked.terminal_id]
-            started = self._terminals.pop(asked.terminal_id, None)
-            if started is not None:
-                with anyio.CancelScope(shield=True):
-                    report = await started.wait_ended()
-                self._account(tool_id, report)
-                status = report.status
-            self._put(self._codec.terminal_exited(asked.terminal_id, status))
-
-    async def _pump(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
-        while True:
-            data = await receive()
-            if not data:
-                return
-            self.work.pulse += 1
-            self._put(self._codec.terminal_output(terminal_id, data))
-            self._write_log(tool_id.rpartition(":")[2], data.decode(errors="replace"))
-
-    def _end_terminal(self, terminal_id: str) -> None:
-        process = self._terminals.get(terminal_id)
-        if process is not None:
-            process.kill()
 
 
 def _is_sign(out: Out) -> bool:

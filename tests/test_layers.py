@@ -71,6 +71,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.link",
         "supervisor.asking",
         "supervisor.permission_desk",
+        "supervisor.terminals",
         "supervisor.process_link",
         "supervisor.call_ends",
         "supervisor.ladder",
