@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from actors.machine import Effect, Event
 from supervisor.effects import LogFatal
+from supervisor.failures import problem_of, spoken_failure
 from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.session import Message
-from supervisor.scheduling.failures import problem_of, spoken_failure
 from supervisor.vocabulary import (
     AbortReason,
     Exit,

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.lifecycles.run import ErrorCategory
-from supervisor.scheduling.failures import (
+from supervisor.failures import (
     DECIDED,
     SIGNATURE_CHARS_MAX,
     TABLE,
@@ -16,6 +15,7 @@ from supervisor.scheduling.failures import (
     classify,
     signature_of,
 )
+from supervisor.lifecycles.run import ErrorCategory
 from supervisor.vocabulary import AbortReason, TransitionReason
 
 TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT, ErrorCategory.UNKNOWN

@@ -51,7 +51,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.liveness",
         "supervisor.scheduling.backlog",
         "supervisor.scheduling.escalation",
-        "supervisor.scheduling.failures",
+        "supervisor.failures",
         "supervisor.scheduling.lanes",
         "supervisor.scheduling.leases",
         "supervisor.scheduling.owned_paths",

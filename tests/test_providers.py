@@ -6,7 +6,7 @@ import pytest
 
 from actors.breaker import BreakerLimits, Circuit
 from actors.machine import IllegalTransition
-from supervisor.scheduling.failures import classify
+from supervisor.failures import classify
 from supervisor.scheduling.providers import Providers, Turned, provider_key
 
 A, B = provider_key("acp", "anthropic"), provider_key("acp", "openai")

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.adapters.acp_messages import AUTHENTICATION_NEEDED, RpcError
-from supervisor.scheduling.failures import problem_of_status
+from supervisor.failures import problem_of_status
 from supervisor.vocabulary import ModelProblem
 
 __all__ = ["problem_of", "said_problem"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from supervisor.scheduling.failures import problem_of_status
+from supervisor.failures import problem_of_status
 from supervisor.vocabulary import ModelProblem
 
 __all__ = ["Problem", "problem_of"]

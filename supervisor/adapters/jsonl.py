@@ -33,6 +33,7 @@ from supervisor.agents.mapping import (
     ToolEnding,
     Troubled,
 )
+from supervisor.failures import problem_of
 from supervisor.ports import (
     CloseInput,
     Compaction,
@@ -47,7 +48,6 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.scheduling.failures import problem_of
 from supervisor.vocabulary import ModelProblem
 
 __all__ = ["JsonlCodec"]

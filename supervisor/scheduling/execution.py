@@ -12,6 +12,7 @@ from contextlib import suppress
 import anyio
 
 from supervisor.entity import Degraded, Refused
+from supervisor.failures import Failure, classify
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, run
 from supervisor.lifecycles.job import Job
@@ -25,7 +26,6 @@ from supervisor.scheduling.budgeting import patience_of, scope_of
 from supervisor.scheduling.case import ACTOR, Case
 from supervisor.scheduling.checkpoints import begin, left_at, place_of
 from supervisor.scheduling.closing import Closing
-from supervisor.scheduling.failures import Failure, classify
 from supervisor.scheduling.leases import Claim
 from supervisor.scheduling.workload import Workload
 from supervisor.signals import ask_again, missing

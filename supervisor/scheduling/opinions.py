@@ -5,10 +5,10 @@ An opinion chooses among what the plan allows. It lifts no bound: retries, budge
 
 from __future__ import annotations
 
+from supervisor.failures import Failure
 from supervisor.lifecycles.run import ErrorCategory
 from supervisor.plugins import FailedAttempt, WorkItem
 from supervisor.scheduling.case import Case
-from supervisor.scheduling.failures import Failure
 from supervisor.scheduling.workload import Workload
 
 __all__ = ["judge", "next_agent", "rank"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from actors.breaker import Answered, Breaker, BreakerLimits, Circuit, Failed, Launched, Withdrawn
-from supervisor.scheduling.failures import Failure
+from supervisor.failures import Failure
 
 __all__ = ["Providers", "Turned", "provider_key"]
 

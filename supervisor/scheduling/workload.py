@@ -14,6 +14,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from supervisor.failures import PROBLEMS, Failure
 from supervisor.lifecycles import run
 from supervisor.lifecycles.job import JobData, SchedulerAssigned
 from supervisor.lifecycles.run import Run, RunData
@@ -26,7 +27,6 @@ from supervisor.scheduling.backlog import Backlog
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.control import Answer
 from supervisor.scheduling.escalation import next_agent
-from supervisor.scheduling.failures import PROBLEMS, Failure
 from supervisor.scheduling.providers import Providers, Turned, provider_key
 from supervisor.scheduling.results import TaskResult
 from supervisor.scheduling.retry_budget import RetryBudget

@@ -88,7 +88,7 @@ _ROOMS = {
         "handle hands inheritance inspecting interrupted janitor kinds ladder ledger link liveness loops model_trouble "
         "model_watch moments names nodes outage overseer permission_desk permissions policy process_link "
         "programs recovery review runtime subscriptions succession supervision tree trust upkeep usage "
-        "vocabulary watch within work casualties prompting shutdown terminals"
+        "vocabulary watch within work casualties failures prompting shutdown terminals"
     ),
     "supervisor.adapters": (
         "acp acp_calls acp_messages acp_offers acp_opening acp_permissions acp_problems acp_telling acp_terminals "
@@ -96,7 +96,7 @@ _ROOMS = {
     ),
     "supervisor.lifecycles": "agent events job run session task turn worker workstream",
     "supervisor.scheduling": (
-        "backlog blocking budgeting case closing commands continuing control dossier escalation execution failures "
+        "backlog blocking budgeting case closing commands continuing control dossier escalation execution "
         "gate lanes leases operating opinions owned_paths providers results retry_budget runner stream timeouts "
         "workers workload"
     ),

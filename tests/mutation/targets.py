@@ -82,7 +82,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.replay": ("test_replay.py",),
     "supervisor.what_if": ("test_replay.py",),
     "supervisor.scheduling.escalation": ("test_escalation.py",),
-    "supervisor.scheduling.failures": ("test_failures.py",),
+    "supervisor.failures": ("test_failures.py",),
     "supervisor.scheduling.providers": ("test_providers.py",),
     "supervisor.scheduling.retry_budget": ("test_retry_budget.py",),
     "supervisor.scheduling.timeouts": ("test_timeouts.py",),

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from actors.machine import IllegalTransition
-from supervisor.scheduling.failures import (
+from supervisor.failures import (
     Failure,
     classify,
     problem_of,
