@@ -154,7 +154,7 @@ class _Life:
 
     def _cool_down(self, record: LifecycleEvent, source: Enum) -> SessionDiffers | None:
         """Both would try again, unless they have done so too often lately."""
-        if source is Session.RUNNING and self.prompted == self.data.incarnation:
+        if source is Session.RUNNING and self.prompted == self.data.incarnation and not self.data.spent:
             self.prompted = 0
             was, would = self._exceeds(record, self.was, True), self._exceeds(record, self.data.limits, False)
             if was is not would:

@@ -23,6 +23,7 @@ from record_log import Log
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.ledger import Cause
 from supervisor.overview import tree
 from supervisor.plans import LimitsConfig, PolicyConfig, Settings
 from supervisor.replay import Replay
@@ -32,6 +33,7 @@ from supervisor.surfaces.execution import execute
 from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.what_if import Outcome, what_if
 from tests.simulated import simulate
+from tests.support import supervising
 
 
 class Told:
@@ -450,6 +452,18 @@ def test_what_comes_below_the_gone_is_saved() -> None:
     log.running("s/a")
     outcome: Outcome = what_if(log.records, limits={"max_consecutive_errors": 1})
     assert (outcome.ended, outcome.launches, outcome.launches_saved) == (("s", "s/a"), 3, 2)
+
+
+@pytest.mark.anyio
+async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
+    """Whoever wants one try asks again by himself: such failures count as no restarts, also where fewer would do."""
+    async with supervising(tmp_path, settings=SETTINGS) as run:
+        session = await run.sup.start_session("s", agent=work)
+        for _ in range(3):
+            told = await run.sup.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
+            assert told.outcome == "failed"
+    assert len(run.transitions("SessionExited", "s")) == 3
+    assert what_if(run.events(), limits={"restarts_max": 0}).parts_at is None
 
 
 @pytest.mark.parametrize(
