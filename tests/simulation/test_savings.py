@@ -15,15 +15,16 @@ from supervisor.vocabulary import LifecycleEvent
 
 
 class Bench:
-    """One task in a worktree of its own, its run, and what the books find. With *rollback* its plan says so."""
+    """One task, its run, and what the books find. With *rollback* its plan says so; with *worktrees* it is worked on in
+    one of its own."""
 
-    def __init__(self, *, rollback: bool) -> None:
+    def __init__(self, *, rollback: bool, worktrees: bool = True) -> None:
         self.found: list[str] = []
         self.task = TaskConfig(id="w0t0", agent="worker", prompt="", rollback=rollback)
-        self.place = Place(owner="task:w0t0", rollback=rollback)
+        self.place = Place(owner="task:w0t0", files=() if worktrees else ("x",), rollback=rollback)
         self.errand, errands = Errand("w0t0"), Errands()
         errands.add(self.errand)
-        self.places = Places(errands, worktrees=True)
+        self.places = Places(errands, worktrees=worktrees)
         self.books = Savings(lambda law, who, words: self.found.append(words), errands)
         self.books.places = self.places
         self.places.prepare("w0t0")
@@ -121,3 +122,24 @@ def test_a_session_that_begins_anew_is_on_the_same_attempt() -> None:
     assert bench.found == []
     bench.save("FAILED", early)
     assert bench.found == [f"the checkpoint {early} lacks w0t0#1, which was done before"]
+
+
+@pytest.mark.parametrize("last", ["COMPLETED", "FAILED"])
+def test_what_a_run_ended_well_with_is_not_taken_back(last: str) -> None:
+    """That is what its last attempt did, and what it did that on; of a run that has failed nothing stays."""
+    bench = Bench(rollback=True, worktrees=False)
+    bench.try_it()
+    bench.save("CANCELLED")
+    saved_as = bench.places.save("w0t0", bench.place)
+    bench.hear("cancelled", "CANCELLED")
+    bench.books.resumed(["w0t0"])
+    told = {"task": "task:w0t0-2", "resumed_from": "run:w0t0", "resumed_at": saved_as}
+    bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
+    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
+    bench.try_it()
+    bench.hear("ended", last, run="run:w0t0-2")
+    told = {"task": "task:w0t0-2", "resumed_from": "", "resumed_at": ""}
+    bench.hear("Born", "PENDING", "born", run="run:w0t0-3", **told)
+    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-3")
+    bench.try_it()
+    assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is (last == "FAILED")

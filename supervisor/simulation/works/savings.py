@@ -59,7 +59,8 @@ class Savings:
         """The newest of each task, by the task's name."""
         self._all: dict[str, RunBook] = {}
         self._spared: dict[str, set[str]] = {}
-        """The pieces of a task that nobody takes back, by its name: what its runs ended well with."""
+        """The pieces of a task that nobody takes back, by its name: what its runs ended well with, which is what their
+        last attempts did and what they did it on."""
         self._left: dict[str, dict[str, set[str]]] = {}
         """What was left of a task where nobody went on with its plan after a kill, by its name, and by its entity. Who
         runs the plan again has tasks of his own, which may find it; who goes on with it takes that back."""
@@ -92,7 +93,7 @@ class Savings:
             self._take(book, record, task)
         newest = [piece for one in book.newest for piece in one.pieces]
         if book.state == "COMPLETED":
-            self._spared.setdefault(name, set()).update(newest)
+            self._spared.setdefault(name, set()).update(newest, *(one.found for one in book.newest))
         elif record.actor == "recovery":
             self._left.setdefault(name, {}).setdefault(book.task, set()).update(newest)
 
