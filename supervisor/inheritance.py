@@ -31,7 +31,19 @@ from supervisor.overseer import Recalled
 from supervisor.ports import NO_PLACE, EntityRow, Journal, JournalError, Place
 from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Kind, LifecycleEvent, TransitionReason
 
-__all__ = ["LOST", "PLACED", "RESUMED", "Answered", "Left", "Past", "at_rest", "due_of", "entity_of", "past_of"]
+__all__ = [
+    "LOST",
+    "PLACED",
+    "RESUMED",
+    "Answered",
+    "Left",
+    "Past",
+    "at_rest",
+    "due_of",
+    "entity_of",
+    "left_over",
+    "past_of",
+]
 
 PLACED = "Placed"
 """The fact that says how a session differs from what its parent, or the settings, would have given it."""
@@ -102,6 +114,16 @@ def at_rest(rows: Sequence[EntityRow]) -> set[str]:
     tasks = {row.id for row in failed if msgspec.json.decode(row.data, type=TaskData).workstream not in live}
     runs = (row for row in rows if (row.kind, row.state) == (Kind.RUN, "CIRCUIT_OPEN"))
     return tasks | {row.id for row in runs if row.parent_id in tasks}
+
+
+def left_over(rows: Sequence[EntityRow]) -> set[str]:
+    """What nobody can go on with: of workstreams that had ended before all of theirs had, the tasks, the sessions that
+    hold them, and the runs, jobs and workers."""
+    over = {row.id for row in rows if row.kind == Kind.WORKSTREAM and row.ended}
+    held = {row.id: msgspec.json.decode(row.data, type=TaskData) for row in rows if over and row.kind == Kind.TASK}
+    holders = {task_id: data.claimed_by for task_id, data in held.items() if data.workstream in over}
+    ids, owners = {*holders, *holders.values()}, {*holders, *over}
+    return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}
 
 
 class Answered(NamedTuple):

@@ -11,7 +11,7 @@ import msgspec
 
 from supervisor.entity import Entity
 from supervisor.hands import Hands
-from supervisor.inheritance import Answered, Past, at_rest
+from supervisor.inheritance import Answered, Past, at_rest, left_over
 from supervisor.ladder import Endings
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
@@ -84,7 +84,7 @@ class Succession:
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        heir = _Heir(self._tree, agents, settings, None if choose is None else choose(rows))
+        heir = _Heir(self._tree, agents, settings, None if choose is None else choose(rows), left_over(rows))
         recovery = Recovery(
             self._tree,
             self._journal,
@@ -123,16 +123,18 @@ class Succession:
 
 
 class _Heir(NamedTuple):
-    """Who takes over: with which agents and settings, and what of it all (``None``: everything)."""
+    """Who takes over: with which agents and settings, what of it all (``None``: everything), and what has nobody who
+    could go on with it."""
 
     tree: Tree
     agents: Mapping[str, AgentProfile]
     settings: Settings
     among: Collection[str] | None
+    left_over: Collection[str]
 
     def stays(self, work: Entity) -> bool:
         """Whether it waits for a run of its plan."""
-        wanted = self.settings.recovery.sessions != "stop" and (self.among is None or work.id in self.among)
+        wanted = self.settings.recovery.sessions != "stop" and self._is_wanted(work.id)
         return wanted and (work.kind is not Kind.TASK or bool(work.data.workstream))
 
     def goes_on(self, session: Entity, past: Past, agent: Entity | None) -> bool:
@@ -150,10 +152,14 @@ class _Heir(NamedTuple):
         return any(one.data.claimed_by == session.id and one.state in HELD for one in tasks)
 
     def _is_among(self, session_id: str) -> bool:
-        work = self.tree.works.get(session_id)
-        while self.among is not None and work is not None and work.session_id not in self.among:
-            work = work.parent
-        return self.among is None or work is not None
+        """Whether it is wanted, or one above it is; nobody below what is left over goes on."""
+        work, found = self.tree.works.get(session_id), self.among is None
+        while work is not None and work.session_id not in self.left_over:
+            found, work = found or self._is_wanted(work.session_id), work.parent
+        return found and work is None
+
+    def _is_wanted(self, entity_id: str) -> bool:
+        return entity_id not in self.left_over and (self.among is None or entity_id in self.among)
 
 
 def _launches(rows: Iterable[EntityRow]) -> dict[str, int]:

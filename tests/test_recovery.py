@@ -11,13 +11,14 @@ import pytest
 
 from supervisor.effects import OpenTurn
 from supervisor.entity import Entity
-from supervisor.inheritance import Past, at_rest, due_of
+from supervisor.inheritance import Past, at_rest, due_of, left_over
 from supervisor.inheritance import past_of as read_past
 from supervisor.interrupted import continued, digest_of, grown, heirs_of
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.kinds import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
+from supervisor.lifecycles.run import RunData
 from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.turn import Turn, TurnData
@@ -248,6 +249,16 @@ def test_what_has_failed_rests_once_its_workstream_has_ended() -> None:
     plan = plan_of(one="1")
     assert at_rest(rows_of(plan, "1.1", "FAILED", ended=True)) == {"task:one"}
     assert at_rest(rows_of(plan, "1.1", "FAILED")) == set()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_a_workstream_had_when_it_ended_is_left_over(ended: bool) -> None:
+    """Its open tasks, who holds them, and their runs: nobody goes on with them. Of one that goes on nothing is."""
+    plan = plan_of(one="1", two="2", three="3")
+    rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN", ended=ended)
+    rows += [row_of("session", one, "Running", SessionData(id=one, agent="a")) for one in ("two", "another")]
+    rows += [msgspec.structs.replace(row_of("run", "run:two", "IN_PROGRESS", RunData()), parent_id="task:two")]
+    assert left_over(rows) == ({"task:two", "task:three", "two", "run:two"} if ended else set())
 
 
 def test_a_plan_may_have_grown() -> None:
