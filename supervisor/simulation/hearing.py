@@ -247,7 +247,7 @@ class Hearing:
             return  # the call or the session that it was aimed at had ended: nobody else is its business
         for session_id in wanted.sessions:
             adopted = wanted.beside is not None and self._parents.get(session_id) != wanted.beside
-            joined = (session_id, receipt.abort_id) in self._joined
+            joined = self._has_joined(session_id, receipt.abort_id)
             if self._states.get(session_id) != "Stopped" and not (adopted or joined):
                 words = f"the abort of {wanted.target} was answered, and it is {self._states.get(session_id)} on record"
                 self._say("one_answer", session_id, words)
@@ -270,6 +270,14 @@ class Hearing:
             meant = call in named or (call == wanted.target and not self._ends_otherwise(call, receipt))
             if self._is_open(call) and not receipt.already_ended and meant:
                 self._say("one_answer", call, f"the abort of {wanted.target} was answered, and this call is open")
+
+    def _has_joined(self, session_id: str, abort_id: str) -> bool:
+        """Whether it was ending already when that abort reached it: it is on record of it, or of one above it that was
+        ending as well, from which it has that."""
+        above: str | None = session_id
+        while above is not None and (above, abort_id) not in self._joined:
+            above = self._parents.get(above)
+        return above is not None
 
     def _ends_otherwise(self, call: str, receipt: Receipt) -> bool:
         """True if that call's session ends, and not by this abort: it ends with that. What the abort has ended, and

@@ -105,6 +105,21 @@ def test_siblings_are_meant_unless_they_are_adopted(hearing: Hearing, said: Said
     assert laws(said) == [("one_answer", "p/b")]
 
 
+@pytest.mark.parametrize(("joined", "by", "well"), [("p", "a1", True), ("p", "a2", False), ("p/t", "a1", False)])
+def test_who_ends_with_one_above_has_its_reasons(
+    hearing: Hearing, said: Said, joined: str, by: str, well: bool
+) -> None:
+    """Two aborts of the siblings of one, which reach their parent too: the second one joins the end of that, and so of
+    those below it. One that joined the end of somebody else has told them nothing."""
+    for name in ("p", "p/s", "p/t"):
+        hearing.wrote(session(name, parent=name.rpartition("/")[0] or None), 0.0)
+    wanted = hearing.want_abort("p/t", AbortScope.SIBLING)
+    above = joined.rpartition("/")[0] or None
+    hearing.wrote(session(joined, parent=above, event="AbortJoined", abort_id=by), 0.0)
+    hearing.abort_answered(wanted, receipt("p/t", AbortScope.SIBLING))
+    assert laws(said) == ([] if well else [("one_answer", "p/s")])
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_call_that_goes_on(hearing: Hearing, said: Said, closed: bool) -> None:
     """A call whose abort was answered is closed on record."""
