@@ -91,6 +91,15 @@ async def carried_out(plan: Plan, where: Path, stop_at: Path | None = None, *, r
     return results[0]
 
 
+async def given_up(plan: Plan, where: Path, when: Path) -> None:
+    """The plan, on disk; its host wants it no more when somebody writes to *when*."""
+    async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_plan, sup, plan)
+            async with await anyio.open_file(when, "rb"):  # opens when the agent has opened the other end
+                group.cancel_scope.cancel()
+
+
 def facts(where: Path, name: str) -> list[LifecycleEvent]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
         return [one for one in reader.events() if one.event == name]
@@ -283,6 +292,26 @@ async def test_a_cancelled_task_is_resumed_in_a_directory(directory: Path) -> No
     assert (directory / "seen.txt").read_text() == "a.txt\nhalf.txt\n"
     (first, _), (_, second) = runs(directory)
     assert (second.resumed_from, second.resumed_at) == (first, saved(directory)[0].metadata["saved_as"])
+
+
+async def test_what_its_host_gives_up_is_taken_back_in_a_directory(directory: Path) -> None:
+    """It is taken back when its agent has ended, and the run that resumes it has its checkpoint again."""
+    pipe = pipe_at(directory / "pipe")
+    prompt = twice(f"echo half > work/half.txt; exec 3> {pipe}; exec sleep 1000", "ls work > seen.txt", "tried")
+    plan = in_place(prompt, lifecycle=CANCELLED)
+    await given_up(plan, directory, pipe)
+    assert sorted(one.name for one in (directory / "work").iterdir()) == ["a.txt"]
+    assert (await carried_out(plan, directory, resume=True)).ok
+    assert (directory / "seen.txt").read_text() == "a.txt\nhalf.txt\n"
+
+
+async def test_what_its_host_gives_up_has_a_checkpoint(repository: Path) -> None:
+    """What it had done in its worktree is gone on with."""
+    pipe = pipe_at(repository / ".git" / "pipe")
+    plan = plan_of(twice(f"echo half > half.txt; exec 3> {pipe}; exec sleep 1000", SEEN), lifecycle=CANCELLED)
+    await given_up(plan, repository, pipe)
+    assert (await carried_out(plan, repository, resume=True)).ok
+    assert "half.txt" in (repository / "seen.txt").read_text()
 
 
 async def test_a_repository_in_a_directory_keeps_its_commits(repository: Path) -> None:

@@ -20,7 +20,7 @@ from supervisor.ports import NO_PLACE, Place
 from supervisor.scheduling.case import Case
 from supervisor.supervision import Supervisor
 
-__all__ = ["begin", "follow_up", "keep", "left_at", "owned", "place_of", "take_back"]
+__all__ = ["begin", "follow_up", "keep", "kept", "left_at", "owned", "place_of", "take_back"]
 
 _log = get_logger()
 
@@ -48,32 +48,50 @@ def owned(sup: Supervisor, case: Case, starts_at: str = "") -> Place:
 # -------------------------------------------------------------------------------------------------- saved
 async def keep(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run) -> None:
     """Its run has entered *state*, or is about to if that is its last: keep what the plan wants kept there."""
+    if (checkpoint := await kept(sup, lifecycle, case, state)) is not None:
+        try:
+            await case.post_run(checkpoint)
+        except Refused as refusal:
+            _warn(case, state, refusal)
+
+
+async def kept(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run) -> run.CheckpointSaved | None:
+    """The same, but for the record of it: ``None`` where there is nothing to be said."""
     if not (case.session_id and case.run_data.attempts):
-        return
+        return None
     said, case.said = case.said, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
         output = sup.ledger.redactor.text(said)[-OUTPUT_MAX:]  # cut when it is clean: half a secret is not known
         case.note_run(PARTIAL_OUTPUT, {"state": state.value, "output": output}, f"what was said until {state.value}")
     data, wanted = case.run_data, lifecycle.checkpoint
     is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
-    if wanted.enabled and state in wanted.save_on_states and not is_kept:
-        await _save(sup, case, state)
-
-
-async def _save(sup: Supervisor, case: Case, state: Run) -> None:
-    data = case.run_data
+    if not wanted.enabled or state not in wanted.save_on_states or is_kept:
+        return None
     try:
-        if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
-            saved = data.saved_as
-        elif case.task.rollback and sup.janitor.in_place and case.taken_back:  # it is on record as taken back
-            return
-        else:
-            saved = await sup.janitor.save(case.session_id, owned(sup, case), left_at(case))
-        if run.CheckpointSaved in RUN.allowed(case.run):
-            told = run.CheckpointSaved(state=state, attempt=data.attempts, session=case.session_id, saved_as=saved)
-            await case.post_run(told)
+        return await _saved(sup, case, state)
     except Refused as refusal:
-        _log.warning("no checkpoint could be saved", task=case.name, state=state.value, why=str(refusal))
+        _warn(case, state, refusal)
+        return None
+
+
+async def _saved(sup: Supervisor, case: Case, state: Run) -> run.CheckpointSaved | None:
+    """Raises:
+    Refused: it could not be made; the message says why.
+    """
+    data = case.run_data
+    if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
+        saved = data.saved_as
+    elif case.task.rollback and sup.janitor.in_place and case.taken_back:  # it is on record as taken back
+        return None
+    else:
+        saved = await sup.janitor.save(case.session_id, owned(sup, case), left_at(case))
+    if run.CheckpointSaved not in RUN.allowed(case.run):
+        return None
+    return run.CheckpointSaved(state=state, attempt=data.attempts, session=case.session_id, saved_as=saved)
+
+
+def _warn(case: Case, state: Run, why: Refused) -> None:
+    _log.warning("no checkpoint could be saved", task=case.name, state=state.value, why=str(why))
 
 
 # -------------------------------------------------------------------------------------------------- taken back

@@ -299,14 +299,22 @@ class Closing:
             await case.post_job(job.UserCancelled(reason=reason))
 
     def tell_cancelled(self, case: Case, reason: str) -> None:
-        """The same without waiting: what is said once is recorded when it can be."""
+        """The same of the task and its job without waiting: what is said once is recorded when it can be."""
         tell = self._sup.tree.tell
         if (last := VERIFIED if case.state is Task.DONE else _last_word(case, reason)) is not None:
             tell(case.id, last, cause=case.cause)
-        if case.has_run and run.Cancelled in RUN.allowed(case.run):
-            tell(case.run_id, run.Cancelled(reason=reason), cause=case.cause)
         if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
             tell(case.job_id, job.UserCancelled(reason=reason), cause=case.cause)
+
+    async def tell_run_cancelled(self, case: Case, reason: str) -> None:
+        """The same of its run: only a checkpoint is waited for, and no disk of records."""
+        if not case.has_run or run.Cancelled not in RUN.allowed(case.run):
+            return
+        try:
+            if (checkpoint := await self._load.kept(case, Run.CANCELLED)) is not None:
+                self._sup.tree.tell(case.run_id, checkpoint, cause=case.cause)
+        finally:
+            self._sup.tree.tell(case.run_id, run.Cancelled(reason=reason), cause=case.cause)
 
     async def skip(self, case: Case, cause: SkipCause, reason: str, *, dependency: Case | None = None) -> None:
         """It is never begun."""

@@ -31,6 +31,7 @@ from supervisor.scheduling import opinions
 from supervisor.scheduling.blocking import PARENTS, Blocking
 from supervisor.scheduling.budgeting import close_scopes, recall_use
 from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.checkpoints import owned, take_back
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.continuing import Continuing
 from supervisor.scheduling.dossier import keep_dossier, note_use
@@ -101,7 +102,7 @@ class PlanRunner:
             await self._carry_out(plan, resume)
             error = await self._conclude()
         except BaseException:
-            with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
+            with self._sup.tree.system.timers.limit(self._end_s, shield=True):
                 await self._give_up()
             raise
         finally:
@@ -234,25 +235,44 @@ class PlanRunner:
         await keep_dossier(load)
         return f"the whole is not accepted: {problem}" if problem else ""
 
+    @property
+    def _end_s(self) -> float:
+        """What it may take to give it up: the last records, and before what is to be taken back the ends of those who
+        are at work there."""
+        begun = (case for case in self.load.cases.values() if case.task.rollback and not case.taken_back)
+        works = (self._sup.tree.works.get(case.session_id) for case in begun)
+        return LAST_RECORDS_S + max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
+
     async def _give_up(self) -> None:
         """A plan that is given up leaves nobody at work, and nothing looking alive."""
         load = self.load
         unsettled = [case for case in load.cases.values() if case.result is None and case.is_opened]
+        done = [case for case in unsettled if case.state is Task.DONE]
         for case in unsettled:
             self._closing.tell_cancelled(case, GIVEN_UP)
         self._untouched = self._continuing.untouched(load.cases.values())
         tell_end_of_work(self._sup.tree, self._untouched)
-        sessions = [case.session_id for case in unsettled]
-        sessions += [one.data.claimed_by for one in self._untouched if one.kind is Kind.TASK]
         jobs = [case.job_id for case in unsettled if case.job is not None]
         jobs += [one.id for one in self._untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:  # what is said once is recorded when it can be
             group.start_soon(self._end_pool, [self._end_of(job_id) for job_id in jobs])
             group.start_soon(load.stream.cancel, GIVEN_UP)
-            for session_id in sessions:
-                group.start_soon(self._end_session, session_id)
+            for case in unsettled:
+                group.start_soon(self._leave, case, case in done)
+            for one in [one for one in self._untouched if one.kind is Kind.TASK]:
+                group.start_soon(self._end_session, one.data.claimed_by)
         if load.stream.state is Workstream.FAILED:
             await keep_dossier(load)
+
+    async def _leave(self, case: Case, is_done: bool) -> None:
+        """What it has is kept, and who works on it is ended; then nothing is in the way of taking that back."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._closing.tell_run_cancelled, case, GIVEN_UP)
+            group.start_soon(self._end_session, case.session_id)
+        if is_done:
+            await self._sup.janitor.forget(owned(self._sup, case))
+        else:
+            await take_back(self._sup, case)
 
     def _end_of(self, entity_id: str) -> Moment:
         """When its last record is written: in memory, so that no disk is waited for."""

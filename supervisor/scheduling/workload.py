@@ -180,6 +180,10 @@ class Workload:
         """Its run enters *state*: keep what the plan wants kept there."""
         await checkpoints.keep(self.sup, self.plan.task_lifecycle, case, state)
 
+    async def kept(self, case: Case, state: Run) -> run.CheckpointSaved | None:
+        """The same, but for the record of it."""
+        return await checkpoints.kept(self.sup, self.plan.task_lifecycle, case, state)
+
     def _jitter(self, case: Case) -> float:
         return 1.0 + self._random.uniform(-case.run_data.jitter, case.run_data.jitter)
 
