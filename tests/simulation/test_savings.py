@@ -143,3 +143,13 @@ def test_what_a_run_ended_well_with_is_not_taken_back(last: str) -> None:
     bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-3")
     bench.try_it()
     assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is (last == "FAILED")
+
+
+def test_a_shared_place_is_taken_back_by_whose_it_is() -> None:
+    """Nobody holds the task any more: its place is taken back all the same, as a directory is."""
+    bench = Bench(rollback=True, worktrees=False)
+    bench.places.begin("", bench.place)
+    bench.try_it()
+    saved_as = bench.places.roll_back("", bench.place)
+    assert bench.places.held(saved_as) == ("w0t0#0",)
+    assert bench.places.found("w0t0") == ()

@@ -91,7 +91,7 @@ class Places:
 
     def save(self, session_id: str, place: Place) -> str:
         """A checkpoint of it; ``""`` where there is none, or the work stays where it is."""
-        key = self._key(session_id)
+        key = self._place_of(session_id, place)
         pieces = self._trees.get(key, self._branches.get(key))
         if pieces is None or not (self.worktrees or place.files):
             return ""
@@ -102,7 +102,7 @@ class Places:
 
     def roll_back(self, session_id: str, place: Place) -> str:
         """Have it as it was in the beginning."""
-        key, before = self._key(session_id), BEFORE + place.owner
+        key, before = self._place_of(session_id, place), BEFORE + place.owner
         if self.worktrees and key not in self._trees:
             raise FileNotFoundError(f"{session_id} has no worktree")
         if not self.worktrees and before not in self._saved:
@@ -143,6 +143,10 @@ class Places:
     def _key(self, session_id: str) -> str:
         errand = self._errands.of(session_id)
         return session_id if self.worktrees or errand is None else errand.name
+
+    def _place_of(self, session_id: str, place: Place) -> str:
+        """A shared place is known by whose it is: perhaps nobody holds the task any more."""
+        return session_id if self.worktrees else self._name_of(place)
 
     def _name_of(self, place: Place) -> str:
         return self._key(place.owner.removeprefix("task:"))
