@@ -373,6 +373,8 @@ class Host:
             hearts,
         )
         lurker = Lurker(self._sup, foreman, plan.workstream, world, chance, self._desk)
+        if customer.resumes:  # what it has grown by since, too
+            self._oracle.works.savings.resumed([one.task.id for one in every_task(plan.tasks)])
         async with anyio.create_task_group() as group:
             group.start_soon(foreman.attend)
             group.start_soon(lurker.lurk)
