@@ -110,7 +110,7 @@ class Execution:
         """One attempt; ``True`` if the next one is due, in the same slot."""
         if case.state is Task.WAITING_FOR_SUBTASKS and not case.followed:
             if all(part.is_met for part in case.parts):
-                await self._closing.integrate(case)
+                await self._integrate(case)
             else:  # it was split while it cooled down, or as it was to be tried again
                 await self._closing.leave_to_parts(case)
             return False
@@ -123,6 +123,14 @@ class Execution:
             await self._closing.cancelled(case, str(refusal))
             return False
         return await self._end_attempt(case, await self._ask(case))
+
+    async def _integrate(self, case: Case) -> None:
+        """What its subtasks made is looked at; what follows is decided before anybody has it tried otherwise."""
+        case.deciding, case.kept = True, Moment()
+        try:
+            await self._closing.integrate(case)
+        finally:
+            case.deciding = False
 
     async def _begin(self, case: Case) -> None:
         """There is a session, and it is on record that it works on this.
