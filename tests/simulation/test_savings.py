@@ -153,3 +153,20 @@ def test_a_shared_place_is_taken_back_by_whose_it_is() -> None:
     saved_as = bench.places.roll_back("", bench.place)
     assert bench.places.held(saved_as) == ("w0t0#0",)
     assert bench.places.found("w0t0") == ()
+
+
+@pytest.mark.parametrize(
+    ("lets_it_lie", "killed", "wrong"), [(False, False, False), (True, False, True), (True, True, False)]
+)
+def test_nothing_stays_of_what_came_to_nothing(lets_it_lie: bool, killed: bool, wrong: bool) -> None:
+    """When every plan is over it is taken back, unless the supervisor that was to do that was killed."""
+    bench = Bench(rollback=True, worktrees=False)
+    bench.places.begin("w0t0", bench.place)
+    bench.try_it()
+    bench.hear("cancelled", "CANCELLED")
+    if not lets_it_lie:
+        bench.places.roll_back("w0t0", bench.place)
+    if killed:
+        bench.books.killed()
+    bench.books.settled(frozenset())
+    assert bench.found == (["is CANCELLED, and w0t0#0 was not taken back"] if wrong else [])

@@ -124,6 +124,7 @@ class WorkBooks:
 
     def killed(self) -> None:
         """It was killed."""
+        self.savings.killed()
         self.held.ended()
         self.papers.ended()
         self.idling.ended()

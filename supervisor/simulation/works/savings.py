@@ -21,6 +21,8 @@ from supervisor.vocabulary import LifecycleEvent
 __all__ = ["Savings"]
 
 LAW: Final = "checkpoints"
+BADLY: Final = frozenset({"CIRCUIT_OPEN", "CANCELLED"})
+"""Where a run is in the end that has come to nothing."""
 BEGINS: Final = frozenset({"executor_started", "backoff_completed", "probe_started"})
 
 
@@ -31,6 +33,7 @@ class RunBook(msgspec.Struct):
     task: str
     """The entity of its task."""
     name: str
+    rollback: bool = False
     state: str = "PENDING"
     saved_in: str = ""
     saved_as: str = ""
@@ -70,6 +73,12 @@ class Savings:
         """The tasks that a person wants gone on with."""
         self._saved: dict[str, RunBook] = {}
         """Whose each checkpoint is that is on record."""
+        self._cut_short: set[str] = set()
+        """The runs whose supervisor did not live to take back what they did; perhaps nobody goes on with them."""
+
+    def killed(self) -> None:
+        """The supervisor is no more."""
+        self._cut_short |= self._all.keys()
 
     def resumed(self, names: Collection[str]) -> None:
         """The host has a plan of these tasks run again, to go on with what was not closed."""
@@ -100,7 +109,7 @@ class Savings:
     def _born(self, record: LifecycleEvent, name: str, task: TaskConfig) -> None:
         told, last = record.metadata, self._runs.get(name)
         resumed = str(told["resumed_from"]), str(told["resumed_at"])
-        book = RunBook(record.entity_id, str(told["task"]), name, resumed=resumed)
+        book = RunBook(record.entity_id, str(told["task"]), name, task.rollback, resumed=resumed)
         self._runs[name] = self._all[record.entity_id] = book
         if last is not None and last.task == book.task:
             wanted = last.left(rollback=task.rollback)
@@ -165,6 +174,8 @@ class Savings:
         """Every plan is over; the tasks of those names and ids are closed, by this run of their plan or later."""
         if self.places is None:
             return
+        if not self.places.worktrees:
+            self._check_taken_back(self.places)
         there = self.places.everything()
         for name, book in self._saved.items():
             if not {book.name, book.task} & closed and self.places.held(name) is None:
@@ -174,3 +185,12 @@ class Savings:
             lost = [piece for piece in pieces if piece not in there]
             if lost and (self.places.worktrees or errand.name not in closed):
                 self._say(LAW, errand.name, f"{lost[0]} was done, and is nowhere any more")
+
+    def _check_taken_back(self, places: Places) -> None:
+        """Where a task's sessions share a place, nothing of a run that ended badly stays there, if its plan says so."""
+        for name, book in self._runs.items():
+            if not book.rollback or book.state not in BADLY or book.entity_id in self._cut_short:
+                continue
+            done = {piece for one in book.newest for piece in one.pieces}
+            if left := [piece for piece in places.found(name) if piece in done]:
+                self._say(LAW, book.entity_id, f"is {book.state}, and {left[0]} was not taken back")
