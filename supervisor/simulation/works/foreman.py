@@ -150,9 +150,10 @@ class Foreman:
 
     def _silence(self, chance: Chance) -> None:
         """For a while the signs of life of one worker do not come through."""
-        if not self._runner.begun.is_set():
+        workers = sorted(self._runner.load.pool._workers) if self._runner.begun.is_set() else []
+        if not workers:  # none yet, or none any more: what is left is judged, and needs none
             return
-        worker_id = chance.choice(sorted(self._runner.load.pool._workers), "whose")
+        worker_id = chance.choice(workers, "whose")
         self._hearts.silence(worker_id, chance.between(*SILENCE_S, "for how long"))
 
     async def command(self, verb: Verb, name: str, chance: Chance, place: str) -> None:
