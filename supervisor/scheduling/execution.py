@@ -38,6 +38,8 @@ __all__ = ["Execution"]
 _log = get_logger()
 
 LOST = "its worker was lost"
+WORKED_ON = frozenset({Job.QUEUED, Job.RUNNING, Job.RETRYING})
+"""A job in one of these has a worker, or waits for one."""
 
 
 class Execution:
@@ -125,10 +127,12 @@ class Execution:
         return await self._end_attempt(case, await self._ask(case))
 
     async def _integrate(self, case: Case) -> None:
-        """What its subtasks made is looked at; what follows is decided before anybody has it tried otherwise."""
+        """What its subtasks made is looked at; what follows is decided to its end, whoever takes the task away or has
+        it tried otherwise meanwhile."""
         case.deciding, case.kept = True, Moment()
         try:
-            await self._closing.integrate(case)
+            with anyio.CancelScope(shield=True):
+                await self._closing.integrate(case)
         finally:
             case.deciding = False
 
@@ -433,7 +437,10 @@ class Execution:
                 await case.post(Requeued(reason=why, transition_reason=recovered))
             case Task.IN_PROGRESS:
                 await case.post(Requeued(reason=why))
-        await self.requeue(case, why)
+        if case.job in WORKED_ON:
+            await self.requeue(case, why)
+        else:  # what was being recorded just then has ended its part: it is checked, or its subtasks', or a person's
+            await self._load.give_back(case)
 
     async def requeue(self, case: Case, why: str) -> None:
         """Its run and job wait for another worker, charged with nothing."""

@@ -62,3 +62,38 @@ def test_it_waits_for_its_subtasks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert splitter.states in ([], [("CLOSED", "CLOSED")]), f"seed {seed}"
         split += len(splitter.states)
     assert split >= 3
+
+
+class Loser(Splitter):
+    """The same; its worker is lost while it is being recorded that its subtasks have the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = False
+
+    def __call__(self, number: int, world: World, host: Host) -> None:
+        super().__call__(number, world, host)
+        rows = world.disk.entities
+        run, job = (rows.get(f"{kind}:w0t0") for kind in ("run", "job"))
+        if self.split and not self.lost and run is not None and job is not None:
+            self.lost = (run.state, job.state) == ("VALIDATING", "running")
+            if self.lost:
+                runner = self.foremen[-1]._runner
+                claim = runner.load.cases["w0t0"].claim
+                assert claim is not None
+                runner._lost(claim.worker_id, ["w0t0"])
+
+
+def test_it_needs_no_worker_to_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is given it again, who could do nothing with it: its plan goes on to its end."""
+    ways = {"w0t0": (Way.BUSY, Way.DONE)}
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways.get(name, (Way.DONE,))))
+    drawn, lost = parsed("split-while-cooling", SCENARIO), 0
+    for seed in range(40):
+        loser = Loser()
+        with monkeypatch.context() as patched:
+            loser.listen(patched)
+            report = simulate(drawn.draw(seed), intrude=loser)
+        assert report.problems == (), f"seed {seed}"
+        lost += loser.lost
+    assert lost >= 2
