@@ -353,13 +353,21 @@ class Recovery:
         data = self._tree.entity(session_id).data
         match self._states[session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE if self._waits_for_worktree(data.turn_id):
+                self._open_again(work, data.turn_id)
                 self._begin(session_id, PrepareWorktree(), begun)
             case Session.BUILDING_PROMPT:
+                self._open_again(work, data.turn_id)
                 self._begin(session_id, BuildPrompt(), begun)
             case Session.SPAWNING:
                 self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
             case Session.COOLING_DOWN:
                 self._wait_on(session_id, backoff_ms(data.consecutive_errors, data.limits) / 1000)
+
+    def _open_again(self, work: Work, turn_id: str) -> None:
+        """A turn that no agent has begun goes on: it is watched, and bounded, like any other. (One that is born just
+        now is so by its birth.)"""
+        if work.watch is not None and turn_id in self._tree.entities and turn_id not in self._opening:
+            work.watch.turn_opened(turn_id)
 
     def _waits_for_worktree(self, turn_id: str) -> bool:
         """Its turn is there, or about to be, and has no agent yet."""
@@ -425,8 +433,8 @@ class Recovery:
         self._tell(turn.id, AgentReaped(degraded=True, note=WHY))
 
 
-_LAST_OF_WORK: Final = (Kind.JOB, Kind.WORKER, Kind.RUN, Kind.TASK, Kind.WORKSTREAM)
-"""What of it ends first."""
+_LAST_OF_WORK: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.WORKER, Kind.RUN, Kind.TASK)
+"""What of it ends first: the whole. So where that is cut short nobody goes on with a part of it (``left_over``)."""
 
 
 async def end_work(tree: Tree, work: Sequence[Entity]) -> None:
