@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from supervisor.invariants import RecordChecker
 from supervisor.journal.memory import MemoryJournal, MemoryStore
@@ -26,6 +27,7 @@ from supervisor.ports import (
     Append,
     Changes,
     Codec,
+    EntityRow,
     JournalError,
     Launch,
     Merge,
@@ -45,12 +47,21 @@ from supervisor.succession import Choose
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.work import AgentProfile
 
-__all__ = ["MOMENT_S", "House", "Prop", "Puppet", "Rooms"]
+__all__ = ["MOMENT_S", "House", "Prop", "Puppet", "Rooms", "afresh"]
 
 EPOCH_S: Final = 1_900_000_000.0
 MOMENT_S: Final = 0.01
 """Long enough for all that follows at once: virtual time goes on when nobody has anything to do."""
 PUPPET: Final = "puppet"
+
+
+def afresh(one: Any) -> Any:
+    """The same words as another object has them: what comes from a disk, or from an agent, was no object of ours."""
+    if type(one) is str:
+        return one.encode(errors="surrogatepass").decode(errors="surrogatepass")
+    if isinstance(one, msgspec.Struct):
+        return msgspec.structs.replace(one, **{name: afresh(getattr(one, name)) for name in one.__struct_fields__})
+    return one
 
 
 class _Output:
@@ -227,7 +238,7 @@ class Puppet(Prop):
         return ()
 
     def feed(self, data: bytes) -> Iterable[Out]:
-        return [out for _ in data for out in self._said.popleft()]
+        return [afresh(out) for _ in data for out in self._said.popleft()]
 
     def exited(self, status: int | None) -> Iterable[Out]:
         self.told.append(("exited", status))
@@ -368,6 +379,9 @@ class _Disk(MemoryJournal):
         if self._house.disk_fails is not None:
             raise self._house.disk_fails
         return super()._writable()
+
+    async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
+        return [afresh(row) for row in await super().entities(live_only=live_only, ids=ids)]
 
     async def append(self, batch: Sequence[Append]) -> None:
         if self._house.commit_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.simulation.drills.whole.bounding import BOUNDING
 from supervisor.simulation.drills.whole.commanding import COMMANDING
 from supervisor.simulation.drills.whole.grove import GROVE
 from supervisor.simulation.drills.whole.heirs import HEIRS
@@ -24,4 +25,5 @@ WHOLE = (
     *STEPPING,
     *COMMANDING,
     *LIVING,
+    *BOUNDING,
 )

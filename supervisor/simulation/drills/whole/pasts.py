@@ -24,7 +24,7 @@ from supervisor.plans.settings import RecoveryConfig
 from supervisor.ports import EntityRow, Place
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import House
+from supervisor.simulation.drills.house import House, afresh
 from supervisor.succession import _launches
 from supervisor.trust import STANDING, Trust
 from supervisor.vocabulary import AbortPolicy, CancelMode, Kind, Ladder, LifecycleEvent
@@ -268,7 +268,9 @@ async def calls(desk: Desk) -> None:
 
 def _row(kind: Kind, name: str, state: str = "", data: object = None, **more: Any) -> EntityRow:
     given: dict[str, Any] = {"parent_id": None, "ended": False, "born_at": 0.0, "changed_at": 0.0, **more}
-    return EntityRow(kind=kind, id=name, state=state, data=msgspec.json.encode(data), entity_seq=1, born_seq=1, **given)
+    row = EntityRow(kind=kind, id=name, state=state, data=msgspec.json.encode(data), entity_seq=1, born_seq=1, **given)
+    read: EntityRow = afresh(row)
+    return read
 
 
 async def rests(desk: Desk) -> None:
