@@ -23,7 +23,7 @@ from supervisor.simulation.drills.whole import WHOLE
 __all__ = ["drill"]
 
 DRILLS = (*KERNEL, *RULES, *AGENTS, *WHOLE)
-LONG_S = 600.0
+LONG_S = 2000.0
 """No drill takes that long, unless something in it is never over."""
 
 

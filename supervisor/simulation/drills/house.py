@@ -158,6 +158,14 @@ class Prop:
         if not self.stubborn:
             self.exit(-9, ended_by="kill")
 
+    async def leave(self) -> None:
+        """Nobody wants it any more: it is ended, however its scope was left."""
+        if self.stubborn:
+            with anyio.CancelScope(shield=True):
+                await self._exited.wait()
+        else:
+            self.exit(-15, ended_by="terminate")
+
     def clock(self) -> float:
         return anyio.current_time()
 
@@ -491,7 +499,7 @@ class House:
         finally:
             if process.alive:
                 process.orders.append("left")
-                process.exit(-15, ended_by="terminate")
+                await process.leave()
 
     async def log(self, entity_id: str) -> list[LifecycleEvent]:
         return await self.journal.events(entity_id=entity_id)

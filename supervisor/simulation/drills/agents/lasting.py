@@ -1,0 +1,198 @@
+"""Lasting: for how long a turn may go on, and what is left of one that did not end in order.
+
+Reckoned step by step from RESOLUTIONS (time-outs by scope, snapshots, the budget of a clean-up) and docs/plans.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import anyio
+
+from supervisor.abort import Receipt
+from supervisor.ledger import Cause
+from supervisor.plans import Settings
+from supervisor.plans.oversight import LivenessConfig
+from supervisor.ports import TerminalOpened, Text, ToolClosed, ToolOpened, TurnEnded
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.drills.agents.acting import DONE, ONCE, Scene, scene
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.vocabulary import AbortScope, TimeLimit
+
+__all__ = ["LASTING"]
+
+SNAPSHOT_S: Final = 30.0
+PROGRESS_S: Final = 120.0
+MORE_S: Final = 600.0
+LEAST_S: Final = 1.0
+WAKE, STOP = 8, 12
+"""After so many silent snapshots, while a call is open."""
+CLEANUP_S: Final = 5.0
+
+
+# ---------------------------------------------------------------------------------------------------- a turn's time
+async def extensions(desk: Desk) -> None:
+    """The time of a turn that has a cap is extended by 600 s at a time before it is over, up to its cap, where
+    something was heard within two minutes; that of any other one is over when it is over."""
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(_extended, desk, desk.chance.below(number))
+
+
+async def _extended(desk: Desk, chance: Chance) -> None:
+    timeout_s = chance.choice((205.0, 310.0, 455.0), "timeout")
+    cap_s = chance.choice((None, timeout_s + 0.5, timeout_s + 100.0, timeout_s + 700.0, 1501.0), "cap")
+    words = _words(chance, timeout_s)
+    due_s = _due(timeout_s, cap_s, words)
+    if due_s is not None:
+        await _last(desk, timeout_s, cap_s, words, due_s)
+
+
+def _words(chance: Chance, timeout_s: float) -> list[float]:
+    """When something is heard, away from the snapshots."""
+    until_s = chance.choice((timeout_s - 200.0, timeout_s - 110.0, timeout_s, 1600.0), "until")
+    every_s = chance.choice((25.0, 70.0, 115.0), "every")
+    return [7.0 + place * every_s for place in range(64) if 7.0 + place * every_s < until_s]
+
+
+def _due(timeout_s: float, cap_s: float | None, words: list[float]) -> float | None:
+    """When it is over; ``None``: it is asked to stop before that."""
+    due_s, at_s, silent = timeout_s, SNAPSHOT_S, 0
+    while at_s < due_s:
+        heard = at_s == SNAPSHOT_S or any(at_s - SNAPSHOT_S < one <= at_s for one in words)
+        silent = 0 if heard else silent + 1
+        if silent == STOP:
+            return None
+        near = due_s - at_s <= 2 * SNAPSHOT_S and silent * SNAPSHOT_S < PROGRESS_S
+        if near and cap_s is not None and cap_s - due_s >= LEAST_S:
+            due_s = min(due_s + MORE_S, cap_s)
+        at_s += SNAPSHOT_S
+    return due_s
+
+
+async def _last(desk: Desk, timeout_s: float, cap_s: float | None, words: list[float], due_s: float) -> None:
+    house, told = House(desk), list[tuple[str, float]]()
+    house.stops = lambda puppet: [TurnEnded("cancelled")]
+    settings = Settings(liveness=LivenessConfig(snapshot_s=SNAPSHOT_S))
+    async with house.open(settings) as sup, anyio.create_task_group() as group:
+        await sup.start_session("s", agent="puppet")
+
+        async def ask() -> None:
+            limit = TimeLimit(timeout_s, cap_s)
+            outcome = await sup.outcome_of("s", "work", Cause(actor="me"), once=True, limit=limit)
+            told.append((outcome.outcome, since()))
+
+        began_s = anyio.current_time()
+
+        def since() -> float:
+            return anyio.current_time() - began_s
+
+        group.start_soon(ask)
+        await anyio.sleep(MOMENT_S)
+        house.puppets[-1].says(ToolOpened("call", "long"))
+        for at_s in words:
+            await anyio.sleep(at_s - since())
+            if at_s < due_s:
+                house.puppets[-1].says(Text("thought", "x"))
+        await anyio.sleep(max(due_s + 20.0 - since(), 0.0))
+        what = f"{timeout_s:g} s, at most {cap_s}, last heard of at {max(words, default=0.0):g}"
+        desk.same(f"{what}: ends", [one for one, _ in told], ["failed"])
+        for _, at_s in told:
+            desk.at(f"{what}: its end", due_s, 3, at_s)
+        seen = len(await house.events("s:t1", "ProgressSeen"))
+        desk.same(f"{what}: was extended", seen > 0, due_s > timeout_s)
+        group.cancel_scope.cancel()
+        for one in sup.sessions():
+            await sup.abort(one.id, AbortScope.SESSION, now=True)
+
+
+# -------------------------------------------------------------------------------------------------- what is left of it
+async def cleaned(desk: Desk) -> None:
+    """After a turn its calls' commands are ended within 5 s; what has not ended by then is left, and that is said. A
+    session that is closed meanwhile does not wait longer for that than its ladder."""
+    for dies_s in (None, 3.0, 0.0):
+        house = House(desk)
+        async with scene(desk, house, settings=ONCE) as act:
+            await act.says(ToolOpened("ours", "run"), TerminalOpened("term", "ours", ("ls",), None, {}))
+            prop = house.props[0]
+            prop.stubborn = dies_s != 0.0
+            await act.says(DONE)
+            if dies_s:
+                await anyio.sleep(dies_s)
+                prop.exit(-9, ended_by="kill")
+            await anyio.sleep(8.0)
+            log = {one.event: one for one in await house.log(act.turn)}
+            took_s = log["agent_reaped"].monotonic_s - log["task_failed"].monotonic_s
+            what = f"a command that dies after {dies_s}"
+            desk.at(f"{what}: it is cleaned up after", CLEANUP_S if dies_s is None else dies_s and dies_s + MOMENT_S, 3, took_s)
+            told = log["agent_reaped"].metadata
+            desk.same(f"{what}: said", (told["degraded"], bool(told["note"])), (dies_s is None, dies_s is None))
+            prop.exit(-9, ended_by="kill")
+            await anyio.sleep(1.0)
+            desk.same(f"{what}: its answer", [one.outcome for one in act.results], ["failed"])
+
+
+async def kept_waiting(desk: Desk) -> None:
+    """A turn that is interrupted and does not end has its grace, and then its agent is killed; the next turn waits for
+    another agent, and has it."""
+    for ends_s in (None, 4.0):
+        house = House(desk)
+        house.stops = lambda puppet: ()
+        async with scene(desk, house) as act:
+            first = act.puppet
+            await act.session.send("listen", urgent=True)
+            desk.again()
+            if ends_s is not None:
+                await anyio.sleep(ends_s)
+                first.says(TurnEnded("cancelled"))
+                await anyio.sleep(1.0)
+            else:
+                await anyio.sleep(9.0)
+                desk.same("within its grace", first.orders[1:], [])
+                await anyio.sleep(3.0)
+            desk.same("it is killed", "kill" in first.orders, ends_s is None)
+            desk.same("agents", len(house.puppets), 2 if ends_s is None else 1)
+            desk.same("the prompt again", ["listen" in one[1] for one in act.puppet.heard("prompt")][-1:], [True])
+            await act.says(Text("message", "yes"), DONE)
+            desk.same("its answer", [(one.outcome, one.text) for one in act.results], [("completed", "yes")])
+
+
+async def own_ends(desk: Desk) -> None:
+    """A call that is not ended alone ends with its turn: on the request rung where its agent stops, or exits by itself,
+    on the kill rung where it must be killed. What other calls ran meanwhile is none of the receipt's."""
+    for how, rung in (("stops", "request"), ("exits", "request"), ("stays", "kill")):
+        house = House(desk)
+        house.stops = lambda puppet: ()
+        async with scene(desk, house) as act:
+            receipts: list[Receipt] = []
+            first = act.puppet
+            await act.says(ToolOpened("own", "x"), ToolOpened("ours", "run"))
+            await act.says(TerminalOpened("term", "ours", ("ls",), None, {}), ToolOpened("more", "y"))
+            act.group.start_soon(_abort, act, f"{act.turn}:c1", receipts)
+            await anyio.sleep(1.0)
+            if how == "stops":
+                first.says(ToolClosed("own", "failed"), TurnEnded("cancelled"))
+            elif how == "exits":
+                first.exit(0)
+            await anyio.sleep(25.0)
+            told = [(one.outcome, one.rung) for receipt in receipts for one in receipt.nodes]
+            desk.same(f"{how}: how it ended", told, [("ended", rung)])
+            desk.same(f"{how}: why", [(one.reason, one.survivors) for one in receipts], [("enough", 0)])
+    house = House(desk)
+    async with scene(desk, house) as act:
+        receipts = []
+        for name in ("one", "two"):
+            await act.says(ToolOpened(name, "run"), TerminalOpened(f"t-{name}", name, (name,), None, {}))
+        act.group.start_soon(_abort, act, f"{act.turn}:c1", receipts)
+        house.props[1].exit(7)
+        await anyio.sleep(2.0)
+        desk.same("whose fates", [one.pid for one in receipts[0].processes], [house.props[0].pid])
+        desk.same("its rung", [(one.id, one.rung) for one in receipts[0].nodes], [("s:t1:c1", "terminate")])
+
+
+async def _abort(act: Scene, target: str, receipts: list[Any]) -> None:
+    receipts.append(await act.sup.abort(target, AbortScope.TOOL, reason="enough"))
+
+
+LASTING = (extensions, cleaned, kept_waiting, own_ends)
