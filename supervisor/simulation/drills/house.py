@@ -360,8 +360,13 @@ class _Transcript:
 
 
 class _Wall:
+    """The wall's clock; somebody may have set it."""
+
+    def __init__(self, off_s: float) -> None:
+        self._off_s = off_s
+
     def time(self) -> float:
-        return anyio.current_time() + EPOCH_S
+        return anyio.current_time() + EPOCH_S + self._off_s
 
 
 class _Guests(Plugins):
@@ -430,6 +435,8 @@ class House:
         """What it answers to whoever writes, as long as it does."""
         self.commit_s = 0.0
         """How long a commit takes."""
+        self.wall_off_s = 0.0
+        """By how much the wall's clock was set on."""
         self.judged = True
         self.cuts: list[MemoryStore] | None = None
         """The journal as it was after each commit, where that is wanted."""
@@ -450,7 +457,7 @@ class House:
             processes=self,
             workspace=self.rooms,
             files=self.files,
-            wall=_Wall(),
+            wall=_Wall(self.wall_off_s),
             transcript_of=lambda one: _Transcript(self.transcripts.setdefault(one, [])),
             seed=7,
         )

@@ -125,7 +125,12 @@ async def cleaned(desk: Desk) -> None:
             log = {one.event: one for one in await house.log(act.turn)}
             took_s = log["agent_reaped"].monotonic_s - log["task_failed"].monotonic_s
             what = f"a command that dies after {dies_s}"
-            desk.at(f"{what}: it is cleaned up after", CLEANUP_S if dies_s is None else dies_s and dies_s + MOMENT_S, 3, took_s)
+            desk.at(
+                f"{what}: it is cleaned up after",
+                CLEANUP_S if dies_s is None else dies_s and dies_s + MOMENT_S,
+                3,
+                took_s,
+            )
             told = log["agent_reaped"].metadata
             desk.same(f"{what}: said", (told["degraded"], bool(told["note"])), (dies_s is None, dies_s is None))
             prop.exit(-9, ended_by="kill")

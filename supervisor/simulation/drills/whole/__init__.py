@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.simulation.drills.whole.afterlives import AFTERLIVES
 from supervisor.simulation.drills.whole.bounding import BOUNDING
 from supervisor.simulation.drills.whole.commanding import COMMANDING
 from supervisor.simulation.drills.whole.grove import GROVE
@@ -26,4 +27,5 @@ WHOLE = (
     *COMMANDING,
     *LIVING,
     *BOUNDING,
+    *AFTERLIVES,
 )
