@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.abort import Receipt
+from supervisor.abort import Receipt, UnknownTarget
 from supervisor.plans import Settings
 from supervisor.plans.oversight import ModelTroubleConfig
 from supervisor.ports import Compaction, ModelTrouble, TerminalOpened, Text, ToolClosed, ToolOpened, TurnEnded
@@ -22,7 +22,7 @@ from supervisor.vocabulary import AbortScope, ModelProblem
 
 __all__ = ["SETTLING"]
 
-COMMIT_S: Final = 0.2
+COMMIT_S: Final = 2.0
 """A disk that takes its time: what is decided meanwhile is decided before it is on record."""
 COMPACTS_S: Final = 60.0
 """How long a compaction that begins after the last word may take before the turn is verified all the same."""
@@ -61,7 +61,6 @@ async def late_compactions(desk: Desk) -> None:
             known = len(await _steps(act))
             await _done_slowly(act, DONE)
             act.puppet.says(*[BEGUN] * begins)
-            await anyio.sleep(COMMIT_S * 3)
             act.house.commit_s = 0.0
             desk.again()
             await anyio.sleep(COMPACTS_S / 2)
@@ -74,11 +73,10 @@ async def late_compactions(desk: Desk) -> None:
                 case "exit":
                     act.puppet.exit(0)
             await anyio.sleep(1.0)
-            if how == "never":
-                desk.same(f"{what}: half of its time", act.results, [])
-                await anyio.sleep(COMPACTS_S / 2 - 1.0 - COMMIT_S * 3 - 0.2)
+            if how == "never":  # it begins when that is on record, with the next commit
+                await anyio.sleep(COMPACTS_S + COMMIT_S / 2 - 0.3 - desk.since())
                 desk.same(f"{what}: not before its time", act.results, [])
-                await anyio.sleep(COMMIT_S * 4 + 1.0)
+                await anyio.sleep(1.0)
             desk.same(f"{what}: after it", await _steps(act, known), [*NEEDS, *VERIFIED])
             told = [(one.outcome, one.text) for one in act.results]
             desk.same(f"{what}: its answer", told, [("completed", "all of it")])
@@ -182,6 +180,12 @@ async def hundreds(desk: Desk) -> None:
         desk.same("its process", [one.pid for one in receipts[-1].processes], [house.props[0].pid])
         await act.says(ToolClosed("other", "completed"), DONE)
         desk.same("its turn", [one.outcome for one in act.results], ["completed"])
+        for number in (1, 2, many + 4):
+            over = await act.sup.abort(f"{act.turn}:c{number}", AbortScope.TOOL)
+            desk.same("a call of a turn that is over", over.already_ended, True)
+        for never in (f"{act.turn}:c{many + 5}", f"{act.turn}:c0", "s:t2:c1", f"{act.turn}:x1"):
+            wish = act.sup.abort(never, AbortScope.TOOL)
+            await desk.raises(f"a call that never was, {never}", wish, UnknownTarget)
 
 
 async def troubles(desk: Desk) -> None:

@@ -356,14 +356,22 @@ async def _fell(desk: Desk, chance: Chance, grove: Grove, plants: list[Plant]) -
     receipts: list[Receipt] = []
     second: list[Receipt] = []
 
+    answered_s: list[float] = []
+
     async def first() -> None:
+        await ask()
+        answered_s.append(desk.since())
+
+    async def ask() -> None:
         wish: dict[str, Any] = {"reason": "felled", "actor": "ann", "within_s": within_s}
         plan = grove.aborts.plan(root, AbortScope.SESSION, now=now)
         match chance.choice(("abort", "as planned", "execute"), "entry"):
             case "abort":
                 receipts.append(await grove.aborts.abort(root, AbortScope.SESSION, now=now, **wish))
             case "as planned":
-                receipts.append(await grove.aborts.abort(root, "session", now=now, plan_id=plan.id, **wish))
+                gently = now and chance.happens(0.5, "gently")  # who hurries it may have planned it without that
+                known = grove.aborts.plan(root, "session") if gently else plan
+                receipts.append(await grove.aborts.abort(root, "session", now=now, plan_id=known.id, **wish))
             case _:
                 receipts.append(await grove.aborts.execute(plan, now=now and chance.happens(0.5, "so"), **wish))
 
@@ -371,8 +379,9 @@ async def _fell(desk: Desk, chance: Chance, grove: Grove, plants: list[Plant]) -
         await anyio.sleep(AGAIN_S)
         what, again_s = again
         bound_s = again_s if what == "within" else None
-        wish = grove.aborts.abort(root, "session", reason="again", actor="bob", now=what == "now", within_s=bound_s)
-        second.append(await wish)
+        known = await _planned(desk, grove, root) if what == "now" else None
+        wish: dict[str, Any] = {"reason": "again", "actor": "bob", "within_s": bound_s, "plan_id": known}
+        second.append(await grove.aborts.abort(root, "session", now=what == "now", **wish))
 
     async with anyio.create_task_group() as group:
         group.start_soon(first)
@@ -386,9 +395,22 @@ async def _fell(desk: Desk, chance: Chance, grove: Grove, plants: list[Plant]) -
     for name, fate in reckoned.fates.items():
         _check_end(desk, grove, reckoned.plants[name], fate, began_s)
     _check_receipt(desk, receipts[0], reckoned)
+    _check_answer(desk, answered_s[0], reckoned)
     if again[0]:
         _check_second(desk, grove, receipts[0], second[0], reckoned, again[0])
     await _clear(desk, grove, reckoned)
+
+
+async def _planned(desk: Desk, grove: Grove, root: str) -> str | None:
+    """Who hurries what is ending may have planned it without that; who does not hurry it may not carry out the plan of
+    who does."""
+    if root not in grove.tree.works:
+        return None
+    gently, hurried = (grove.aborts.plan(root, "session", now=now).id for now in (False, True))
+    if gently != hurried:
+        wrong = grove.aborts.abort(root, "session", reason="no", actor="ann", plan_id=hurried)
+        await desk.raises("a plan of who hurries it, for who does not", wrong, Refused)
+    return gently
 
 
 async def _refuse(desk: Desk, grove: Grove, root: str) -> None:
@@ -465,7 +487,7 @@ def _check_receipt(desk: Desk, receipt: Receipt, reckoned: Reckoning) -> None:
     spared = [name for name in reckoned.spared if reckoned.plants[name].parent not in reckoned.spared]
     desk.same("whom it spares", sorted(one.id for one in receipt.spared), sorted(spared))
     desk.same("their new parent", {one.parent for one in receipt.spared} <= {None}, True)
-    limit_s = max(reckoned.bound_s(reckoned.plants[name]) for name in reckoned.fates) + 2 * SLACK_S
+    limit_s = _limit_s(reckoned)
     awaited = {name: one for name, one in reckoned.fates.items() if reckoned.looseness(reckoned.plants[name]) is WAITED}
     if any(abs(one - limit_s) < CLOSE_S for fate in awaited.values() for one in (fate.over_s, fate.recorded_s)):
         return  # a photo finish
@@ -480,14 +502,41 @@ def _check_receipt(desk: Desk, receipt: Receipt, reckoned: Reckoning) -> None:
         plant = reckoned.plants[name]
         how = f"its turn {name}:t1 had succeeded" if plant.silent and plant.way == "gentle" else ""
         desk.same(f"how {name} was over", node.how, how)
-    for name in sorted({*told} - {*awaited}):
-        desk.same(f"the outcome of {name}", told[name].outcome in ("requested", "ended", "abandoned"), True)
+    _check_requested(desk, receipt, reckoned, {name: fate.over_s for name, fate in awaited.items()})
     late = max(fate.over_s for fate in awaited.values()) > limit_s
     unrecorded = late or max(fate.recorded_s for fate in awaited.values()) > limit_s
     shown = (receipt.killed_at is None, receipt.recorded_at is None, receipt.survivors, receipt.already_ended)
     desk.same("what is not known yet", shown, (late, unrecorded, 0, False))
     root = next(iter(reckoned.plants))
     desk.same("whose it is", (receipt.reason, receipt.target, receipt.outage), ("felled", root, None))
+
+
+def _check_requested(desk: Desk, receipt: Receipt, reckoned: Reckoning, awaited: dict[str, float]) -> None:
+    """Who may outlive it is waited for by nobody: it has ended if it is over when it is looked at, or was only asked."""
+    looked_s = 0.0
+    for node in receipt.nodes:
+        over_s = reckoned.fates[node.id].over_s
+        if node.id in awaited:
+            looked_s = max(looked_s, over_s)
+        elif looked_s > _limit_s(reckoned) - CLOSE_S:
+            return
+        elif abs(over_s - looked_s) > CLOSE_S:
+            mode = reckoned.looseness(reckoned.plants[node.id])
+            asked = over_s > looked_s
+            told = (node.outcome == "requested", node.rung == "", mode.value in node.how)
+            desk.same(f"what is told of {node.id}, {mode}", told, (asked, asked, asked))
+
+
+def _limit_s(reckoned: Reckoning) -> float:
+    """How long a receipt is waited for."""
+    return max(reckoned.bound_s(reckoned.plants[name]) for name in reckoned.fates) + 2 * SLACK_S
+
+
+def _check_answer(desk: Desk, answered_s: float, reckoned: Reckoning) -> None:
+    """Whoever asked is answered when all of it is on record, and no later than the ladder and some slack."""
+    awaited = [one for name, one in reckoned.fates.items() if reckoned.looseness(reckoned.plants[name]) is WAITED]
+    recorded_s = max(max(one.over_s, one.recorded_s) for one in awaited)
+    desk.at("the receipt", min(recorded_s, _limit_s(reckoned)), 8, answered_s)
 
 
 def _check_second(desk: Desk, grove: Grove, first: Receipt, second: Receipt, reckoned: Reckoning, what: str) -> None:

@@ -514,7 +514,8 @@ async def changes(desk: Desk) -> None:
         session = await sup.start_session("s", agent="one")
         await crowd.ask(session, "tell me first-secret-word")
         reconfigure(sup, agents={}, settings=Settings(limits=LimitsConfig(waiting_max=7)))
-        await desk.raises("an agent that is not there any more", sup.start_session("t", agent="one"), ValueError)
+        error = await desk.raises("an agent that is not there", sup.start_session("t", agent="one"), ValueError)
+        desk.same("who is there, in its words", str(error).endswith("known: none"), True)
         desk.same("profiles", (sup.profile("one"), sup.settings.limits.waiting_max), (None, 7))
         await session.send("and first-secret-word again")
         found = [b"first-secret-word" in record for record in house.store.log.records]

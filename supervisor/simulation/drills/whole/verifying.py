@@ -20,14 +20,17 @@ from supervisor.plans.tasks import TaskConfig
 from supervisor.plans.verification import ReviewConfig
 from supervisor.ports import Changes, Launch, Merge, Place, Released, Text, TurnEnded
 from supervisor.programs import Ran, run_program
-from supervisor.review import read_verdict, reviewed
+from supervisor.review import ReviewVerdict, read_verdict, reviewed
+from supervisor.runtime import Supervisor
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Prop
+from supervisor.vocabulary import AbortScope
 from supervisor.work import NoSuchEntity
 
 __all__ = ["VERIFYING"]
 
 KEPT_BYTES: Final = 64 * 1024
+_FAILED: Final = TurnEnded("error", "no")
 
 
 async def _ran(desk: Desk, act: Callable[[Prop], Awaitable[None]], timeout_s: float = 5.0) -> tuple[Ran, Prop]:
@@ -253,7 +256,8 @@ async def reviews(desk: Desk) -> None:
                 all(word in one for word in ("what was asked", "the diff", "be strict", "b" * 12)) for one in prompts
             ]
             desk.same(f"{what}: what it is asked", told, [True] * tries)
-            desk.same(f"{what}: again", ["An earlier review" in one for one in prompts], [False, True][:tries])
+            again = [("An earlier review" in one, "(try 1 of 2)" in one) for one in prompts]
+            desk.same(f"{what}: again", again, [(False, False), (True, True)][:tries])
             where = [row for row in house.rooms.noted if row[0] == "prepare" and row[1] != "s"]
             names = [f"s/review-{number + 2}" for number in range(tries)]
             desk.same(f"{what}: where", where, [("prepare", one, "/here", "s") for one in names])
@@ -264,11 +268,34 @@ async def reviews(desk: Desk) -> None:
             fact = [(one.metadata["agent"], one.metadata["approved"], one.reason) for one in noted]
             desk.same(f"{what}: on record", fact, [("puppet", approved, verdict.words or "approved")])
             desk.same(f"{what}: an earlier one", earlier.id in sup.tree.works, False)
+            await _not_reviewed(desk, house, sup, review, task)
             house.rooms.fails["changes"] = "no git"
             await desk.raises("what cannot be looked at", reviewed(sup, "s", review, task, Cause(actor="me")), Refused)
             house.rooms.fails.clear()
             await session.close()
             await desk.raises("who has ended", reviewed(sup, "s", review, task, Cause(actor="me")), NoSuchEntity)
+
+
+async def _not_reviewed(desk: Desk, house: House, sup: Supervisor, review: ReviewConfig, task: TaskConfig) -> None:
+    """A reviewer that fails, or is aborted, or takes too long, has approved of nothing, whatever it said."""
+    fine = Text("message", '{"verdict": "approve"}')
+    for how in ("fails", "is aborted", "takes too long"):
+        house.answers = lambda puppet, text, how=how: [fine, *([_FAILED] if how == "fails" else [])]
+        found: list[ReviewVerdict] = []
+
+        async def ask(found: list[ReviewVerdict] = found) -> None:
+            found.append(await reviewed(sup, "s", review, task, Cause(actor="me")))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            for _ in range(2):
+                await anyio.sleep(1.0)
+                reviewers = [one.id for one in sup.sessions() if one.id != "s"]
+                if how == "is aborted" and reviewers:
+                    await sup.abort(reviewers[0], AbortScope.SESSION, now=True)
+        told = [(one.approved, one.problem != "", one.findings) for one in found]
+        desk.same(f"a reviewer that {how}", told, [(False, True, ())])
+        desk.same(f"a reviewer that {how}: is over", [one.id for one in sup.sessions()], ["s"])
 
 
 async def janitors(desk: Desk) -> None:
