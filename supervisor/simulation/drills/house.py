@@ -279,6 +279,8 @@ class Rooms:
     def __init__(self) -> None:
         self.temporary = False
         self.noted: list[tuple[Any, ...]] = []
+        self.done: list[str] = []
+        """What was done to its end."""
         self.fails: dict[str, str] = {}
         """What cannot be done, and why."""
         self.takes_s: dict[str, float] = {}
@@ -292,6 +294,7 @@ class Rooms:
         await anyio.sleep(self.takes_s.get(what, 0.0))
         if what in self.fails:
             raise OSError(self.fails[what])
+        self.done.append(what)
 
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
         await self._do("prepare", session_id, directory, root_id)

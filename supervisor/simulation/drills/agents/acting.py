@@ -142,6 +142,7 @@ async def calls(desk: Desk) -> None:
         await act.says(Text("message", " it is"), DONE)
         desk.same("the answer", act.results, [TurnResult("completed", "", "so it is", act.results[0].seq)])
         desk.same("after its turn", (act.sup.inspect("s").turn, act.sup.inspect("s").agent), (None, "s:a1"))
+        desk.same("what was counted", (act.session.used.tool_calls, act.session.used.turns), (3, 1))
         told = [("argv", (), "work", None), ("start", "/house/s", None), ("prompt", "work")]
         desk.same("what it was told", (act.puppet.told, act.puppet.orders), (told, [b"prompt work"]))
         await act.says(ToolOpened("d", "late"), Text("message", "late"), Compaction(active=True), Malformed("late"))

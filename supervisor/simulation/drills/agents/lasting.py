@@ -5,6 +5,7 @@ Reckoned step by step from RESOLUTIONS (time-outs by scope, snapshots, the budge
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -18,12 +19,12 @@ from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.agents.acting import DONE, ONCE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
-from supervisor.vocabulary import AbortScope, TimeLimit
+from supervisor.vocabulary import AbortScope, LifecycleEvent, TimeLimit
 
 __all__ = ["LASTING"]
 
-SNAPSHOT_S: Final = 30.0
 PROGRESS_S: Final = 120.0
+CLOSE_S: Final = 0.6
 MORE_S: Final = 600.0
 LEAST_S: Final = 1.0
 WAKE, STOP = 8, 12
@@ -41,40 +42,47 @@ async def extensions(desk: Desk) -> None:
 
 
 async def _extended(desk: Desk, chance: Chance) -> None:
-    timeout_s = chance.choice((205.0, 310.0, 455.0), "timeout")
+    timeout_s, snapshot_s = (
+        chance.choice((205.0, 311.0, 455.0), "timeout"),
+        chance.choice((17.0, 20.0, 30.0), "snapshot"),
+    )
     cap_s = chance.choice((None, timeout_s + 0.5, timeout_s + 100.0, timeout_s + 700.0, 1501.0), "cap")
     words = _words(chance, timeout_s)
-    due_s = _due(timeout_s, cap_s, words)
+    due_s = _due(timeout_s, cap_s, words, snapshot_s)
     if due_s is not None:
-        await _last(desk, timeout_s, cap_s, words, due_s)
+        await _last(desk, timeout_s, cap_s, words, due_s, snapshot_s)
 
 
 def _words(chance: Chance, timeout_s: float) -> list[float]:
-    """When something is heard, away from the snapshots."""
+    """When something is heard."""
     until_s = chance.choice((timeout_s - 200.0, timeout_s - 110.0, timeout_s, 1600.0), "until")
-    every_s = chance.choice((25.0, 70.0, 115.0), "every")
+    every_s = chance.choice((25.3, 70.3, 115.3), "every")
     return [7.0 + place * every_s for place in range(64) if 7.0 + place * every_s < until_s]
 
 
-def _due(timeout_s: float, cap_s: float | None, words: list[float]) -> float | None:
-    """When it is over; ``None``: it is asked to stop before that."""
-    due_s, at_s, silent = timeout_s, SNAPSHOT_S, 0
+def _due(timeout_s: float, cap_s: float | None, words: list[float], snapshot_s: float) -> float | None:
+    """When it is over; ``None``: it is asked to stop before that, or nobody can tell."""
+    due_s, at_s, silent = timeout_s, snapshot_s, 0
+    if any(abs(one % snapshot_s - snapshot_s / 2) > snapshot_s / 2 - CLOSE_S for one in words):
+        return None  # a word and a look are too near to each other
     while at_s < due_s:
-        heard = at_s == SNAPSHOT_S or any(at_s - SNAPSHOT_S < one <= at_s for one in words)
+        heard = at_s == snapshot_s or any(at_s - snapshot_s < one <= at_s for one in words)
         silent = 0 if heard else silent + 1
         if silent == STOP:
             return None
-        near = due_s - at_s <= 2 * SNAPSHOT_S and silent * SNAPSHOT_S < PROGRESS_S
+        near = due_s - at_s <= 2 * snapshot_s and silent * snapshot_s < PROGRESS_S
         if near and cap_s is not None and cap_s - due_s >= LEAST_S:
             due_s = min(due_s + MORE_S, cap_s)
-        at_s += SNAPSHOT_S
+        at_s += snapshot_s
     return due_s
 
 
-async def _last(desk: Desk, timeout_s: float, cap_s: float | None, words: list[float], due_s: float) -> None:
+async def _last(
+    desk: Desk, timeout_s: float, cap_s: float | None, words: list[float], due_s: float, snapshot_s: float
+) -> None:
     house, told = House(desk), list[tuple[str, float]]()
     house.stops = lambda puppet: [TurnEnded("cancelled")]
-    settings = Settings(liveness=LivenessConfig(snapshot_s=SNAPSHOT_S))
+    settings = Settings(liveness=LivenessConfig(snapshot_s=snapshot_s))
     async with house.open(settings) as sup, anyio.create_task_group() as group:
         await sup.start_session("s", agent="puppet")
 
@@ -157,10 +165,17 @@ async def kept_waiting(desk: Desk) -> None:
                 desk.same("within its grace", first.orders[1:], [])
                 await anyio.sleep(3.0)
             desk.same("it is killed", "kill" in first.orders, ends_s is None)
+            ended = [one.reason for one in await house.events("s:a1", "agent_exited")]
+            desk.same("why", ended, [] if ends_s is not None else [_why(await house.events("s:t1", "task_failed"))])
             desk.same("agents", len(house.puppets), 2 if ends_s is None else 1)
             desk.same("the prompt again", ["listen" in one[1] for one in act.puppet.heard("prompt")][-1:], [True])
             await act.says(Text("message", "yes"), DONE)
             desk.same("its answer", [(one.outcome, one.text) for one in act.results], [("completed", "yes")])
+
+
+def _why(failed: Sequence[LifecycleEvent]) -> str:
+    """What its turn failed by."""
+    return next((str(one.metadata["verdict"]["error"]) for one in failed if one.outcome == "transition"), "")
 
 
 async def own_ends(desk: Desk) -> None:
@@ -176,6 +191,7 @@ async def own_ends(desk: Desk) -> None:
             await act.says(TerminalOpened("term", "ours", ("ls",), None, {}), ToolOpened("more", "y"))
             act.group.start_soon(_abort, act, f"{act.turn}:c1", receipts)
             await anyio.sleep(1.0)
+            desk.same(f"{how}: before that", (receipts, len(first.heard("interrupt"))), ([], 1))
             if how == "stops":
                 first.says(ToolClosed("own", "failed"), TurnEnded("cancelled"))
             elif how == "exits":
@@ -196,8 +212,27 @@ async def own_ends(desk: Desk) -> None:
         desk.same("its rung", [(one.id, one.rung) for one in receipts[0].nodes], [("s:t1:c1", "terminate")])
 
 
+async def beside(desk: Desk) -> None:
+    """Calls that were open at the same time are not told apart, also when one of them is over; one that was opened when
+    none was is."""
+    for rest, single in ((["open a", "open b", "close a"], False), (["open a", "close a", "open b"], True)):
+        house = House(desk)
+        house.stops = lambda puppet: ()
+        async with scene(desk, house) as act:
+            for one in rest:
+                word, _, name = one.partition(" ")
+                await act.says(ToolOpened(name, "x") if word == "open" else ToolClosed(name, "completed"))
+            act.puppet.children = [(7,), ()]
+            receipts: list[Receipt] = []
+            act.group.start_soon(_abort, act, f"{act.turn}:c2", receipts)
+            await anyio.sleep(0.5)
+            what = ", ".join(rest)
+            struck, interrupted = bool(act.puppet.struck_since), bool(act.puppet.heard("interrupt"))
+            desk.same(f"{what}: struck, interrupted", (struck, interrupted), (single, not single))
+
+
 async def _abort(act: Scene, target: str, receipts: list[Any]) -> None:
     receipts.append(await act.sup.abort(target, AbortScope.TOOL, reason="enough"))
 
 
-LASTING = (extensions, cleaned, kept_waiting, own_ends)
+LASTING = (extensions, cleaned, kept_waiting, own_ends, beside)

@@ -198,6 +198,12 @@ async def many(desk: Desk) -> None:
         await act.says(DONE)
         last = (await act.told("Usage", of="s"))[-1][1]
         desk.same("the last", last["used"]["input_tokens"], 20_000)
+    async with scene(desk, settings=Settings(model_trouble=ModelTroubleConfig(fruitless_max=0))) as act:
+        for number in range(40):
+            act.puppet.says(Usage({"n": number}), Usage({}))
+        await act.says(Text("message", "x"))
+        told = [one["said"]["n"] for _, one in await act.told("Usage", of="s")]
+        desk.same("what adds nothing, and says something", told, [*range(32)])
 
 
 async def stalls(desk: Desk) -> None:
@@ -215,7 +221,7 @@ async def stalls(desk: Desk) -> None:
             await act.ask_later("work")
             if open_call:
                 await act.says(ToolOpened("a", "x"))
-            await anyio.sleep(SNAPSHOT_S * (steps[2] + 2))
+            await anyio.sleep(SNAPSHOT_S * (steps[2] + 2) + 5.0)  # its end takes 10 s
             facts = [(one["step"], one["silent_s"]) for _, one in await act.told("Stalled", of="s")]
             wanted = [(name, SNAPSHOT_S * n) for name, n in zip(("wake", "stop", "kill"), steps, strict=True)]
             desk.same(f"steps {steps}", facts, wanted)

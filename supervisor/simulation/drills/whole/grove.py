@@ -512,7 +512,7 @@ def _check_receipt(desk: Desk, receipt: Receipt, reckoned: Reckoning) -> None:
 
 
 def _check_requested(desk: Desk, receipt: Receipt, reckoned: Reckoning, awaited: dict[str, float]) -> None:
-    """Who may outlive it is waited for by nobody: it has ended if it is over when it is looked at, or was only asked."""
+    """Who may outlive it is waited for by nobody: it has ended if it is over when it is looked at, or was asked."""
     looked_s = 0.0
     for node in receipt.nodes:
         over_s = reckoned.fates[node.id].over_s
@@ -548,6 +548,8 @@ def _check_second(desk: Desk, grove: Grove, first: Receipt, second: Receipt, rec
     ended, gone = over_s < AGAIN_S, recorded_s < AGAIN_S
     if what == "now" and not ended:
         desk.same("an end that is hurried", (second.already_ended, second.reason), (False, "again"))
+        told = [one.metadata["now"] for one in grove.of(root, "OperatorStop")]
+        desk.same("that it is to be hurried", told, [False, True])
         return
     joined = None if gone else first.abort_id
     desk.same("an end that is joined", (second.already_ended, second.joined, second.nodes), (True, joined, ()))

@@ -324,34 +324,42 @@ async def _check_answers(desk: Desk, house: House, crowd: Crowd, one: Left, last
 
 
 async def siblings(desk: Desk) -> None:
-    """An abort of siblings that is on record, and has reached nobody: the next supervisor ends just those."""
+    """An abort that is on record, and has reached nobody: the next supervisor ends just those whom it is for."""
+    for scope, gone, why in (
+        (AbortScope.SIBLING, ("p/b", "p/c"), "sibling_aborted"),
+        (AbortScope.SESSION, ("p/a",), "aborted"),
+    ):
+        store = await _aborted(desk, scope)
+        if store is None:
+            desk.same("an abort on record", None, "there")
+            continue
+        last = store.log.after(store.last_seq - 1, 1)[0]
+        house = House(desk, store).left()
+        house.answers = lambda puppet, text: [TurnEnded("end_turn")]
+        async with house.open(_settings("restart")) as sup:
+            lives = sorted(one.id for one in sup.sessions())
+            desk.same(f"who goes on after {scope}", lives, sorted({"p", "p/a", "p/b", "p/c"} - {*gone}))
+            for name in gone:
+                stops = [one for one in await house.events(name, "OperatorStop") if one.seq > last.seq]
+                told = [(one.actor, one.abort_id, one.cause_id, one.transition_reason, one.reason) for one in stops]
+                desk.same(f"the end of {name}", told, [("recovery", last.abort_id, last.seq, why, "enough")])
+            for name in reversed(lives):
+                await sup.abort(name, AbortScope.SESSION, now=True)
+
+
+async def _aborted(desk: Desk, scope: AbortScope) -> MemoryStore | None:
+    """What a supervisor leaves that is killed when that abort is on record."""
     life = House(desk)
     life.cuts = []
     async with life.open(_settings("restart")) as sup, anyio.create_task_group() as group:
         parent = await sup.start_session("p", agent="puppet")
         for name in "abc":
             await Crowd(group).ask(await parent.start_child(name), "work")
-        group.start_soon(partial(sup.abort, "p/a", AbortScope.SIBLING, reason="enough", actor="me"))
+        group.start_soon(partial(sup.abort, "p/a", scope, reason="enough", actor="me"))
         await anyio.sleep(MOMENT_S)
         group.cancel_scope.cancel()
-    for store in life.cuts:
-        last = store.log.after(store.last_seq - 1, 1)[0]
-        if last.event == "AbortRecord":
-            break
-    else:
-        desk.same("an abort on record", None, "there")
-        return
-    house = House(desk, store).left()
-    house.answers = lambda puppet, text: [TurnEnded("end_turn")]
-    async with house.open(_settings("restart")) as sup:
-        lives = sorted(one.id for one in sup.sessions())
-        desk.same("who goes on", lives, ["p", "p/a"])
-        for name in ("p/b", "p/c"):
-            stops = [one for one in await house.events(name, "OperatorStop") if one.seq > last.seq]
-            told = [(one.actor, one.abort_id, one.cause_id, one.transition_reason, one.reason) for one in stops]
-            desk.same(f"the end of {name}", told, [("recovery", last.abort_id, last.seq, "sibling_aborted", "enough")])
-        for name in reversed(lives):
-            await sup.abort(name, AbortScope.SESSION, now=True)
+    found = (one for one in life.cuts if one.log.after(one.last_seq - 1, 1)[0].event == "AbortRecord")
+    return next(found, None)
 
 
 async def judged_late(desk: Desk) -> None:

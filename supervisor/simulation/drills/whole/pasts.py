@@ -7,6 +7,7 @@ docs/work.md (standings) and the tables of seed 000.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -18,16 +19,20 @@ from supervisor.journal.memory import MemoryJournal
 from supervisor.kinds import JOB_KIND, RUN_KIND, TASK_KIND, WORKER_KIND, WORKSTREAM_KIND
 from supervisor.ledger import Cause, Clock
 from supervisor.lifecycles import job, run, worker, workstream
+from supervisor.lifecycles.agent import Agent
+from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plans.settings import RecoveryConfig
 from supervisor.ports import EntityRow, Place
+from supervisor.recovery import loses_nothing
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import House, afresh
 from supervisor.succession import _launches
 from supervisor.trust import STANDING, Trust
 from supervisor.vocabulary import AbortPolicy, CancelMode, Kind, Ladder, LifecycleEvent
+from supervisor.work import AgentProfile
 
 __all__ = ["PASTS"]
 
@@ -156,8 +161,15 @@ def _claims(chance: Chance, log: Sequence[LifecycleEvent]) -> Claims:
     return found
 
 
-def _claimed(turn_id: str, request_id: str) -> LifecycleEvent:
-    return _record(1, "task_claimed", entity_type="turn", entity_id=turn_id, metadata={"request_id": request_id})
+def _claimed(turn_id: str, request_id: str) -> Sequence[LifecycleEvent]:
+    """The log of a turn: it is claimed right after its birth, unless an abort names it before."""
+    mine: dict[str, Any] = {"entity_type": "turn", "entity_id": turn_id}
+    return (
+        _record(1, "Born", "born", **mine),
+        _record(2, "AbortRecord", "fact", **mine),
+        _record(3, "task_claimed", metadata={"request_id": request_id}, **mine),
+        _record(4, "agent_spawned", metadata={"phase": "launched"}, **mine),
+    )
 
 
 def _ended_it(log: Sequence[LifecycleEvent], one: LifecycleEvent, claims: Claims) -> bool:
@@ -184,7 +196,8 @@ async def pasts(desk: Desk) -> None:
         born = _record(1, "Born", "born", to_status="Initializing", cause_id=7)
         log = [born, *(_drawn(chance.below(place), place) for place in range(2, 2 + chance.integer(0, 25, "long")))]
         claims = _claims(chance, log)
-        past = await past_of(Journal([*log, *(_claimed(*one) for one in claims.items())]), "s")
+        turns = [each for one in claims.items() for each in _claimed(*one)]
+        past = await past_of(Journal([*log, *turns]), "s")
         _compare(desk, past, log, claims)
 
 
@@ -239,8 +252,11 @@ async def calls(desk: Desk) -> None:
     born = _record(5, "Born", "born", cause_id=20)
     started = _record(2, "tool_started", entity_id="p:t1", metadata={"number": 4})
     other = _record(2, "tool_completed", entity_id="p:t1", metadata={"number": 4})
+    before = _record(1, "tool_started", entity_id="p:t1", metadata={"number": 3})
     for records, wanted in (
         ([born, started], "p:t1:c4"),
+        ([before, born, started], "p:t1:c4"),
+        ([before, born], None),
         ([born, other], None),
         ([born, _record(3, "x")], None),
         ([born], None),
@@ -369,6 +385,26 @@ def _splits(desk: Desk, planned: Any, left: Any, a: TaskConfig) -> None:
     desk.same("one that is", sorted(continued(plan, plan, both)), ["a", "a.1"])
     other = msgspec.structs.replace(below, data=msgspec.json.encode(msgspec.structs.replace(data, digest="x")))
     desk.same("with another part", continued(plan, plan, [rows[0], split, other, *rows[2:]]), {})
+
+
+async def conversations(desk: Desk) -> None:
+    """A session loses nothing where its agent has none to lose, or where the conversation can be loaded by an agent of
+    the same kind; one that has each prompt for itself loses nothing between two."""
+    words = ("acp", "command", "inprocess", "zed")
+    states = [*Session]
+    for number in range(60):
+        chance = desk.chance.below(number)
+        adapter, before = chance.choice(words, "adapter"), chance.choice(words, "before")
+        state, loads = chance.choice(states, "state"), chance.happens(0.6, "loads")
+        phase = chance.choice((None, *Agent), "agent")
+        data = SimpleNamespace(resume_id="name" if loads else None, adapter=afresh(before))
+        agent: Any = None if phase is None else SimpleNamespace(state=phase, data=data)
+        session: Any = SimpleNamespace(state=state)
+        none = phase in (None, Agent.STARTING)
+        between = adapter in ("command", "inprocess") and state.value not in ("Running", "Interrupting")
+        wanted = none or (loads and adapter == before) or between
+        given = loses_nothing(AgentProfile(name="a", adapter=adapter), session, agent)
+        desk.same(f"{adapter} after {before}, {state}, {phase}, loads {loads}", given, wanted)
 
 
 ENDS: Final[dict[str, list[str]]] = {
@@ -535,4 +571,4 @@ def _go_on(desk: Desk, trust: Trust, noted: list[Any], rows: Sequence[EntityRow]
     desk.same("a level lower, each", trust.level("y") is Level.TRUSTED, False)
 
 
-PASTS = (pasts, calls, rests, runs, ends, trusts)
+PASTS = (pasts, calls, rests, runs, conversations, ends, trusts)

@@ -211,6 +211,9 @@ async def verdicts(desk: Desk) -> None:
             f"{said!r}", (given.approved, bool(given.problem), given.findings, given.session_id), (False, True, (), "s")
         )
         desk.same("says so", given.words, f"not reviewed: {given.problem}")
+        for verdict, why in (("reject", "without a finding"), ("maybe", "'maybe' is no verdict"), ("zebra", "'zebra'")):
+            if f'"{verdict}"' in said:
+                desk.same(f"why {said!r} is none", why in given.problem, True)
     many = [f"{number} {'x' * 600}" for number in range(60)]
     found = read_verdict(f'{{"verdict": "reject", "findings": {str(many).replace(chr(39), chr(34))}}}').findings
     desk.same("findings that are kept", (len(found), {len(one) for one in found}), (50, {500}))
@@ -390,6 +393,18 @@ async def _places(desk: Desk, house: House, janitor: Any, place: Place) -> None:
     desk.same(
         "in time", (await janitor.save("s", place, "m"), await janitor.put_away("s", "m")), ("saved", rooms.released)
     )
+    rooms.takes_s = dict.fromkeys(("save", "roll_back", "forget", "accept", "put_away"), 5.0)
+    for done, wish in (
+        ("save", lambda: janitor.save("s", place, "m")),
+        ("roll_back", lambda: janitor.roll_back("s", place, "m")),
+        ("accept", lambda: janitor.accept(place)),
+        ("forget", lambda: janitor.forget(place)),
+        ("put_away", lambda: janitor.put_away("s", "m")),
+    ):
+        before = rooms.done.count(done)
+        with anyio.move_on_after(1.0):
+            await wish()
+        desk.same(f"{done}: what was begun is done to its end", rooms.done.count(done), before + 1)
     rooms.takes_s = dict.fromkeys(("save", "put_away", "forget"), 1000.0)
     desk.again()
     await desk.raises("what takes too long", janitor.save("s", place, "m"), Refused)
