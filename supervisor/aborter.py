@@ -318,8 +318,7 @@ class Aborter:
         """Wait until the agent has let go of the call's turn; it is killed if it does not within its grace."""
         link, turn_id = sent.link, sent.node.id.rpartition(":c")[0]
         assert link is not None, "a call that is open has a link"
-        if link.turn_id == turn_id:
-            await link.free()
+        await link.free(turn_id)
         if link.turn_id is None and not link.reusable:
             await link.ended.wait()
         return Rung.KILL if any(fate.ended_by == "kill" for fate in sent.fates()) else Rung.REQUEST

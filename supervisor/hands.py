@@ -397,7 +397,7 @@ class Hands:
         link.interrupt(turn_id, intent, turn.data.abort_id)
         grace_s = self._tree.entity(work.session_id).data.limits.grace_s
         with self._tree.system.timers.limit(grace_s, shield=True):
-            await link.free()
+            await link.free(turn_id)
         if link.turn_id == turn_id:
             link.kill(intent)
 

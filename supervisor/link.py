@@ -118,9 +118,9 @@ class LinkBase:
             self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
         )
 
-    async def free(self) -> None:
-        """Wait until it works on no turn."""
-        while self.turn_id is not None:
+    async def free(self, turn_id: str | None = None) -> None:
+        """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
+        while self.turn_id is not None and turn_id in (None, self.turn_id):
             await self._freed.wait()
 
     # ------------------------------------------------------------------ telling

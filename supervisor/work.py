@@ -110,8 +110,8 @@ class Link(Protocol):
         """Have the agent, from its start to its end. Reports everything to the entities."""
         ...
 
-    async def free(self) -> None:
-        """Wait until it works on no turn."""
+    async def free(self, turn_id: str | None = None) -> None:
+        """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
         ...
 
     def give(self, turn_id: str, incarnation: int, prompt: str) -> None:

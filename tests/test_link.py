@@ -1,0 +1,39 @@
+"""What every link does the same way: who waits for a turn's end waits for that of this one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from supervisor.link import LinkBase
+from supervisor.moments import Moment
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_who_waits_for_a_turn_does_not_wait_for_the_next_one() -> None:
+    """An agent may be given its next turn in the step in which it is done with the one before."""
+    link = LinkBase(SimpleNamespace(), SimpleNamespace(), "s:a1", 1)  # type: ignore[arg-type]  # neither is looked at
+    link.turn_id = "s:t1"
+    woken: list[str] = []
+
+    async def wait(name: str, *turn_id: Any) -> None:
+        await link.free(*turn_id)
+        woken.append(name)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait, "that one", "s:t1")
+        group.start_soon(wait, "another", "s:t0")
+        group.start_soon(wait, "any")
+        await anyio.wait_all_tasks_blocked()
+        assert woken == ["another"]
+        freed, link._freed, link.turn_id = link._freed, Moment(), "s:t2"
+        freed.set()
+        await anyio.wait_all_tasks_blocked()
+        assert woken == ["another", "that one"]
+        link.turn_id = None
+        link._freed.set()
+    assert woken == ["another", "that one", "any"]
