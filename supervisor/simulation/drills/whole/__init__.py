@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.simulation.drills.whole.afterlives import AFTERLIVES
 from supervisor.simulation.drills.whole.bounding import BOUNDING
 from supervisor.simulation.drills.whole.commanding import COMMANDING
+from supervisor.simulation.drills.whole.doors import DOORS
 from supervisor.simulation.drills.whole.grove import GROVE
 from supervisor.simulation.drills.whole.heirs import HEIRS
 from supervisor.simulation.drills.whole.hosting import HOSTING
@@ -28,4 +29,5 @@ WHOLE = (
     *LIVING,
     *BOUNDING,
     *AFTERLIVES,
+    *DOORS,
 )
