@@ -12,12 +12,14 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.kinds import TURN_KIND
+from supervisor.kinds import TASK_KIND, TURN_KIND, WORKSTREAM_KIND
 from supervisor.ledger import Cause
+from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.turn import Call, Turn, TurnData
+from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
-from supervisor.ports import EntityRow, JournalUnavailable, Text, ToolOpened, TurnEnded
+from supervisor.ports import EntityRow, JournalUnavailable, Ready, Text, ToolOpened, TurnEnded
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
@@ -163,6 +165,52 @@ def _last_agent(house: House, session_id: str) -> int:
     return max([launches, *numbers])
 
 
+async def answered(desk: Desk) -> None:
+    """A session whose conversation cannot be loaded goes on where it was there for one task and has answered: what is
+    left is to judge its work. Where nobody waits for that, or it has more to do, it is stopped."""
+    for state, whose, stream, more, goes_on in (
+        (Task.CLAIMED, "s", "w", False, True),
+        (Task.IN_PROGRESS, "s", "w", False, True),
+        (Task.DONE, "s", "w", False, True),
+        (Task.ORPHANED, "s", "w", False, False),
+        (Task.OPEN, "s", "w", False, False),
+        (Task.IN_PROGRESS, "other", "w", False, False),
+        (Task.IN_PROGRESS, "s", "", False, False),
+        (Task.IN_PROGRESS, "s", "w", True, False),
+    ):
+        life = House(desk)
+        life.judged = False
+        life.ready = lambda puppet: [Ready(None)]
+        async with life.open(_settings()) as sup, anyio.create_task_group() as group:
+            session = await sup.start_session("s", agent="puppet")
+            await Crowd(group).ask(session, "work")
+            life.puppets[-1].says(Text("message", "done"), DONE)
+            await anyio.sleep(1.0)
+            if more:
+                await Crowd(group).ask(session, "more")
+            cause = Cause(actor="me")
+            flow = WorkstreamData(tasks=1)
+            sup.tree.birth(WORKSTREAM_KIND, "w", parent_id=None, state=Workstream.EXECUTING, data=flow, cause=cause)
+            data = TaskData(workstream=stream, name="t", claimed_by=whose)
+            sup.tree.birth(TASK_KIND, "t", parent_id=None, state=state, data=data, cause=cause)
+            await sup.ledger.flush()
+            left, last_seq = life.left(), life.store.last_seq
+            for one in ("t", "w"):
+                sup.tree.bury(one)
+            await sup.abort("s", AbortScope.SESSION, now=True)
+            group.cancel_scope.cancel()
+        left.judged = False
+        what = f"{state}, claimed by {whose}, of {stream or 'no run'}, {'with' if more else 'without'} a prompt"
+        async with left.open(_settings()) as sup:
+            new = [one.event for one in await _new(left, "s", last_seq)]
+            desk.same(f"{what}: goes on", ("Resumed" in new, "s" in sup.tree.works), (goes_on, goes_on))
+            told = sup.inherited.answers.get("s")
+            desk.same(f"{what}: its answer", told is not None and told.outcome, "completed" if not more else False)
+            desk.same(f"{what}: nothing is asked again", len(left.puppets), 0)
+            for session in sup.sessions():
+                await sup.abort(session.id, AbortScope.SESSION, now=True)
+
+
 async def set_back(desk: Desk) -> None:
     """The wall's clock was set back while nobody was there: the journal's own time goes on, for whoever decides by it:
     a delay is over when it is over, and no record is older than the one before."""
@@ -228,4 +276,4 @@ async def outlasted(desk: Desk) -> None:
             group.cancel_scope.cancel()
 
 
-AFTERLIVES: Sequence[Any] = (alone, chosen, set_back, outlasted)
+AFTERLIVES: Sequence[Any] = (alone, chosen, answered, set_back, outlasted)

@@ -22,6 +22,7 @@ from supervisor.entity import Refused
 from supervisor.kinds import SESSION_KIND, TURN_KIND
 from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Clock, Ledger, Owed
+from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.turn import Call, Turn, TurnData
 from supervisor.names import Names
@@ -348,6 +349,9 @@ async def _fell(desk: Desk, chance: Chance, grove: Grove, plants: list[Plant]) -
     within_s = chance.choice((None, None, 6.2, 1.2, 15.2), "within")
     again = (chance.choice(("", "join", "within", "now"), "again"), chance.choice((0.4, 3.2, 60.2), "again_s"))
     again = again if not now else ("", 0.0)
+    entry = chance.choice(("abort", "as planned", "execute"), "entry")
+    if chance.happens(0.3, "close"):  # nobody plans it: each session tells those below it
+        entry, now, within_s, again = "close", False, None, ("", 0.0)
     reckoned = Reckoning(plants, now, within_s, again)
     _check_rows(desk, grove, plants)
     await _refuse(desk, grove, root)
@@ -365,7 +369,10 @@ async def _fell(desk: Desk, chance: Chance, grove: Grove, plants: list[Plant]) -
     async def ask() -> None:
         wish: dict[str, Any] = {"reason": "felled", "actor": "ann", "within_s": within_s}
         plan = grove.aborts.plan(root, AbortScope.SESSION, now=now)
-        match chance.choice(("abort", "as planned", "execute"), "entry"):
+        match entry:
+            case "close":
+                stop = OperatorStop(reason="felled", outcome="completed")
+                grove.tree.end(root, stop, cause=Cause(actor="ann"))
             case "abort":
                 receipts.append(await grove.aborts.abort(root, AbortScope.SESSION, now=now, **wish))
             case "as planned":
@@ -394,8 +401,13 @@ async def _fell(desk: Desk, chance: Chance, grove: Grove, plants: list[Plant]) -
     began_s = receipts_at.pop()
     for name, fate in reckoned.fates.items():
         _check_end(desk, grove, reckoned.plants[name], fate, began_s)
-    _check_receipt(desk, receipts[0], reckoned)
-    _check_answer(desk, answered_s[0], reckoned)
+    if entry == "close":
+        _check_closed(desk, grove, reckoned)
+    else:
+        _check_receipt(desk, receipts[0], reckoned)
+        _check_answer(desk, answered_s[0], reckoned)
+        first_record = grove.of(root, "AbortRecord")[0].seq
+        desk.same("its name", receipts[0].abort_id, f"abort-{first_record}")
     if again[0]:
         _check_second(desk, grove, receipts[0], second[0], reckoned, again[0])
     await _clear(desk, grove, reckoned)
@@ -509,6 +521,18 @@ def _check_receipt(desk: Desk, receipt: Receipt, reckoned: Reckoning) -> None:
     desk.same("what is not known yet", shown, (late, unrecorded, 0, False))
     root = next(iter(reckoned.plants))
     desk.same("whose it is", (receipt.reason, receipt.target, receipt.outage), ("felled", root, None))
+
+
+def _check_closed(desk: Desk, grove: Grove, reckoned: Reckoning) -> None:
+    """Of a session that ends by itself each one below it is told why, once, by its parent."""
+    for name in reckoned.fates:
+        above = reckoned.plants[name].parent
+        told = [(one.reason, one.abort_reason, one.abort_id) for one in grove.of(name, "OperatorStop")]
+        wanted = (f"its parent {above} ended", "parent_aborted", None) if above is not None else ("felled", None, None)
+        desk.same(f"why {name} ends", told, [wanted])
+        stop, up = grove.of(name, "OperatorStop")[:1], grove.of(above or name, "OperatorStop")[:1]
+        if above is not None and stop and up:
+            desk.same(f"what {name} follows from", stop[0].cause_id, up[0].seq)
 
 
 def _check_requested(desk: Desk, receipt: Receipt, reckoned: Reckoning, awaited: dict[str, float]) -> None:

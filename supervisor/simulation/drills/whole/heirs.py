@@ -320,7 +320,7 @@ async def _check_answers(desk: Desk, house: House, crowd: Crowd, one: Left, last
         entered = next(r for r in reversed(one.log) if r.to_status == "CoolingDown" != r.from_status)
         taken = next(r for r in log if r.event == "Resumed" and r.seq > last_seq)
         due_s = max(entered.monotonic_s + 2.0, taken.monotonic_s)
-        desk.same(f"{what}: its backoff", abs(cooled[0].monotonic_s - due_s) < 2.0, True)
+        desk.at(f"{what}: its backoff", due_s, 2, cooled[0].monotonic_s)
 
 
 async def siblings(desk: Desk) -> None:
