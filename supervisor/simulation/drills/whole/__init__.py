@@ -12,6 +12,7 @@ from supervisor.simulation.drills.whole.hosting import HOSTING
 from supervisor.simulation.drills.whole.living import LIVING
 from supervisor.simulation.drills.whole.pasts import PASTS
 from supervisor.simulation.drills.whole.recording import RECORDING
+from supervisor.simulation.drills.whole.resuming import RESUMING
 from supervisor.simulation.drills.whole.stepping import STEPPING
 from supervisor.simulation.drills.whole.verifying import VERIFYING
 
@@ -30,4 +31,5 @@ WHOLE = (
     *BOUNDING,
     *AFTERLIVES,
     *DOORS,
+    *RESUMING,
 )

@@ -1,0 +1,167 @@
+"""Resuming: what the agents of a session that goes on are told, and who is answered for what was asked before.
+
+Held to docs/recovery.md: a conversation is loaded once, and only where it can be; who was interrupted is told so; a
+message that was acknowledged is in the next prompt; a child that was delegated is closed when it has answered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from supervisor.plans import Settings
+from supervisor.plans.settings import LimitsConfig, RecoveryConfig
+from supervisor.ports import ChildAsked, Ready, Text, ToolOpened, TurnEnded
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.simulation.drills.whole.hosting import Crowd
+from supervisor.vocabulary import AbortScope, CancelMode
+
+__all__ = ["RESUMING"]
+
+DONE: Final = TurnEnded("end_turn")
+RESTART: Final = Settings(limits=LimitsConfig(max_total_errors=50), recovery=RecoveryConfig(sessions="restart"))
+COOLS_S: Final = 2.0
+
+
+async def _left(desk: Desk, phase: str, named: bool) -> House:
+    """A house whose supervisor was killed in that phase of a turn, with a message that nobody has heard yet."""
+    life = House(desk)
+    life.ready = lambda puppet: [Ready("its-name" if named else None)] if phase != "before it was ready" else ()
+    async with life.open(RESTART) as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent="puppet")
+        if phase == "between prompts":
+            life.answers = lambda puppet, text: [DONE]
+        await Crowd(group).ask(session, "the prompt")
+        if phase == "in a call":
+            life.puppets[-1].says(ToolOpened("call", "x"))
+        if phase == "failed":
+            life.puppets[-1].says(TurnEnded("error", "no"))
+        await anyio.sleep(MOMENT_S)
+        await session.send("a word that was acknowledged")
+        left = life.left()
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+    return left
+
+
+async def told(desk: Desk) -> None:
+    """In each phase of a turn: the next agent loads the conversation where there is one, is told to look where it may
+    have begun, and has every message once. A second failure loads nothing."""
+    for phase in ("before it was ready", "at work", "in a call", "failed", "between prompts"):
+        for named in (True, False):
+            await _tell(desk, phase, named)
+
+
+async def _tell(desk: Desk, phase: str, named: bool) -> None:
+    what, house = f"killed {phase}, {'' if named else 'not '}named", await _left(desk, phase, named)
+    loads = named and phase != "before it was ready"
+    cut = phase in ("at work", "in a call")
+    async with house.open(RESTART) as sup, anyio.create_task_group() as group:
+        crowd = Crowd(group)
+        if phase == "between prompts":
+            await crowd.ask(sup.session("s"), "the prompt")
+        await anyio.sleep(COOLS_S + 1.0)
+        desk.same(f"{what}: agents", len(house.puppets), 1)
+        first = house.puppets[0]
+        desk.same(f"{what}: loads", [one[2] for one in first.heard("start")], ["its-name" if loads else None])
+        desk.same(f"{what}: is started with", [one[3] for one in first.heard("argv")], ["its-name" if loads else None])
+        prompt = next(one[1] for one in first.heard("prompt"))
+        desk.same(f"{what}: is asked", ("the prompt" in prompt, prompt.count("acknowledged")), (True, 1))
+        desk.same(f"{what}: is told to look", "interrupted" in prompt, cut and loads)
+        first.exit(1)
+        await anyio.sleep(2 * COOLS_S + 1.0)
+        again = house.puppets[-1]
+        desk.same(f"{what}: a second one", (len(house.puppets), again.heard("start")[0][2]), (2, None))
+        prompt = next(one[1] for one in again.heard("prompt"))
+        desk.same(f"{what}: is asked again", ("the prompt" in prompt, prompt.count("acknowledged")), (True, 1))
+        desk.same(f"{what}: is not told to look", "interrupted" in prompt, False)
+        await crowd.wait("answer", sup.result_of, "s")
+        again.says(Text("message", "all of it"), DONE)
+        await anyio.sleep(1.0)
+        desk.same(f"{what}: the answer", crowd.outcome("answer"), ("completed", ""))
+        errors = [one.metadata for one in await house.events("s", "Resumed")]
+        desk.same(
+            f"{what}: on record", [(one["interrupted"], one["resume_id"]) for one in errors], [_noted(cut, loads)]
+        )
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+
+
+def _noted(cut: bool, loads: bool) -> tuple[bool, str | None]:
+    return cut, "its-name" if loads else None
+
+
+async def delegated(desk: Desk) -> None:
+    """A child whose call had delegated it, and whose parent's agent is gone: its call has the result unknown, and the
+    child ends with it; one that was abandoned to itself goes on, answers, and is closed for that."""
+    for mode, lives in ((CancelMode.WAIT_COMPLETED, False), (CancelMode.ABANDON, True)):
+        life = House(desk)
+        async with life.open(RESTART) as sup, anyio.create_task_group() as group:
+            await Crowd(group).ask(await sup.start_session("s", agent="puppet"), "work")
+            life.puppets[-1].says(ToolOpened("call", "x"), ChildAsked("r", "kid", "do it", None, "call", mode))
+            await anyio.sleep(MOMENT_S)
+            left, last_seq = life.left(), life.store.last_seq
+            await sup.abort("s", AbortScope.SESSION, now=True)
+            await sup.abort("s/kid", AbortScope.SESSION, now=True)
+            group.cancel_scope.cancel()
+        async with left.open(RESTART) as sup:
+            await anyio.sleep(COOLS_S + 1.0)
+            desk.same(f"{mode}: the child", "s/kid" in sup.tree.works, lives)
+            parts = {one.launch.cwd: one for one in left.puppets if one.launch is not None}
+            if lives:
+                parts["/house/s/kid"].says(Text("message", "did it"), DONE)
+                await anyio.sleep(1.0)
+                desk.same("it is closed", "s/kid" in sup.tree.works, False)
+                stops = await left.events("s/kid", "OperatorStop")
+                answered = (await left.events("s/kid", "TurnReaped"))[-1]
+                told = [(one.cause_id, one.actor, one.metadata["outcome"]) for one in stops]
+                desk.same("by whom, and for what", told, [(answered.seq, "recovery", "completed")])
+            calls = [one for one in await left.events("s:t1", "tool_completed") if one.seq > last_seq]
+            desk.same(f"{mode}: its call", [one.metadata["outcome"] for one in calls], ["unknown"])
+            desk.same(f"{mode}: its parent goes on", "s" in sup.tree.works, True)
+            await sup.abort("s", AbortScope.SESSION, now=True)
+
+
+async def unheard(desk: Desk) -> None:
+    """Who asks for an answer that is not on record yet waits until it is; who asks later has it, until something new is
+    asked; who asked for nothing has none."""
+    life = House(desk)
+    async with life.open(RESTART) as sup, anyio.create_task_group() as group:
+        for name in ("s", "idle"):
+            await sup.start_session(name, agent="puppet")
+        await Crowd(group).ask(sup.session("s"), "work")
+        left = life.left()
+        for name in ("s", "idle"):
+            await sup.abort(name, AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+    async with left.open(RESTART) as sup, anyio.create_task_group() as group:
+        crowd = Crowd(group)
+        desk.same(
+            "who was asked for nothing", (await sup.result_of("idle"), await sup.result_of("nobody")), (None,) * 2
+        )
+        await anyio.sleep(COOLS_S + 1.0)
+        left.commit_s = 3.0
+        left.puppets[-1].says(Text("message", "so"), DONE)
+        while sup.tree.entity("s").data.current is not None:  # noqa: ASYNC110  nobody rings when that is decided
+            await anyio.sleep(0.1)
+        await crowd.wait("early", sup.result_of, "s")
+        left.commit_s = 0.0
+        await anyio.sleep(15.0)
+        desk.same("an answer on its way to the disk", crowd.outcome("early"), ("completed", ""))
+        later = await sup.result_of("s")
+        reaped = (await left.events("s", "TurnReaped"))[-1]
+        desk.same(
+            "one that is there", later and (later.outcome, later.text, later.seq), ("completed", "so", reaped.seq)
+        )
+        left.answers = lambda puppet, text: [TurnEnded("error", "no")] if text == "fail" else [DONE]
+        await crowd.ask(sup.session("s"), "more", "more")
+        desk.same("something new", crowd.outcome("more")[0], "completed")
+        desk.same("is not what was asked before", await sup.result_of("s"), None)
+        await sup.abort("idle", AbortScope.SESSION, now=True)
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+
+
+RESUMING = (told, delegated, unheard)
