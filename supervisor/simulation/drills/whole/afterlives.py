@@ -139,17 +139,17 @@ async def _choose(desk: Desk, chance: Chance) -> None:
     async with left.open(_settings(), choose=choose) as sup:
         goes_on = [one for one in parents if stays(one)]
         desk.same(f"of {parents}, {among} chosen, go on", sorted(one.id for one in sup.sessions()), sorted(goes_on))
-        for one in parents:
-            new = [each.event for each in await _new(left, one, last_seq)]
-            desk.same(f"{one}: is resumed", new.count("Resumed"), int(is_chosen(one)))
-            if one in goes_on:
-                desk.same(f"{one}: its parent", left.store.entities[one].parent_id, heir(one))
-        for one in goes_on:
-            result = await sup.session(one).run("a prompt of now")
-            desk.same(f"{one}: its answer", (result.outcome, result.text), ("completed", "again"))
-            requests = [each.metadata["request_id"] for each in await left.events(one, "TurnRequested")]
-            desk.same(f"{one}: prompts", requests, [f"{one}:r{n}" for n in range(1, asked[one] + 2)])
-            desk.same(f"{one}: its next agent", f"{one}:a{last[one] + 1}" in left.store.entities, True)
+        for name in parents:
+            new = [each.event for each in await _new(left, name, last_seq)]
+            desk.same(f"{name}: is resumed", new.count("Resumed"), int(is_chosen(name)))
+            if name in goes_on:
+                desk.same(f"{name}: its parent", left.store.entities[name].parent_id, heir(name))
+        for name in goes_on:
+            result = await sup.session(name).run("a prompt of now")
+            desk.same(f"{name}: its answer", (result.outcome, result.text), ("completed", "again"))
+            requests = [each.metadata["request_id"] for each in await left.events(name, "TurnRequested")]
+            desk.same(f"{name}: prompts", requests, [f"{name}:r{n}" for n in range(1, asked[name] + 2)])
+            desk.same(f"{name}: its next agent", f"{name}:a{last[name] + 1}" in left.store.entities, True)
         used = await sup.start_session("root0", agent="puppet")
         desk.same("a name that was used", used.id, "root0-2")
         desk.same("names of runs", sup.new_run(), "2.1")

@@ -15,7 +15,7 @@ from supervisor.adapters.mcp_stdio import McpError
 from supervisor.entity import Degraded, Refused
 from supervisor.ledger import Cause
 from supervisor.plans import AgentConfig, Settings
-from supervisor.plans.settings import AccessConfig
+from supervisor.plans.access import AccessConfig
 from supervisor.ports import JournalUnavailable
 from supervisor.runtime import Supervisor, open_supervisor, reconfigure
 from supervisor.simulation.drills.desk import Desk

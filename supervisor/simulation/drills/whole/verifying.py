@@ -283,7 +283,8 @@ async def _not_reviewed(desk: Desk, house: House, sup: Supervisor, review: Revie
     """A reviewer that fails, or is aborted, or takes too long, has approved of nothing, whatever it said."""
     fine = Text("message", '{"verdict": "approve"}')
     for how in ("fails", "is aborted", "takes too long"):
-        house.answers = lambda puppet, text, how=how: [fine, *([_FAILED] if how == "fails" else [])]
+        says = [fine, *([_FAILED] if how == "fails" else [])]
+        house.answers = lambda puppet, text, says=says: says  # type: ignore[misc]
         found: list[ReviewVerdict] = []
 
         async def ask(found: list[ReviewVerdict] = found) -> None:
