@@ -173,6 +173,37 @@ async def kept_waiting(desk: Desk) -> None:
             desk.same("its answer", [(one.outcome, one.text) for one in act.results], [("completed", "yes")])
 
 
+async def not_any_more(desk: Desk) -> None:
+    """A session that is told to end while its next turn waits for its agent has no next turn: nobody is asked, and no
+    agent is started, however that one ends."""
+    for how in ("stops", "exits", "stays"):
+        house = House(desk)
+        house.stops = lambda puppet: ()
+        async with scene(desk, house) as act:
+            first = act.puppet
+            await act.session.send("listen", urgent=True)
+            await anyio.sleep(2.0)
+            act.group.start_soon(act.session.close)
+            await anyio.sleep(1.0)
+            stopped = (await house.events("s", "OperatorStop"))[0].seq
+            if how == "stops":
+                first.says(TurnEnded("cancelled"))
+            elif how == "exits":
+                first.exit(0)
+            await anyio.sleep(25.0)
+            desk.same(
+                f"{how}: agents", [one.id for one in house.store.entities.values() if one.kind == "agent"], ["s:a1"]
+            )
+            desk.same(f"{how}: prompts", len(first.heard("prompt")), 1)
+            told = [one.event for one in await house.log("s:a1") if one.seq > stopped and one.outcome == "transition"]
+            desk.same(f"{how}: what it is told", [one for one in told if one not in ENDS], [])
+            desk.same(f"{how}: it has ended", ("s" in act.sup.tree.works, first.alive), (False, False))
+            desk.same(f"{how}: its answer", len(act.results), 1)
+
+
+ENDS: Final = ("task_finished", "agent_exited", "agent_reaped")
+
+
 def _why(failed: Sequence[LifecycleEvent]) -> str:
     """What its turn failed by."""
     return next((str(one.metadata["verdict"]["error"]) for one in failed if one.outcome == "transition"), "")
@@ -235,4 +266,4 @@ async def _abort(act: Scene, target: str, receipts: list[Any]) -> None:
     receipts.append(await act.sup.abort(target, AbortScope.TOOL, reason="enough"))
 
 
-LASTING = (extensions, cleaned, kept_waiting, own_ends, beside)
+LASTING = (extensions, cleaned, kept_waiting, not_any_more, own_ends, beside)

@@ -37,7 +37,7 @@ __all__ = ["GROVE"]
 
 SLACK_S: Final = 5.0
 RECORDS_S: Final = 60.0
-GROVES: Final = 4
+GROVES: Final = 6
 WALL_S: Final = 1_700_000_000.0
 WAITED: Final = CancelMode.WAIT_COMPLETED
 CLOSE_S: Final = 1.0
