@@ -468,8 +468,15 @@ class House:
         guests = _Guests(self._made)
         async with supervise(doors._replace(**parts), profiles, settings or Settings(), choose, guests) as sup:
             yield sup
+            self._check_kept(sup)
         if self.judged:
             self._judge()
+
+    def _check_kept(self, sup: Supervisor) -> None:
+        """Who has ended is kept by nobody."""
+        for work in sup.tree.works.values():
+            kept = {*work.turns} - {*sup.tree.entities} | {*work.children} - {*sup.tree.works}
+            self._desk.same(f"who has ended, and is kept by {work.session_id}", kept, set())
 
     def _judge(self) -> None:
         say = self._desk.say

@@ -7,6 +7,7 @@ from supervisor.simulation.drills.agents.believing import BELIEVING
 from supervisor.simulation.drills.agents.conversing import CONVERSING
 from supervisor.simulation.drills.agents.desks import DESKS
 from supervisor.simulation.drills.agents.lasting import LASTING
+from supervisor.simulation.drills.agents.limits import LIMITS
 from supervisor.simulation.drills.agents.opening import OPENING
 from supervisor.simulation.drills.agents.settling import SETTLING
 from supervisor.simulation.drills.agents.spenders import SPENDERS
@@ -22,4 +23,5 @@ AGENTS = (
     *DESKS,
     *SETTLING,
     *LASTING,
+    *LIMITS,
 )
