@@ -299,8 +299,16 @@ async def crowds(desk: Desk) -> None:
 async def leavers(desk: Desk) -> None:
     """However a process ends in a turn, that fails with its last words; who is mute and stays is killed after 2 s."""
     chance, long = desk.chance, "x" * 400
+    longer = "".join(f"{number:05d}" for number in range(1000))
     for number, (status, said, wanted) in enumerate(
-        ((3, "a\nb\n\n", "b"), (-11, "", ""), (0, long, long[:300]), (1, f"{long}\n  ", long[:300]), (None, "w", "w"))
+        (
+            (3, "a\nb\n\n", "b"),
+            (-11, "", ""),
+            (0, long, long[:300]),
+            (1, f"{long}\n  ", long[:300]),
+            (None, "w", "w"),
+            (2, longer, longer[-4096:][:300]),
+        )
     ):
         house = House(desk)
         house.last_word = True

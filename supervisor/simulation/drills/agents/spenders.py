@@ -225,12 +225,37 @@ async def stalls(desk: Desk) -> None:
             facts = [(one["step"], one["silent_s"]) for _, one in await act.told("Stalled", of="s")]
             wanted = [(name, SNAPSHOT_S * n) for name, n in zip(("wake", "stop", "kill"), steps, strict=True)]
             desk.same(f"steps {steps}", facts, wanted)
+            began_s = (await house.events("s:t1", "agent_spawned"))[-1].monotonic_s
+            for one, n in zip(await house.events("s", "Stalled"), steps, strict=False):
+                moved = SNAPSHOT_S  # it began within the first of them
+                desk.at(f"step {n}", moved + SNAPSHOT_S * n, n + 1, one.monotonic_s - began_s)
             told = [(one["sender"], one["point"]) for _, one in await act.told("UrgentMessage", of="s")]
             desk.same("what it is told", told, [("supervisor", "tool_boundary"), ("supervisor", "now")])
             await _aborted(desk, act, "who does not move", "liveness", "Stalled")
             stop = (await house.events("s", "OperatorStop"))[0]
             desk.same("why", stop.abort_reason, "timeout")
             group.cancel_scope.cancel()
+
+
+async def silent_functions(desk: Desk) -> None:
+    """A function that says nothing from its first instant on does not move either: looked at as any other agent."""
+    house = House(desk)
+
+    async def sleeps(turn: Any) -> str:
+        await anyio.sleep(1000.0)
+        return ""
+
+    async with house.open(LOOKED_AT) as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent=sleeps)
+        group.start_soon(session.run, "work")
+        began_s = sup.ledger.clock.now()
+        await anyio.sleep(SNAPSHOT_S * 5)
+        stalled = await house.events("s", "Stalled")
+        desk.same("it does not move", [one.metadata["step"] for one in stalled], ["wake"])
+        for one in stalled:
+            desk.at("it is woken", SNAPSHOT_S * 4, 5, one.monotonic_s - began_s)
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
 
 
 async def signs(desk: Desk) -> None:
@@ -298,4 +323,4 @@ async def circles(desk: Desk) -> None:
         desk.same("with another answer", await act.told("Repeats", of="s"), [])
 
 
-SPENDERS = (budgets, counted, shared, many, stalls, signs, circles)
+SPENDERS = (budgets, counted, shared, many, stalls, silent_functions, signs, circles)

@@ -462,7 +462,7 @@ def _check_rows(desk: Desk, grove: Grove, plants: list[Plant]) -> None:
 def _check_calls(desk: Desk, grove: Grove, one: Plant) -> None:
     """Its open calls are nodes of the tree, and nothing else is one."""
     nodes, turn_id = grove.tree.nodes(), f"{one.name}:t1"
-    for wrong in (turn_id, f"{turn_id}:c9", f"{one.name}:t9:c3"):
+    for wrong in (turn_id, *(f"{turn_id}:c{n}" for n in ("1", "9", "33", "")), f"{one.name}:t9:c3"):
         desk.same(f"a node that is none, {wrong}", wrong in nodes, False)
         desk.same(f"a call that is none, {wrong}", grove.tree.is_open(wrong), False)
     if one.silent:
