@@ -251,16 +251,21 @@ async def _check(
         }
         desk.same(f"{what}: what happens again", sorted(tells - opened - {*told["again"]}), [])
         desk.same(f"{what}: is first", new[0].event, "Resumed")
+        if one.abort is None:
+            _check_root(desk, house, one, last_seq, resumed[0].seq, what)
     elif one.row.state != "Stopped":
         stops = [record for record in new if record.event in ("FatalError", "OperatorStop")]
         desk.same(f"{what}: is stopped", [record.outcome for record in stops][:1], ["transition"])
         desk.same(f"{what}: by whom", stops[0].actor in one.ended_by, True)
         desk.same(f"{what}: has ended", session_id in sup.tree.works, False)
+        if one.abort is None:
+            _check_root(desk, house, one, last_seq, stops[0].seq, what, None, stops[0].cause_id)
     else:
         ends = [record for record in new if record.event == "Ended"]
         desk.same(f"{what}: its end goes on", [record.outcome for record in ends], ["transition"])
         entered = next(record for record in reversed(one.log) if record.to_status == "Stopped" != record.from_status)
         desk.same(f"{what}: what it follows from", ends[0].cause_id, entered.seq)
+        _check_root(desk, house, one, last_seq, entered.seq, what, None)
         past_s = ends[0].monotonic_s - entered.monotonic_s
         desk.same(f"{what}: as old as it is", abs(float(ends[0].metadata["took_s"]) - past_s) < 1.0, True)
     if one.agent is not None:
@@ -269,6 +274,18 @@ async def _check(
         desk.same(f"{what}: its agent", ended, [("agent_exited", "recovery", "kill")])
     for turn in one.turns:
         await _check_turn(desk, house, one, turn, goes_on, last_seq)
+
+
+def _check_root(
+    desk: Desk, house: House, one: Left, last_seq: int, root_seq: int, what: str, *known: int | None
+) -> None:
+    """What is said for it, and for its turn and its agent, follows from the record that says that it goes on, or from
+    what has stopped it; what is said before that (*known*: ``None``) from nothing."""
+    mine = [one.row.id, *(turn.id for turn in one.turns), *([one.agent.id] if one.agent is not None else [])]
+    said = [each for each in house.store.log.after(last_seq, 10_000) if each.entity_id in mine]
+    aborts = {each.seq for each in house.store.log.after(0, last_seq) if each.event == "AbortRecord"}
+    causes = {each.cause_id for each in said if each.actor == "recovery" and each.seq != root_seq} - aborts
+    desk.same(f"{what}: the root of all that", causes - {root_seq, *known}, set())
 
 
 async def _check_turn(desk: Desk, house: House, one: Left, turn: EntityRow, goes_on: bool, last_seq: int) -> None:
