@@ -12,9 +12,20 @@ from typing import Any, Final
 import anyio
 
 from supervisor.abort import Receipt, UnknownTarget
+from supervisor.ledger import Cause
+from supervisor.lifecycles.events import OperatorStop
 from supervisor.plans import Settings
 from supervisor.plans.oversight import ModelTroubleConfig
-from supervisor.ports import Compaction, ModelTrouble, TerminalOpened, Text, ToolClosed, ToolOpened, TurnEnded
+from supervisor.ports import (
+    ChildAsked,
+    Compaction,
+    ModelTrouble,
+    TerminalOpened,
+    Text,
+    ToolClosed,
+    ToolOpened,
+    TurnEnded,
+)
 from supervisor.simulation.drills.agents.acting import DONE, ONCE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
@@ -188,6 +199,23 @@ async def hundreds(desk: Desk) -> None:
             await desk.raises(f"a call that never was, {never}", wish, UnknownTarget)
 
 
+async def cut_short(desk: Desk) -> None:
+    """A child that is ended in the instant in which it is born, before it could be asked anything: who asked for it has
+    one answer all the same."""
+    async with scene(desk) as act:
+        parent = act.puppet
+        parent.says(ToolOpened("call", "x"), ChildAsked("r", "kid", "do it", None, "call"))
+        while "s/kid" not in act.sup.tree.works:
+            await anyio.lowlevel.checkpoint()
+        act.sup.tree.end("s/kid", OperatorStop(reason="enough"), cause=Cause(actor="me"))
+        await anyio.sleep(1.0)
+        desk.same("its answer", [one[1:3] for one in parent.heard("child")], [("r", "aborted")])
+        desk.same("it is gone", "s/kid" in act.sup.tree.works, False)
+        parent.says(ToolClosed("call", "failed"), DONE)
+        await anyio.sleep(MOMENT_S)
+        desk.same("its parent goes on", [one.outcome for one in act.results], ["completed"])
+
+
 async def troubles(desk: Desk) -> None:
     """Each trouble of a model has a record that tells what was told of it, up to 32 of a turn."""
     patient = ModelTroubleConfig(retries_max=0, fruitless_max=0, requests_max=0)
@@ -207,4 +235,4 @@ async def troubles(desk: Desk) -> None:
             desk.same("what is told of one", tuple(told.values()), wanted)
 
 
-SETTLING: Sequence[Any] = (late_compactions, idle_compactions, aborted_calls, hundreds, troubles)
+SETTLING: Sequence[Any] = (late_compactions, idle_compactions, aborted_calls, hundreds, cut_short, troubles)

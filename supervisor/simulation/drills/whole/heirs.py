@@ -283,6 +283,7 @@ def _check_root(
     what has stopped it; what is said before that (*known*: ``None``) from nothing."""
     mine = [one.row.id, *(turn.id for turn in one.turns), *([one.agent.id] if one.agent is not None else [])]
     said = [each for each in house.store.log.after(last_seq, 10_000) if each.entity_id in mine]
+    said = [each for each in said if each.event != "Adopted"]  # that follows from the end of its parent
     aborts = {each.seq for each in house.store.log.after(0, last_seq) if each.event == "AbortRecord"}
     causes = {each.cause_id for each in said if each.actor == "recovery" and each.seq != root_seq} - aborts
     desk.same(f"{what}: the root of all that", causes - {root_seq, *known}, set())
