@@ -48,9 +48,9 @@ async def _extended(desk: Desk, chance: Chance) -> None:
     )
     cap_s = chance.choice((None, timeout_s + 0.5, timeout_s + 100.0, timeout_s + 700.0, 1501.0), "cap")
     words = _words(chance, timeout_s)
-    due_s = _due(timeout_s, cap_s, words, snapshot_s)
-    if due_s is not None:
-        await _last(desk, timeout_s, cap_s, words, due_s, snapshot_s)
+    reckoned = _due(timeout_s, cap_s, words, snapshot_s)
+    if reckoned is not None:
+        await _last(desk, timeout_s, cap_s, words, reckoned, snapshot_s)
 
 
 def _words(chance: Chance, timeout_s: float) -> list[float]:
@@ -60,9 +60,9 @@ def _words(chance: Chance, timeout_s: float) -> list[float]:
     return [7.0 + place * every_s for place in range(64) if 7.0 + place * every_s < until_s]
 
 
-def _due(timeout_s: float, cap_s: float | None, words: list[float], snapshot_s: float) -> float | None:
-    """When it is over; ``None``: it is asked to stop before that, or nobody can tell."""
-    due_s, at_s, silent = timeout_s, snapshot_s, 0
+def _due(timeout_s: float, cap_s: float | None, words: list[float], snapshot_s: float) -> tuple[float, int] | None:
+    """When it is over, and how often it was extended; ``None``: it is asked to stop before that, or nobody can tell."""
+    due_s, at_s, silent, times = timeout_s, snapshot_s, 0, 0
     if any(abs(one % snapshot_s - snapshot_s / 2) > snapshot_s / 2 - CLOSE_S for one in words):
         return None  # a word and a look are too near to each other
     while at_s < due_s:
@@ -72,14 +72,20 @@ def _due(timeout_s: float, cap_s: float | None, words: list[float], snapshot_s: 
             return None
         near = due_s - at_s <= 2 * snapshot_s and silent * snapshot_s < PROGRESS_S
         if near and cap_s is not None and cap_s - due_s >= LEAST_S:
-            due_s = min(due_s + MORE_S, cap_s)
+            due_s, times = min(due_s + MORE_S, cap_s), times + 1
         at_s += snapshot_s
-    return due_s
+    return due_s, times
 
 
 async def _last(
-    desk: Desk, timeout_s: float, cap_s: float | None, words: list[float], due_s: float, snapshot_s: float
+    desk: Desk,
+    timeout_s: float,
+    cap_s: float | None,
+    words: list[float],
+    reckoned: tuple[float, int],
+    snapshot_s: float,
 ) -> None:
+    due_s, times = reckoned
     house, told = House(desk), list[tuple[str, float]]()
     house.stops = lambda puppet: [TurnEnded("cancelled")]
     settings = Settings(liveness=LivenessConfig(snapshot_s=snapshot_s))
@@ -108,8 +114,8 @@ async def _last(
         desk.same(f"{what}: ends", [one for one, _ in told], ["failed"])
         for _, at_s in told:
             desk.at(f"{what}: its end", due_s, 3, at_s)
-        seen = len(await house.events("s:t1", "ProgressSeen"))
-        desk.same(f"{what}: was extended", seen > 0, due_s > timeout_s)
+        seen = [one.outcome for one in await house.events("s:t1", "ProgressSeen")]
+        desk.same(f"{what}: was extended", seen, ["transition"] * times)
         group.cancel_scope.cancel()
         for one in sup.sessions():
             await sup.abort(one.id, AbortScope.SESSION, now=True)

@@ -199,6 +199,13 @@ async def many(desk: Desk) -> None:
         last = (await act.told("Usage", of="s"))[-1][1]
         desk.same("the last", last["used"]["input_tokens"], 20_000)
     async with scene(desk, settings=Settings(model_trouble=ModelTroubleConfig(fruitless_max=0))) as act:
+        for _ in range(100):
+            act.puppet.says(Usage({"n": 1}, cost_usd=0.25))
+        await act.says(Text("message", "x"))
+        cents = [one["used"]["cost_usd"] for _, one in await act.told("Usage", of="s")][31:]
+        desk.same("money that matters", all(a * 33 / 32 < b <= a * 33 / 32 + 0.25 for a, b in pairwise(cents)), True)
+        desk.same("not all of it", 5 < len(cents) < 60, True)
+    async with scene(desk, settings=Settings(model_trouble=ModelTroubleConfig(fruitless_max=0))) as act:
         for number in range(40):
             act.puppet.says(Usage({"n": number}), Usage({}))
         await act.says(Text("message", "x"))
