@@ -22,7 +22,7 @@ from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.runtime import Supervisor, supervise
 from supervisor.shutdown import LAST_RECORDS_S
 from supervisor.simulation.chance import Chance
-from supervisor.simulation.drills import drill
+from supervisor.simulation.drills import OFFICE_S, OFFICES, drill
 from supervisor.simulation.drills.agents.functions import drill_functions
 from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
@@ -214,11 +214,13 @@ class _Run:
 
     async def _drill(self, sup: Supervisor) -> None:
         """What the kernel promises and a supervisor seldom uses, where the scenario wants that tried; and what agents
-        that are functions are promised."""
+        that are functions are promised; and plans in offices of their own."""
         chance = self.world.chance.below("drill")
         if chance.happens(self.drawn.drills, "at all"):
             await drill(self.oracle.violated, chance, self.world.now, self.drawn.grain_s)
             await drill_functions(self.oracle.violated, sup, self.world.now)
+        if chance.happens(self.drawn.offices, "offices"):
+            await drill(self.oracle.violated, chance, self.world.now, self.drawn.grain_s, OFFICES, OFFICE_S)
 
     async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
         """One supervisor, from its start to its end, or to its death."""

@@ -157,8 +157,8 @@ class World(Model):
     supervisor is killed, ``crashes_at`` are moments, of which each has one in mind to be killed at; ``cancels_at`` are
     moments of tasks and runs, of which who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the
     share of the streams that come cut anywhere, not as they were written. A commit that nothing strikes takes
-    ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped. ``archive``: there is
-    a place where what has ended is kept."""
+    ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped; ``offices``: how
+    likely plans are worked on then, move by move. ``archive``: there is a place where what has ended is kept."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -172,6 +172,7 @@ class World(Model):
     pieces: Share = PIECES
     commit_s: Seconds = 0.0005
     drills: Share = 0.0
+    offices: Share = 0.0
     archive: bool = False
     seed: int | None = None
 
@@ -312,6 +313,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     pieces: float
     commit_s: float
     drills: float = 0.0
+    offices: float = 0.0
     archive: bool = False
 
     @property

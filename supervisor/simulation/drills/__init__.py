@@ -8,37 +8,47 @@ Every instant, order and count is known beforehand, so every difference is a bre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 
 from actors import open_system
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.agents import AGENTS
-from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.desk import Desk, Drill
 from supervisor.simulation.drills.kernel import KERNEL
 from supervisor.simulation.drills.rules import RULES
 from supervisor.simulation.drills.whole import WHOLE
+from supervisor.simulation.drills.work import OFFICES
 
-__all__ = ["drill"]
+__all__ = ["OFFICES", "OFFICE_S", "drill"]
 
 DRILLS = (*KERNEL, *RULES, *AGENTS, *WHOLE)
 LONG_S = 2000.0
-"""No drill takes that long, unless something in it is never over."""
+OFFICE_S = 20_000.0
+"""What one of :data:`OFFICES` takes at most."""
 
 
-async def drill(say: Callable[[str, str, str], None], chance: Chance, now: Callable[[], float], grain_s: float) -> None:
-    """Run all of them, one after the other.
+async def drill(
+    say: Callable[[str, str, str], None],
+    chance: Chance,
+    now: Callable[[], float],
+    grain_s: float,
+    drills: Sequence[Drill] = DRILLS,
+    long_s: float = LONG_S,
+) -> None:
+    """Run all of these *drills*, one after the other.
 
     Args:
         say: reports a law that was broken: its name, whose, and the words.
         now: the run's clock, in seconds.
         grain_s: to multiples of which the run rounds its timers up.
+        long_s: none of them takes that long, unless something in it is never over.
     """
-    for one in DRILLS:
+    for one in drills:
         name = one.__name__
-        with anyio.move_on_after(LONG_S) as limit:
+        with anyio.move_on_after(long_s) as limit:
             async with open_system(seed=chance.integer(0, 2**32, name)) as system:
                 await one(Desk(say, name, system, chance.below(name), now, grain_s))
         if limit.cancelled_caught:
-            say("kernel", name, f"is not over after {LONG_S:g} s")
+            say("kernel", name, f"is not over after {long_s:g} s")

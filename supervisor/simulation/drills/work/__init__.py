@@ -1,0 +1,9 @@
+"""Plans at work in a house of the drill's own: what becomes of each task, when, and on whose word."""
+
+from __future__ import annotations
+
+from supervisor.simulation.drills.work.trying import TRYING
+
+__all__ = ["OFFICES"]
+
+OFFICES = (*TRYING,)

@@ -1,0 +1,281 @@
+"""An office of a drill's own: plans at work in a house, where every attempt takes and becomes just what it is told to.
+
+What happened to each task, run, job, worker and workstream is its **tale**: its records, each with its moment and what
+it says, in their order. A drill writes down beforehand what tale the documents promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from textwrap import dedent
+from typing import Any, Final, NamedTuple
+
+import anyio
+
+from supervisor.adapters.inprocess import AgentTurn
+from supervisor.entity import Refused
+from supervisor.journal.memory import MemoryStore
+from supervisor.plans import Plan, Settings, TaskConfig
+from supervisor.plans.agents import AgentConfig
+from supervisor.ports import JournalError, Launch, Merge
+from supervisor.runtime import Supervisor
+from supervisor.scheduling.control import Answer
+from supervisor.scheduling.results import PlanResult
+from supervisor.scheduling.runner import PlanRunner
+from supervisor.scheduling.workers import Heart
+from supervisor.simulation.drills.desk import ROUNDING_S, Desk
+from supervisor.simulation.drills.house import House, Prop, Rooms
+from supervisor.vocabulary import LifecycleEvent
+from supervisor.work import AgentProfile, NoSuchEntity
+
+__all__ = ["FLAT", "Hand", "Office", "Try", "plan_of", "task"]
+
+FLAT: Final[Mapping[str, Any]] = {"jitter_percentage": 0, "checkpoint": {"enabled": False}}
+"""Delays without chance: twice as long each time, from 2 s on; and nothing is saved."""
+TIMERS: Final = 20
+"""So many timers, each rounded up to the run's grain, lie one after the other in a tale at most."""
+OF_WORK: Final = ("workstream", "task", "run", "job", "worker")
+TOLD: Final[Mapping[str, tuple[str, ...]]] = {
+    "Born": ("state", "max_retries", "max_attempts", "capabilities", "max_concurrent_tasks", "tasks", "resumed_from"),
+    "claimed": ("by",),
+    "blocked": ("on",),
+    "split": ("subtasks",),
+    "subtask_failed": ("subtask",),
+    "subtask_timed_out": ("subtask",),
+    "approval_granted": ("by",),
+    "approval_denied": ("by",),
+    "reopened": ("by",),
+    "manual_reset": ("by",),
+    "execution_failed": ("error", "category", "charged", "final"),
+    "worker_started": ("worker_id",),
+    "scheduler_assigned": ("depends_on",),
+    "skipped": ("cause", "dependency"),
+    "validation_failed": ("failed_rules",),
+    "registration_complete": ("capabilities", "max_concurrent_tasks"),
+    "task_assigned": ("task_id", "active_tasks"),
+    "task_completed": ("task_id", "active_tasks"),
+    "health_check_timeout": ("missed",),
+    "all_tasks_created": ("count",),
+    "tasks_added": ("count",),
+    "all_tasks_completed": ("completed",),
+    "settled_with_failures": ("completed", "failed", "cancelled"),
+    "settled_with_cancellations": ("completed", "cancelled"),
+    "critical_task_failed": ("task_id",),
+    "DeadLettered": ("attempts", "claims"),
+    "PartialOutput": ("state", "output"),
+    "checkpoint_saved": ("state", "attempt", "saved_as"),
+    "ProviderBreaker": ("provider", "circuit"),
+    "WaitsForPerson": ("on",),
+    "Commanded": ("command",),
+    "CommandRefused": ("command",),
+}
+"""What a tale has of a record's metadata, where it says anything."""
+
+
+class Try(NamedTuple):
+    """One attempt: how long it takes, what is said, and the error that it ends in, if it does."""
+
+    takes_s: float = 5.0
+    error: str = ""
+    said: str = ""
+
+
+DONE: Final = Try()
+
+
+class Hand(NamedTuple):
+    """What somebody asks for after so long: a method of the operator's, and what it is given."""
+
+    after_s: float
+    verb: str
+    task: str
+    more: tuple[Any, ...] = ()
+    id: str | None = None
+    reason: str = ""
+
+
+def task(name: str, **more: Any) -> TaskConfig:
+    """A task whose prompt is its name."""
+    return TaskConfig.model_validate({"id": name, "agent": "f", "prompt": name, **more})
+
+
+def plan_of(*tasks: TaskConfig, **more: Any) -> Plan:
+    """A plan of these tasks, for the agents of an office."""
+    agents = {name: AgentConfig(adapter="command", command=(name,)) for name in "fgh"}
+    given = {"agents": agents, "tasks": tasks, "task_lifecycle": FLAT, "liveness": {"snapshot_s": 0}, **more}
+    return Plan.model_validate(given)
+
+
+class _Rooms(Rooms):
+    """Places whose merges come to one thing after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merges: list[Merge] = []
+        """What becomes of the next ones; of all others nothing."""
+
+    async def merge(self, session_id: str, message: str) -> Merge:
+        self.merged = self.merges.pop(0) if self.merges else Merge(outcome="nothing")
+        return await super().merge(session_id, message)
+
+
+class Office(House):
+    """One that works on plans.
+
+    Args:
+        tries: what becomes of the attempts at each task, in their order; of the last one, again and again.
+        store: what an earlier supervisor left.
+    """
+
+    def __init__(
+        self, desk: Desk, tries: Mapping[str, Sequence[Try]] | None = None, store: MemoryStore | None = None
+    ) -> None:
+        super().__init__(desk, store)
+        self.tries = {name: [*found] for name, found in (tries or {}).items()}
+        self.asked: list[tuple[str, str, str]] = []
+        """Who was asked for what, in order: the agent, its session, and the prompt."""
+        self.checks: list[int] = []
+        """The exit statuses of the next programs; 0 from then on."""
+        self.check_s = 0.0
+        self.rooms: _Rooms = _Rooms()
+        self.refused: list[tuple[str, str]] = []
+        """What was asked for and refused: the verb, and why."""
+        self.answers_to: list[tuple[str, str, bool]] = []
+        """The answers: the verb, the state, and whether it was a repetition."""
+        self.began_s = 0.0
+
+    # ------------------------------------------------------------------ its agents and programs
+    async def _work(self, agent: str, turn: AgentTurn) -> str:
+        self.asked.append((agent, turn.session_id, turn.prompt))
+        name = turn.prompt.partition("\n")[0].split()[0]
+        left = self.tries.get(name) or self.tries.get(agent, [])
+        one = (left.pop(0) if len(left) > 1 else left[0]) if left else DONE
+        if one.said:
+            turn.say(one.said)
+        await anyio.sleep(one.takes_s)
+        if one.error:
+            raise RuntimeError(one.error)
+        return "" if one.said else name
+
+    def _profile(self, name: str) -> AgentProfile:
+        async def works(turn: AgentTurn) -> str:
+            return await self._work(name, turn)
+
+        return AgentProfile(name=name, adapter="inprocess", function=works, directory=f"/{name}")
+
+    @asynccontextmanager
+    async def spawn(self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0) -> AsyncIterator[Prop]:
+        async with super().spawn(launch, terminate_s=terminate_s, kill_s=kill_s) as prop, anyio.create_task_group() as g:
+            g.start_soon(self._check, prop)
+            yield prop
+            g.cancel_scope.cancel()
+
+    async def _check(self, prop: Prop) -> None:
+        await anyio.sleep(self.check_s)
+        prop.exit(self.checks.pop(0) if self.checks else 0)
+
+    # ------------------------------------------------------------------ its plans
+    @asynccontextmanager
+    async def staffed(self, settings: Settings | None = None, **parts: Any) -> AsyncIterator[Supervisor]:
+        """A supervisor with agents f, g and h."""
+        agents = {name: self._profile(name) for name in "fgh"}
+        async with self.open(settings, agents, **parts) as sup:
+            self.began_s = sup.ledger.clock.now()
+            yield sup
+
+    async def run(
+        self,
+        plan: Plan,
+        *hands: Hand,
+        heart: Heart | None = None,
+        resume: bool = False,
+        stop_after_s: float | None = None,
+        kill_after_s: float | None = None,
+    ) -> PlanResult | None:
+        """See a plan through, while somebody asks for this and that; how it ended. ``None``: it did not."""
+        result: PlanResult | None = None
+        async with self.staffed(plan.settings) as sup, anyio.create_task_group() as group:
+            runner = PlanRunner(sup, heart=heart)
+            for hand in hands:
+                group.start_soon(self._give, runner, hand)
+            if stop_after_s is not None:
+                group.start_soon(self._stop, sup, stop_after_s)
+            with anyio.move_on_after(kill_after_s):
+                result = await runner.run(plan, resume=resume)
+            group.cancel_scope.cancel()
+        return result
+
+    @staticmethod
+    async def _stop(sup: Supervisor, after_s: float) -> None:
+        await anyio.sleep(after_s)
+        sup.stopping.set()
+
+    async def _give(self, runner: PlanRunner, hand: Hand) -> None:
+        await anyio.sleep(hand.after_s)
+        give = getattr(runner.operating, hand.verb)
+        reason = {"reason": hand.reason or "so"}
+        try:
+            answer: Answer = await give(hand.task, *hand.more, by="me", command_id=hand.id, **reason)
+            self.answers_to.append((answer.verb.value, answer.state, answer.repeated))
+        except (Refused, LookupError, ValueError, NoSuchEntity, JournalError) as error:
+            self.refused.append((hand.verb, str(error)))
+
+    # ------------------------------------------------------------------ what happened
+    def records(self, after: int = 0) -> list[LifecycleEvent]:
+        """Of work, in their order."""
+        return [one for one in self.store.log.after(after, 1_000_000) if one.entity_type in OF_WORK]
+
+    def tales(self, after: int = 0) -> dict[str, list[tuple[float, str]]]:
+        """What happened to each, and when (seconds since the supervisor was opened)."""
+        found: dict[str, list[tuple[float, str]]] = {}
+        for one in self.records(after):
+            told = (round(one.monotonic_s - self.began_s, 6), _told(one))
+            found.setdefault(one.entity_id, []).append(told)
+        for name, tale in found.items():
+            if name.startswith("worker:"):
+                tale.sort()  # who comes first of two at once is nobody's business
+        return found
+
+    def tells(self, wanted: str, *, after: int = 0, whose: str = "") -> None:
+        """This, and nothing else, has happened: of each, whose tale begins a line, what happened at which moment.
+        *whose*: of these kinds only."""
+        found = {name: tale for name, tale in self.tales(after).items() if name.startswith(tuple(whose.split()) or "")}
+        told = dict(_stories(wanted))
+        self._desk.same("whose tales", sorted(found), sorted(told))
+        for name in told.keys() & found.keys():
+            self._same_tale(name, found[name], told[name])
+
+    def _same_tale(self, name: str, found: list[tuple[float, str]], wanted: list[tuple[float, str]]) -> None:
+        desk = self._desk
+        desk.same(f"the tale of {name}", [what for _, what in found], [what for _, what in wanted])
+        for (given_s, what), (wanted_s, _) in zip(found, wanted, strict=False):
+            desk.at(f"{name}: {what}", wanted_s, TIMERS, given_s)
+
+    def outcomes(self, result: PlanResult | None) -> dict[str, str]:
+        """What became of each task."""
+        return {name: one.outcome for name, one in result.tasks.items()} if result is not None else {}
+
+
+def _told(record: LifecycleEvent) -> str:
+    words = [record.event if record.outcome in ("transition", "fact", "born") else f"{record.outcome}:{record.event}"]
+    told = record.metadata
+    for name in TOLD.get(record.event, ()):
+        value = told.get(name)
+        if value not in (None, "", [], (), {}) and value is not False:
+            words.append(f"{name}={_short(value)}")
+    return " ".join(words)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _stories(text: str) -> Iterable[tuple[str, list[tuple[float, str]]]]:
+    """``ID 0: what > what / 5: what``, over more than one line where the next ones are indented."""
+    for story in dedent(text).strip().replace("\n   ", " ").splitlines():
+        name, _, rest = story.partition(" ")
+        moments = [moment.strip().partition(": ") for moment in " ".join(rest.split()).split(" / ")]
+        yield name, [(float(at_s), what.strip()) for at_s, _, whats in moments for what in whats.split(" > ")]
