@@ -38,6 +38,7 @@ _SEEDS = {
     "liars": 1,
     "lost-wardens": 1,
     "model-trouble": 2,
+    "offices": 1,
     "orphan-storm": 1,
     "permissions": 2,
     "plans": 2,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from supervisor.simulation.drills.work.states import STATES
 from supervisor.simulation.drills.work.trying import TRYING
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING,)
+OFFICES = (*TRYING, *STATES)

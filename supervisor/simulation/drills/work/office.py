@@ -6,7 +6,8 @@ it says, in their order. A drill writes down beforehand what tale the documents 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from textwrap import dedent
 from typing import Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from supervisor.scheduling.control import Answer
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Heart
-from supervisor.simulation.drills.desk import ROUNDING_S, Desk
+from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import House, Prop, Rooms
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.work import AgentProfile, NoSuchEntity
@@ -71,6 +72,10 @@ TOLD: Final[Mapping[str, tuple[str, ...]]] = {
     "CommandRefused": ("command",),
 }
 """What a tale has of a record's metadata, where it says anything."""
+
+
+COMMANDS: Final = ("Command", "refused:")
+"""How what stands in a tale of commands begins, whatever they came to."""
 
 
 class Try(NamedTuple):
@@ -139,11 +144,15 @@ class Office(House):
         """The exit statuses of the next programs; 0 from then on."""
         self.check_s = 0.0
         self.rooms: _Rooms = _Rooms()
-        self.refused: list[tuple[str, str]] = []
-        """What was asked for and refused: the verb, and why."""
-        self.answers_to: list[tuple[str, str, bool]] = []
-        """The answers: the verb, the state, and whether it was a repetition."""
+        self.refused: list[tuple[str, str, str]] = []
+        """What was asked for and refused: the verb, the task, and why."""
+        self.answers_to: list[tuple[str, str, str, bool]] = []
+        """The answers: the verb, the task, its state, and whether it was a repetition."""
+        self.copies: list[MemoryStore] = []
+        """What a kill would have left, at the moments that were wanted."""
         self.began_s = 0.0
+        self.last_seq = 0
+        """The last record of an earlier supervisor."""
 
     # ------------------------------------------------------------------ its agents and programs
     async def _work(self, agent: str, turn: AgentTurn) -> str:
@@ -166,7 +175,10 @@ class Office(House):
 
     @asynccontextmanager
     async def spawn(self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0) -> AsyncIterator[Prop]:
-        async with super().spawn(launch, terminate_s=terminate_s, kill_s=kill_s) as prop, anyio.create_task_group() as g:
+        async with (
+            super().spawn(launch, terminate_s=terminate_s, kill_s=kill_s) as prop,
+            anyio.create_task_group() as g,
+        ):
             g.start_soon(self._check, prop)
             yield prop
             g.cancel_scope.cancel()
@@ -191,9 +203,14 @@ class Office(House):
         heart: Heart | None = None,
         resume: bool = False,
         stop_after_s: float | None = None,
-        kill_after_s: float | None = None,
+        give_up_after_s: float | None = None,
+        copy_after_s: float | None = None,
+        beside: Callable[[Supervisor, PlanRunner], Awaitable[None]] | None = None,
     ) -> PlanResult | None:
-        """See a plan through, while somebody asks for this and that; how it ended. ``None``: it did not."""
+        """See a plan through, while somebody asks for this and that; how it ended. ``None``: it was given up.
+
+        *copy_after_s*: when what is left of it is copied, as it is after a kill. *beside*: what else is done.
+        """
         result: PlanResult | None = None
         async with self.staffed(plan.settings) as sup, anyio.create_task_group() as group:
             runner = PlanRunner(sup, heart=heart)
@@ -201,10 +218,18 @@ class Office(House):
                 group.start_soon(self._give, runner, hand)
             if stop_after_s is not None:
                 group.start_soon(self._stop, sup, stop_after_s)
-            with anyio.move_on_after(kill_after_s):
+            if copy_after_s is not None:
+                group.start_soon(self._copy, copy_after_s)
+            if beside is not None:
+                group.start_soon(beside, sup, runner)
+            with anyio.move_on_after(give_up_after_s):
                 result = await runner.run(plan, resume=resume)
             group.cancel_scope.cancel()
         return result
+
+    async def _copy(self, after_s: float) -> None:
+        await anyio.sleep(after_s)
+        self.copies.append(copy.deepcopy(self.store))
 
     @staticmethod
     async def _stop(sup: Supervisor, after_s: float) -> None:
@@ -217,9 +242,9 @@ class Office(House):
         reason = {"reason": hand.reason or "so"}
         try:
             answer: Answer = await give(hand.task, *hand.more, by="me", command_id=hand.id, **reason)
-            self.answers_to.append((answer.verb.value, answer.state, answer.repeated))
+            self.answers_to.append((hand.verb, hand.task, answer.state, answer.repeated))
         except (Refused, LookupError, ValueError, NoSuchEntity, JournalError) as error:
-            self.refused.append((hand.verb, str(error)))
+            self.refused.append((hand.verb, hand.task, str(error)))
 
     # ------------------------------------------------------------------ what happened
     def records(self, after: int = 0) -> list[LifecycleEvent]:
@@ -237,11 +262,28 @@ class Office(House):
                 tale.sort()  # who comes first of two at once is nobody's business
         return found
 
-    def tells(self, wanted: str, *, after: int = 0, whose: str = "") -> None:
+    def tells(
+        self,
+        wanted: str,
+        *,
+        but: str = "",
+        after: int = 0,
+        whose: str = "",
+        facts: bool = True,
+        without: tuple[str, ...] = (),
+    ) -> None:
         """This, and nothing else, has happened: of each, whose tale begins a line, what happened at which moment.
-        *whose*: of these kinds only."""
+
+        *but*: of these, that instead. *after*: this record only. *whose*: of these kinds only. *facts*: with the
+        commands that were given. *without*: nothing of these tasks, of which chance decides.
+        """
         found = {name: tale for name, tale in self.tales(after).items() if name.startswith(tuple(whose.split()) or "")}
-        told = dict(_stories(wanted))
+        if not facts:
+            found = {name: [one for one in tale if not one[1].startswith(COMMANDS)] for name, tale in found.items()}
+            found = {name: tale for name, tale in found.items() if tale}
+        found = {name: tale for name, tale in found.items() if name.partition(":")[2] not in without}
+        told = {**dict(_stories(wanted)), **dict(_stories(but))}
+        told = {name: tale for name, tale in told.items() if name.partition(":")[2] not in without}
         self._desk.same("whose tales", sorted(found), sorted(told))
         for name in told.keys() & found.keys():
             self._same_tale(name, found[name], told[name])
@@ -275,7 +317,7 @@ def _short(value: Any) -> str:
 
 def _stories(text: str) -> Iterable[tuple[str, list[tuple[float, str]]]]:
     """``ID 0: what > what / 5: what``, over more than one line where the next ones are indented."""
-    for story in dedent(text).strip().replace("\n   ", " ").splitlines():
+    for story in dedent(text).strip().replace("\n   ", " ").splitlines() if text else ():
         name, _, rest = story.partition(" ")
         moments = [moment.strip().partition(": ") for moment in " ".join(rest.split()).split(" / ")]
         yield name, [(float(at_s), what.strip()) for at_s, _, whats in moments for what in whats.split(" > ")]

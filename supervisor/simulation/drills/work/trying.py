@@ -1,7 +1,7 @@
 """Tries: what is tried again, when, where and by whom, and when it is given up (seed 002, docs/work.md).
 
-Delays are 2 s, 4 s and so on, without chance; a circuit cools down for a minute and has three probes, unless a plan says
-otherwise.
+Delays are 2 s, 4 s and so on, without chance; a circuit cools down for a minute and has three probes, unless a plan
+says otherwise.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ async def same_errors(desk: Desk) -> None:
             retry_delay_elapsed > worker_started worker_id=worker:local / 302: execution_failed error=RuntimeError: it
             broke / 362: retry_delay_elapsed > worker_started worker_id=worker:local / 432: execution_failed
             error=RuntimeError: it broke final=True
-        """, whose="task run job workstream",
+        """,
+        whose="task run job workstream",
     )
 
 
@@ -148,7 +149,8 @@ async def permanent_errors(desk: Desk) -> None:
             not found category=permanent charged=True > retry_decided
         job:a-4 15: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local / 20:
             execution_failed error=RuntimeError: sh: x: command not found final=True
-        """, whose="task run job",
+        """,
+        whose="task run job",
     )
 
 
@@ -173,7 +175,8 @@ async def time_outs(desk: Desk) -> None:
         job:b 0: Born max_retries=1 > scheduler_assigned > worker_started worker_id=worker:local / 20:
             execution_failed error=the turn took longer than turn_timeout_s (20 s) / 22: retry_delay_elapsed >
             worker_started worker_id=worker:local / 31: execution_completed > validation_passed
-        """, whose="task run job",
+        """,
+        whose="task run job",
     )
 
 
@@ -195,10 +198,19 @@ async def scopes(desk: Desk) -> None:
     result = await office.run(plan)
     assert result is not None
     took = {name: round(one.took_s) for name, one in result.tasks.items()}
-    desk.same("how each ended", office.outcomes(result), {**dict.fromkeys((*tries, "y"), "completed"), "u": "failed",
-        "v": "failed", "w": "failed", "x": "failed"})
-    for name, wanted_s in {**{one: tries[one][0].takes_s for one in tries}, "u": 600 + 900, "v": 600 + 630,
-        "w": 600 + 1800, "x": 600 + 300, "y": 600 + 599}.items():
+    desk.same(
+        "how each ended",
+        office.outcomes(result),
+        {**dict.fromkeys((*tries, "y"), "completed"), "u": "failed", "v": "failed", "w": "failed", "x": "failed"},
+    )
+    for name, wanted_s in {
+        **{one: tries[one][0].takes_s for one in tries},
+        "u": 600 + 900,
+        "v": 600 + 630,
+        "w": 600 + 1800,
+        "x": 600 + 300,
+        "y": 600 + 599,
+    }.items():
         desk.same(f"how long {name} took", abs(took[name] - wanted_s) <= 2, True)
 
 
@@ -235,7 +247,8 @@ async def budgets(desk: Desk) -> None:
             execution_failed error=RuntimeError: three / 132: retry_delay_elapsed > worker_started
             worker_id=worker:local / 138: execution_failed error=RuntimeError: three / 198: retry_delay_elapsed >
             worker_started worker_id=worker:local / 204: execution_failed error=RuntimeError: three final=True
-        """, whose="task run job",
+        """,
+        whose="task run job",
     )
 
 
@@ -245,7 +258,10 @@ async def signals(desk: Desk) -> None:
     office.checks, office.check_s = [0, 3, 0, 0], 4.0
     tests = [{"command": ["x"]}, {"lint": ["y"]}]
     result = await office.run(
-        plan_of(task("a", completion=[{"answer_contains": "green"}], acceptance=tests), task_lifecycle={"jitter_percentage": 0})
+        plan_of(
+            task("a", completion=[{"answer_contains": "green"}], acceptance=tests),
+            task_lifecycle={"jitter_percentage": 0},
+        )
     )
     desk.same("outcomes", office.outcomes(result), {"a": "completed"})
     missing = "You said that this was done, but its answer does not say 'green'. Finish it."
@@ -303,7 +319,8 @@ async def slow_tests(desk: Desk) -> None:
         run:b 0: Born max_attempts=5 > executor_started / 5: execution_completed / 20: tests_passed
         job:b 0: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local / 5:
             execution_completed / 20: validation_passed
-        """, whose="run job task",
+        """,
+        whose="run job task",
     )
 
 
@@ -319,7 +336,9 @@ async def merges(desk: Desk) -> None:
     result = await office.run(plan_of(task("a", fallback_agents=("g",)), task("b", depends_on=("a",))))
     desk.same("outcomes", office.outcomes(result), {"a": "completed", "b": "completed"})
     words = [one.reason for one in office.records() if one.event in ("closed", "verification_rejected")]
-    desk.same("why", words, ["not merged: a conflict", "merged into main as 0123456789ab", "nothing to merge: no change"])
+    desk.same(
+        "why", words, ["not merged: a conflict", "merged into main as 0123456789ab", "nothing to merge: no change"]
+    )
     office.tells(
         """
         task:a 0: Born max_retries=3 > claimed by=a > started / 5: completed > verification_rejected > retried >
@@ -334,7 +353,8 @@ async def merges(desk: Desk) -> None:
         run:a-2 5: Born max_attempts=5 > executor_started / 10: execution_completed > tests_passed
         job:a-2 5: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local / 10:
             execution_completed > validation_passed
-        """, whose="task run job",
+        """,
+        whose="task run job",
     )
 
 
@@ -358,8 +378,14 @@ async def approvals(desk: Desk) -> None:
     )
     wanted = {"a": "completed", "b": "completed", "c": "aborted", "d": "failed"}
     desk.same("outcomes", office.outcomes(result), wanted)
-    answers = [("approve", "OPEN"), ("reject", "CANCELLED"), ("approve", "FAILED"), ("reject", "FAILED"), ("approve", "CLOSED")]
-    desk.same("answers", [(verb, state) for verb, state, _ in office.answers_to], answers)
+    answers = [
+        ("approve", "OPEN"),
+        ("reject", "CANCELLED"),
+        ("approve", "FAILED"),
+        ("reject", "FAILED"),
+        ("approve", "CLOSED"),
+    ]
+    desk.same("answers", [(verb, state) for verb, _, state, _ in office.answers_to], answers)
     office.tells(
         """
         workstream:plan 0: Born tasks=4 > all_tasks_created count=4 > first_task_started / 40: settled_with_failures
@@ -386,7 +412,8 @@ async def approvals(desk: Desk) -> None:
         run:a-2 20: Born max_attempts=5 > executor_started / 25: execution_completed > tests_passed
         job:a-2 20: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local / 25:
             execution_completed > validation_passed
-        """, whose="task run job workstream",
+        """,
+        whose="task run job workstream",
     )
 
 
@@ -407,7 +434,8 @@ async def reviews(desk: Desk) -> None:
         run:a-2 8: Born max_attempts=5 > executor_started / 13: execution_completed / 16: tests_passed
         job:a-2 8: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local / 13:
             execution_completed / 16: validation_passed
-        """, whose="task run job",
+        """,
+        whose="task run job",
     )
 
 
