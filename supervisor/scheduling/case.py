@@ -108,6 +108,8 @@ class Case:
         self.born_s = anyio.current_time()
         self.began_s: float | None = None
         """When its last attempt began; ``None`` while nobody here knows: an earlier supervisor began it, or none."""
+        self.asks = ""
+        """The provider that its attempt asks; ``""`` while it asks none."""
         self.result: TaskResult | None = None
         self.settled = Moment()
         self._entity: Entity | None = None

@@ -53,11 +53,13 @@ class Execution:
         """See a claim through, until the task is settled, waits, or is taken away."""
         async with case.lock:  # whoever cancels it has done so before this, or finds who carries it out
             if not await self._is_to_begin(case, claim):
+                self._load.withdrawn(case)
                 return
             case.claim, case.taken_from, case.blocked_on, case.let_go = claim, "", (), Moment()
             case.scope = anyio.CancelScope()
         with case.scope:
             await self._see_through(case, claim)
+        self._load.withdrawn(case)  # unless its attempt has ended, which says more
         async with case.lock:
             case.scope = None
             await self._put_down(case)

@@ -218,6 +218,7 @@ class PlanRunner:
             if claim is None:
                 continue
             load.pool.reserve(claim.worker_id, claim.item_id)
+            load.claimed(load.cases[claim.item_id])
             load.wake()  # it may have another slot
             load.start(self._execution.carry_out, load.cases[claim.item_id], claim)
 

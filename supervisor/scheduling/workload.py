@@ -19,6 +19,7 @@ from supervisor.lifecycles import run
 from supervisor.lifecycles.job import JobData, SchedulerAssigned
 from supervisor.lifecycles.run import Run, RunData
 from supervisor.lifecycles.session import Session as SessionState
+from supervisor.lifecycles.task import Task
 from supervisor.logs import get_logger
 from supervisor.moments import Moment
 from supervisor.plans.plan import Plan
@@ -215,10 +216,22 @@ class Workload:
         config = self.plan.agents.get(agent)
         return provider_key(config.adapter, config.command[0] if config.command else "") if config is not None else ""
 
+    def claimed(self, case: Case) -> None:
+        """It is about to be launched: of those that wait for a provider that failed, nobody else is, until it has an
+        answer. (A task that waits for its subtasks is not: what they made is only looked at.)"""
+        if case.state is not Task.WAITING_FOR_SUBTASKS:
+            self._ask(case)
+
     def launched(self, case: Case) -> None:
-        case.began_s = now_s = self.now()
-        key = self.provider_of(case.agent)
+        case.began_s = self.now()
+        if case.asks != self.provider_of(case.agent):  # another agent has it, or it is tried again in its slot
+            self.withdrawn(case)
+            self._ask(case)
+
+    def _ask(self, case: Case) -> None:
+        key, now_s = self.provider_of(case.agent), self.now()
         if self.providers.allows(key, now_s):
+            case.asks = key
             self._tell(case, self.providers.launched(key, case.name, now_s))
 
     def ended(self, case: Case, failure: Failure | None) -> None:
@@ -226,7 +239,8 @@ class Workload:
         now_s = self.now()
         if failure is None and case.began_s is not None:
             self.durations.note(_kind_of(case), now_s - case.began_s)
-        self._tell(case, self.providers.ended(self.provider_of(case.agent), case.name, now_s, failure))
+        asked, case.asks = case.asks or self.provider_of(case.agent), ""
+        self._tell(case, self.providers.ended(asked, case.name, now_s, failure))
 
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
         """The model of somebody's agent failed once; the agent may try again by itself."""
@@ -239,7 +253,10 @@ class Workload:
 
     def withdrawn(self, case: Case) -> None:
         """An attempt was ended before it could say anything."""
-        self.providers.withdrawn(self.provider_of(case.agent), case.name, self.now())
+        asked, case.asks = case.asks, ""
+        if asked:
+            self.providers.withdrawn(asked, case.name, self.now())
+            self.wake()
 
     def _tell(self, case: Case, turned: Turned | None) -> None:
         if turned is not None:

@@ -208,9 +208,11 @@ class _Audible(_Evaluated):
 
 
 def _is_itself_only(node: ast.expr) -> bool:
-    """``None``, or a member of an enum as these modules write it: ``Exit.SUCCESS``."""
+    """``None``, or a member of an enum as these modules write it: ``Exit.SUCCESS``, or ``job.Job.QUEUED``."""
     if isinstance(node, ast.Attribute):
-        return isinstance(node.value, ast.Name) and node.value.id[0].isupper() and node.attr.isupper()
+        value = node.value
+        owner = value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+        return owner[:1].isupper() and node.attr.isupper()
     return isinstance(node, ast.Constant) and node.value is None
 
 

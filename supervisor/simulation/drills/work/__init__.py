@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from supervisor.simulation.drills.work.ordering import ORDERING
 from supervisor.simulation.drills.work.states import STATES
 from supervisor.simulation.drills.work.trying import TRYING
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *STATES)
+OFFICES = (*TRYING, *STATES, *ORDERING)

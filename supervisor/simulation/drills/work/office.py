@@ -7,7 +7,7 @@ it says, in their order. A drill writes down beforehand what tale the documents 
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from textwrap import dedent
 from typing import Any, Final, NamedTuple
@@ -205,7 +205,7 @@ class Office(House):
         stop_after_s: float | None = None,
         give_up_after_s: float | None = None,
         copy_after_s: float | None = None,
-        beside: Callable[[Supervisor, PlanRunner], Awaitable[None]] | None = None,
+        beside: Callable[[Supervisor, PlanRunner], Coroutine[Any, Any, None]] | None = None,
     ) -> PlanResult | None:
         """See a plan through, while somebody asks for this and that; how it ended. ``None``: it was given up.
 

@@ -204,6 +204,8 @@ job:second 0: Born max_retries=1 > scheduler_assigned > worker_started worker_id
 """
 WHOM: Final = [name for name in FIRST if name not in ("gate", "early", "part")]
 """Who is given commands."""
+ENDABLE: Final = ("behind", "blocked", "delayed", "parent", "pending", "queued", "working")
+"""Who can be cancelled, beside `waiting`, which goes with `working`."""
 RACED: Final = ("gate", "queued", "gate-2", "queued-2")
 """Both want one slot: who has it first where both come at once is nobody's business."""
 AFTER_ALL: Final = {"prompt": "x", "agent": "f", "capabilities": ["o"], "max_retries": 0}
@@ -351,7 +353,8 @@ async def cancelled(desk: Desk) -> None:
     office = await _commanded(
         desk,
         "cancel",
-        "behind:CANCELLED blocked:CANCELLED delayed:CANCELLED parent:CANCELLED pending:CANCELLED queued:CANCELLED waiting:CANCELLED working:CANCELLED",
+        " ".join(f"{name}:CANCELLED" for name in ENDABLE),
+        whom=[name for name in WHOM if name != "waiting"],
     )
     office.tells(
         BASE,
@@ -363,7 +366,7 @@ async def cancelled(desk: Desk) -> None:
         job:queued 0: Born max_retries=4 capabilities=x / 2: scheduler_assigned depends_on=job:early / 10:
             user_cancelled
         task:waiting 0: Born max_retries=0 / 10: cancelled
-        run:waiting 0: Born max_attempts=5 / 10: cancelled
+        run:waiting 0: Born max_attempts=5 / 10: skipped cause=dependency_failed dependency=working
         job:waiting 0: Born max_retries=4 capabilities=o / 10: user_cancelled
         task:working 0: Born max_retries=1 > claimed by=working > started / 10: cancelled
         run:working 0: Born max_attempts=5 > executor_started / 10: cancelled
