@@ -71,6 +71,8 @@ class Case:
         """When that one has come to an end with it."""
         self.taken_from: str = ""
         """Why it was taken from whoever carried it out; ``""`` while nobody did that."""
+        self.taken: Event | None = None
+        """The word with which it was taken from somebody last; the next one may have it already."""
         self.blocked_on: tuple[str, ...] = ()
         """What it waits for, if it was taken away to wait."""
         self.considered = False

@@ -427,22 +427,27 @@ class Execution:
                 await self._sup.close_session(case.session_id, reason=why, cause=case.cause)
         match case.state:
             case Task.CLAIMED | Task.IN_PROGRESS if case.blocked_on and not lost:
-                await case.post(Blocked(on=case.blocked_on, reason=why))
+                await self._say_taken(case, Blocked(on=case.blocked_on, reason=why))
                 await self.put_back(case, why)
                 return
             case Task.CLAIMED:
                 recovered = TransitionReason.ORPHAN_RECOVERED if lost else None
-                await case.post(Unclaimed(reason=why, transition_reason=recovered))
+                await self._say_taken(case, Unclaimed(reason=why, transition_reason=recovered))
             case Task.IN_PROGRESS if lost:
                 await case.post(Orphaned(reason=why))
                 recovered = TransitionReason.ORPHAN_RECOVERED
-                await case.post(Requeued(reason=why, transition_reason=recovered))
+                await self._say_taken(case, Requeued(reason=why, transition_reason=recovered))
             case Task.IN_PROGRESS:
-                await case.post(Requeued(reason=why))
+                await self._say_taken(case, Requeued(reason=why))
         if case.job in WORKED_ON:
             await self.requeue(case, why)
         else:  # what was being recorded just then has ended its part: it is checked, or its subtasks', or a person's
             await self._load.give_back(case)
+
+    @staticmethod
+    async def _say_taken(case: Case, event: Blocked | Unclaimed | Requeued) -> None:
+        await case.post(event)
+        case.taken = event
 
     async def requeue(self, case: Case, why: str) -> None:
         """Its run and job wait for another worker, charged with nothing."""

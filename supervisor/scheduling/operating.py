@@ -308,10 +308,11 @@ class Operating:
             if case.state is not state:
                 self._refuse(case, refused)
             self._check_unjudged(case)
+            before = case.taken
             carried_out = await self.at.execution.take(case, wish.words("taken away"))
         if carried_out:
             await case.let_go.wait()
-        if case.state is not Task.OPEN:
+        if case.taken is before:  # whoever is next may have it by now
             raise Refused(f"task {case.name!r} came to its end before it could be taken away: {case.state.value}")
 
     @staticmethod
@@ -328,10 +329,11 @@ class Operating:
             if task.Blocked not in TASK.allowed(case.state):
                 self._refuse(case, task.Blocked(on=waits_for))
             self._check_unjudged(case)
+            before = case.taken
             carried_out = await self.at.execution.take(case, wish.words("blocked"), waits_for)
         if carried_out:
             await case.let_go.wait()
-        if task.Unblocked not in TASK.allowed(case.state):
+        if case.taken is before or not isinstance(case.taken, task.Blocked):  # it may go on by now
             raise Refused(f"task {case.name!r} came to its end before it could be blocked: {case.state.value}")
         self.at.blocking.look_at(case)
         return Effect(Task.BLOCKED.value)

@@ -47,7 +47,7 @@ from supervisor.succession import Choose
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.work import AgentProfile
 
-__all__ = ["MOMENT_S", "House", "Prop", "Puppet", "Rooms", "afresh"]
+__all__ = ["MOMENT_S", "Guests", "House", "Prop", "Puppet", "Rooms", "afresh"]
 
 EPOCH_S: Final = 1_900_000_000.0
 MOMENT_S: Final = 0.01
@@ -372,7 +372,7 @@ class _Wall:
         return anyio.current_time() + EPOCH_S + self._off_s
 
 
-class _Guests(Plugins):
+class Guests(Plugins):
     """No plug-ins, but an adapter of their kind: puppets'."""
 
     def __init__(self, made: Callable[[], Codec]) -> None:
@@ -465,8 +465,7 @@ class House:
             seed=7,
         )
         profiles = {PUPPET: AgentProfile(name=PUPPET, adapter=PUPPET, directory="/house"), **agents}
-        guests = _Guests(self._made)
-        async with supervise(doors._replace(**parts), profiles, settings or Settings(), choose, guests) as sup:
+        async with supervise(doors._replace(**parts), profiles, settings or Settings(), choose, self.guests()) as sup:
             yield sup
             self._check_kept(sup)
         if self.judged:
@@ -489,6 +488,10 @@ class House:
                 specified.denied(record)
             for one in checker.take(record):
                 say(one.invariant, one.entity_id, one.message)
+
+    def guests(self) -> Plugins:
+        """The plug-ins of its supervisor: none but puppets' adapter."""
+        return Guests(self._made)
 
     def left(self) -> House:
         """The house after a kill of its supervisor, at this instant: nobody is at work in it."""

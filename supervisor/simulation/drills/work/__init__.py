@@ -5,7 +5,8 @@ from __future__ import annotations
 from supervisor.simulation.drills.work.ordering import ORDERING
 from supervisor.simulation.drills.work.states import STATES
 from supervisor.simulation.drills.work.trying import TRYING
+from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *STATES, *ORDERING)
+OFFICES = (*TRYING, *STATES, *ORDERING, *WORDS)

@@ -7,7 +7,7 @@ it says, in their order. A drill writes down beforehand what tale the documents 
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from textwrap import dedent
 from typing import Any, Final, NamedTuple
@@ -19,14 +19,15 @@ from supervisor.entity import Refused
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan, Settings, TaskConfig
 from supervisor.plans.agents import AgentConfig
-from supervisor.ports import JournalError, Launch, Merge
+from supervisor.plugins import FailedAttempt, Plugins, WorkItem
+from supervisor.ports import Codec, JournalError, Launch, Merge
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.control import Answer
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Heart
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import House, Prop, Rooms
+from supervisor.simulation.drills.house import Guests, House, Prop, Puppet, Rooms
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.work import AgentProfile, NoSuchEntity
 
@@ -125,6 +126,30 @@ class _Rooms(Rooms):
         return await super().merge(session_id, message)
 
 
+class Advice(Guests):
+    """Plug-ins that say just what they were told to say, and note what they are asked."""
+
+    def __init__(self, made: Callable[[], Codec]) -> None:
+        super().__init__(made)
+        self.priorities: dict[str, int] = {}
+        self.agents: dict[str, str] = {}
+        """Who is to try next, by the task."""
+        self.again: dict[str, bool] = {}
+        """Whether what failed is worth another try, by its error."""
+        self.attempts: list[FailedAttempt] = []
+
+    async def priority(self, item: WorkItem) -> int:
+        return self.priorities.get(item.id, item.priority)
+
+    async def escalation(self, attempt: FailedAttempt) -> str | None:
+        self.attempts.append(attempt)
+        return self.agents.get(attempt.task_id)
+
+    async def retry(self, attempt: FailedAttempt) -> bool | None:
+        self.attempts.append(attempt)
+        return self.again.get(attempt.error.partition(": ")[2])
+
+
 class Office(House):
     """One that works on plans.
 
@@ -148,6 +173,9 @@ class Office(House):
         """What was asked for and refused: the verb, the task, and why."""
         self.answers_to: list[tuple[str, str, str, bool]] = []
         """The answers: the verb, the task, its state, and whether it was a repetition."""
+        self.acts: dict[str, Callable[[AgentTurn], Awaitable[object]]] = {}
+        """What an agent does first that is asked for that."""
+        self.advice = Advice(self._made)
         self.copies: list[MemoryStore] = []
         """What a kill would have left, at the moments that were wanted."""
         self.began_s = 0.0
@@ -162,6 +190,8 @@ class Office(House):
         one = (left.pop(0) if len(left) > 1 else left[0]) if left else DONE
         if one.said:
             turn.say(one.said)
+        if turn.prompt in self.acts:
+            await self.acts[turn.prompt](turn)
         await anyio.sleep(one.takes_s)
         if one.error:
             raise RuntimeError(one.error)
@@ -179,13 +209,17 @@ class Office(House):
             super().spawn(launch, terminate_s=terminate_s, kill_s=kill_s) as prop,
             anyio.create_task_group() as g,
         ):
-            g.start_soon(self._check, prop)
+            if not isinstance(prop, Puppet):
+                g.start_soon(self._check, prop)
             yield prop
             g.cancel_scope.cancel()
 
     async def _check(self, prop: Prop) -> None:
         await anyio.sleep(self.check_s)
         prop.exit(self.checks.pop(0) if self.checks else 0)
+
+    def guests(self) -> Plugins:
+        return self.advice
 
     # ------------------------------------------------------------------ its plans
     @asynccontextmanager
