@@ -144,6 +144,8 @@ class Continuing:
             case.take_up(
                 self._sup.tree.entity(left.entity_id), self._alive(Kind.RUN, left), self._alive(Kind.JOB, left)
             )
+            if (Kind.RUN, left.entity_id) not in self._last:  # its supervisor did not live to open one
+                case.open_run(self._load.limits_of(case))
             case.agent = self._load.agent_of(case)
             case.checkpoint = None if case.has_run else self._last_checkpoint(case)
             self._cases.append(case)

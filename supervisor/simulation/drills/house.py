@@ -407,7 +407,8 @@ class _Disk(MemoryJournal):
             return
         for one in batch:  # each might have been a commit of its own
             await super().append([one])
-            self._house.cuts.append(copy.deepcopy(self._house.store))
+            if self._house.cut_at(self._house.store.last_seq):
+                self._house.cuts.append(copy.deepcopy(self._house.store))
 
 
 class House:
@@ -443,6 +444,8 @@ class House:
         self.judged = True
         self.cuts: list[MemoryStore] | None = None
         """The journal as it was after each commit, where that is wanted."""
+        self.cut_at: Callable[[int], bool] = lambda seq: True
+        """After which records it is wanted."""
         self.journal: MemoryJournal
         self._pids = 100
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor.simulation.drills.work.after import AFTER
 from supervisor.simulation.drills.work.ordering import ORDERING
 from supervisor.simulation.drills.work.states import STATES
 from supervisor.simulation.drills.work.trying import TRYING
@@ -9,4 +10,4 @@ from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *STATES, *ORDERING, *WORDS)
+OFFICES = (*TRYING, *STATES, *ORDERING, *WORDS, *AFTER)

@@ -1,0 +1,293 @@
+"""After: what another supervisor makes of any commit of a plan's life, what is kept and taken back, what is resumed.
+
+Held to docs/work.md ("Ends"), docs/plans.md ("Checkpoints", ``recovery``) and docs/recovery.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from supervisor.journal.memory import MemoryStore
+from supervisor.plans import Plan
+from supervisor.ports import Released
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
+
+__all__ = ["AFTER"]
+
+BROKEN: Final = "sh: x: command not found"
+ONCE: Final = {"max_retries": 0}
+CUTS: Final = 4
+"""So many commits of a life are followed by another supervisor."""
+RECORDS: Final = 425
+"""About so many there are in it."""
+ENDS: Final = {
+    **dict.fromkeys(("ok", "twice", "checked", "asked", "whole", "part", "after", "if", "planned"), "completed"),
+    **dict.fromkeys(("never", "perhaps"), "skipped"),
+    "bad": "failed",
+    "below": "blocked",
+}
+"""How each task of the life ends, whoever is killed meanwhile."""
+OVER: Final = ("CLOSED", "CANCELLED", "FAILED")
+
+
+def _life(**keys: Any) -> Plan:
+    tasks = (
+        task("ok"),
+        task("twice", depends_on=["ok"]),
+        task("checked", acceptance=[{"command": ["x"]}]),
+        task("asked", approval="after"),
+        task("planned", approval="before"),
+        task("whole", subtasks=[{"id": "part", "agent": "f", "prompt": "part"}], depends_on=["ok"]),
+        task("after", depends_on=["whole"]),
+        task("bad", max_retries=1, fallback_agents=["g"]),
+        task("below", depends_on=["bad"]),
+        task("perhaps", depends_on=["bad"], optional=True),
+        task("if", when={"task": "bad", "is": "failed"}),
+        task("never", when={"task": "ok", "is": "failed"}),
+    )
+    return plan_of(*tasks, **keys)
+
+
+def _staged(desk: Desk, store: MemoryStore | None = None) -> Office:
+    """An office where what fails once has not failed yet, or has."""
+    records = store.log.after(0, 1_000_000) if store is not None else ()
+    failed = any(one.event == "task_failed" and one.entity_id.startswith("twice:") for one in records)
+    tries = {"ok": [Try(2.0)], "twice": [Try(3.0, "it broke"), Try(3.0)][failed:], "bad": [Try(4.0, BROKEN)]}
+    office = Office(desk, tries, store)
+    office.check_s = 2.0
+    return office
+
+
+APPROVALS: Final = (Hand(15.0, "approve", "asked"), Hand(16.0, "approve", "planned"))
+
+
+async def cuts(desk: Desk) -> None:
+    """Whatever a killed supervisor had on record, the plan ends as it would have: nothing is lost, nothing twice."""
+    life = _staged(desk)
+    wanted = {desk.chance.integer(1, RECORDS, "cut", number) for number in range(CUTS)}
+    life.cuts, life.cut_at = [], wanted.__contains__
+    result = await life.run(_life(), *APPROVALS)
+    desk.same("its life", life.outcomes(result), ENDS)
+    for number, store in enumerate(life.cuts):
+        await _go_on(desk, store, desk.chance.choice(("open", "done"), "orphans", number))
+
+
+async def _go_on(desk: Desk, store: MemoryStore, orphans: str) -> None:
+    what, rows = f"after {store.last_seq} ({orphans})", list(store.entities.values())
+    before = {row.id: row.state for row in rows if row.kind == "task"}
+    streams = [row for row in rows if row.kind == "workstream"]
+    heir = _staged(desk, store)
+    heir.last_seq = store.last_seq
+    result = await heir.run(_life(recovery={"orphans": orphans}), *APPROVALS)
+    goes_on = bool(streams) and not streams[-1].ended and _is_whole(rows)
+    if orphans == "open" or not goes_on:
+        desk.same(f"{what}: outcomes", heir.outcomes(result), ENDS)
+    records = heir.records(heir.last_seq)
+    if goes_on:
+        born = [one.entity_id for one in records if one.event == "Born" and one.entity_type in ("workstream", "task")]
+        desk.same(f"{what}: is begun anew", [one for one in born if one in before or one != "task:part"], [])
+        closed = {one for one, state in before.items() if state in ("CLOSED", "CANCELLED")}
+        moved = {one.entity_id for one in records if one.entity_type == "task" and one.outcome == "transition"}
+        desk.same(f"{what}: what is settled stays so", closed & moved, set())
+    states = {row.id: row.state for row in heir.store.entities.values() if row.kind == "task"}
+    desk.same(f"{what}: tasks that are not over", [one for one, state in states.items() if state not in OVER], [])
+    kinds = ("workstream", "worker", "job", "session", "turn", "agent")
+    left = [row.id for row in heir.store.entities.values() if row.kind in kinds and not row.ended]
+    desk.same(f"{what}: what looks alive", left, [])
+    _check_charges(desk, heir, what)
+
+
+def _is_whole(rows: Any) -> bool:
+    """Its tasks are all there: what was not yet opened is begun anew otherwise."""
+    return sum(row.kind == "task" for row in rows) == len(ENDS)
+
+
+def _check_charges(desk: Desk, heir: Office, what: str) -> None:
+    """A failure is charged once, and a kill to nobody: who fails once has one failure, in one run."""
+    failed = Counter(
+        one.entity_id
+        for one in heir.records()
+        if one.entity_type == "run" and one.event == "execution_failed" and one.metadata["charged"]
+    )
+    good = {name: count for name, count in failed.items() if not name.startswith(("run:bad", "run:twice"))}
+    desk.same(f"{what}: what is charged", good, {})
+    desk.same(
+        f"{what}: what fails once", max([failed[one] for one in failed if one.startswith("run:twice")], default=1), 1
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- checkpoints
+def _saves(*states: str, **more: Any) -> dict[str, Any]:
+    return {**FLAT, "checkpoint": {"save_on_states": states}, **more}
+
+
+def _asked(office: Office) -> list[tuple[Any, ...]]:
+    """What was asked of the places: what, and of which session or task."""
+    return [
+        (what, getattr(one[-1] if what == "begin" else one[0], "owner", one[0]))
+        for what, *one in office.rooms.noted
+        if one
+    ]
+
+
+async def saved(desk: Desk) -> None:
+    """What a run has is saved in just the states that the plan names, once for an attempt; the next begins there."""
+    for states in (("FAILED",), ("COMPLETED",), ("TIMEOUT", "CIRCUIT_OPEN"), ("CANCELLED",), ()):
+        tries = {
+            "a": [Try(3.0, "one", said="so far"), Try(3.0, BROKEN), Try(3.0)],
+            "b": [Try(100.0), Try(2.0)],
+            "c": [Try(30.0)],
+        }
+        office = Office(desk, tries)
+        plan = plan_of(task("a"), task("b", timeout_s=10), task("c"), task_lifecycle=_saves(*states))
+        await office.run(plan, Hand(5.0, "cancel", "c"))
+        kept = [
+            (one.entity_id, one.metadata["state"], one.metadata["attempt"])
+            for one in office.records()
+            if one.event == "checkpoint_saved"
+        ]
+        ends = {
+            "FAILED": [("run:a", "FAILED", 1), ("run:a", "FAILED", 2)],
+            "COMPLETED": [("run:a-2", "COMPLETED", 1), ("run:b", "COMPLETED", 2)],
+            "TIMEOUT": [("run:b", "TIMEOUT", 1)],
+            "CIRCUIT_OPEN": [("run:a", "CIRCUIT_OPEN", 2)],
+            "CANCELLED": [("run:c", "CANCELLED", 1)],
+        }
+        desk.same(f"saved in {states}", sorted(kept), sorted(one for state in states for one in ends[state]))
+        born = {
+            one.entity_id: one.metadata["resumed_from"]
+            for one in office.records()
+            if one.event == "Born" and one.entity_type == "run"
+        }
+        begins = "run:a" if {"FAILED", "CIRCUIT_OPEN"} & {*states} else ""
+        desk.same(f"where it goes on, saved in {states}", (born["run:a-2"], born["run:a"]), (begins, ""))
+        said = [
+            (one.entity_id, one.metadata["state"], one.metadata["output"])
+            for one in office.records()
+            if one.event == "PartialOutput"
+        ]
+        desk.same("what was said", said, [("run:a", "FAILED", "so far")])
+
+
+async def unsaid(desk: Desk) -> None:
+    """The end of what an agent said is kept, so many characters, and nothing where the plan wants that."""
+    for keeps, wanted in ((True, ["b" * 4_000]), (False, [])):
+        office = Office(desk, {"a": [Try(3.0, BROKEN, said="a" * 3 + "b" * 4_000)]})
+        await office.run(plan_of(task("a", **ONCE), task_lifecycle={**FLAT, "save_partial_output": keeps}))
+        said = [one.metadata["output"] for one in office.records() if one.event == "PartialOutput"]
+        desk.same("what was kept", said, wanted)
+
+
+async def taken_back(desk: Desk) -> None:
+    """What an attempt did that failed, or was cancelled, is taken back before another one begins; done, it stays."""
+    office = Office(desk, {"a": [Try(3.0, "one"), Try(3.0)], "b": [Try(30.0)], "c": [Try(3.0)]})
+    own = {"rollback": True}
+    plan = plan_of(task("a", files=["a"], **own), task("b", files=["b"], **own), task("c"))
+    await office.run(plan, Hand(5.0, "cancel", "b"))
+    per = {name: [what for what, whose in _asked(office) if whose in (name, f"task:{name}")] for name in "abc"}
+    desk.same(
+        "who fails once",
+        per["a"],
+        ["begin", "prepare", "roll_back", "begin", "merge", "forget", "roll_back", "put_away"],
+    )
+    desk.same("who is cancelled", per["b"], ["begin", "prepare", "roll_back", "put_away"])
+    desk.same("who is not taken back", per["c"], ["prepare", "merge", "forget", "put_away"])
+    facts = [one.entity_id for one in office.records() if one.event == "RolledBack"]
+    desk.same("what is on record", facts, ["run:a"])
+
+
+async def worktrees(desk: Desk) -> None:
+    """In a worktree a new session begins with what the last run had, or with nothing; what is cancelled may stay."""
+    for cleans, rolls in ((True, False), (False, False), (True, True), (False, True)):
+        office = Office(
+            desk, {"a": [Try(3.0, "one"), Try(3.0, BROKEN), Try(3.0)], "b": [Try(30.0)], "c": [Try(3.0, BROKEN)]}
+        )
+        office.rooms.temporary, office.rooms.released = True, Released(branch="left")
+        lifecycle = _saves("FAILED", cleanup_on_cancel=cleans)
+        plan = plan_of(
+            task("a", rollback=rolls), task("b"), task("c", **ONCE), workspace="worktree", task_lifecycle=lifecycle
+        )
+        result = await office.run(plan, Hand(5.0, "cancel", "b"))
+        assert result is not None
+        what = f"cleanup {cleans}, rollback {rolls}"
+        kept = [one.entity_id for one in office.records() if one.event == "PlaceKept"]
+        desk.same(f"{what}: what stays", kept, [] if cleans else ["task:b"])
+        gone = [whose for what_, whose in _asked(office) if what_ == "put_away"]
+        desk.same(f"{what}: what goes", sorted({*gone}), sorted(["a", "a-2", "c", *(["b"] if cleans else [])]))
+        rolled = [whose for what_, whose in _asked(office) if what_ == "roll_back"]
+        desk.same(f"{what}: what is taken back", rolled, ["a"] * rolls)
+        born = {
+            one.entity_id: one.metadata for one in office.records() if one.event == "Born" and one.entity_type == "run"
+        }
+        begins = ("", "") if rolls else ("run:a", "saved")
+        desk.same(f"{what}: where it goes on", (born["run:a-2"]["resumed_from"], born["run:a-2"]["resumed_at"]), begins)
+        desk.same(f"{what}: where its work is", "branch left" in result.tasks["c"].error, True)
+
+
+async def resumed(desk: Desk) -> None:
+    """What was cancelled or given up is done again, from its checkpoint; what is closed is not, nor what it was split
+    into; and who waits for that has it."""
+    first = Office(desk, {"b": [Try(3.0, BROKEN)], "c": [Try(30.0)]})
+    tasks = (
+        task("a"),
+        task("b", **ONCE),
+        task("c", depends_on=["a"], **ONCE),
+        task("d", depends_on=["b"]),
+        task("e", subtasks=[{"id": "g", "agent": "f", "prompt": "g"}]),
+        task("h", when={"task": "a", "is": "failed"}),
+    )
+    plan = plan_of(*tasks, task_lifecycle=_saves("FAILED", "CANCELLED"))
+    result = await first.run(plan, Hand(8.0, "cancel", "c"))
+    ends = {
+        "a": "completed",
+        "b": "failed",
+        "c": "aborted",
+        "d": "blocked",
+        "e": "completed",
+        "g": "completed",
+        "h": "skipped",
+    }
+    desk.same("the first run", first.outcomes(result), ends)
+    store, last = first.store, first.store.last_seq
+    second = Office(desk, store=store)
+    second.rooms.temporary = False
+    result = await second.run(plan, resume=True)
+    assert result is not None
+    wanted = {**dict.fromkeys("abcdeg", "completed"), "h": "skipped"}
+    desk.same("the second run", second.outcomes(result), wanted)
+    desk.same(
+        "whose work it is",
+        [(one.id, one.session_id, round(one.took_s)) for one in result.tasks.values() if one.id in "ag"],
+        [("a", "a", 0), ("g", "g", 0)],
+    )
+    desk.same("who was asked", sorted(prompt for _, _, prompt in second.asked), ["b", "c", "d"])
+    second.tells(
+        """
+        workstream:plan-2 0: Born tasks=4 > all_tasks_created count=4 > first_task_started / 10: all_tasks_completed
+            completed=4 > validation_passed
+        task:b-2 0: Born max_retries=0 > claimed by=b-2 > started / 5: completed > closed
+        run:b-2 0: Born max_attempts=5 resumed_from=run:b > executor_started / 5: execution_completed > tests_passed
+        job:b-2 0: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local-2 / 5:
+            execution_completed > validation_passed
+        task:c-2 0: Born max_retries=0 > claimed by=c-2 > started / 5: completed > closed
+        run:c-2 0: Born max_attempts=5 resumed_from=run:c > executor_started / 5: execution_completed > tests_passed
+        job:c-2 0: Born max_retries=4 > scheduler_assigned depends_on=job:a > worker_started worker_id=worker:local-2
+            / 5: execution_completed > validation_passed
+        task:d-2 0: Born max_retries=3 / 5: claimed by=d > started / 10: completed > closed
+        run:d-2 0: Born max_attempts=5 / 5: executor_started / 10: execution_completed > tests_passed
+        job:d-2 0: Born max_retries=4 / 5: scheduler_assigned depends_on=job:b-2 > worker_started
+            worker_id=worker:local-2 / 10: execution_completed > validation_passed
+        task:h-2 0: Born max_retries=3 > cancelled
+        run:h-2 0: Born max_attempts=5 > skipped cause=condition_not_met
+        """,
+        after=last,
+        whose="task run job workstream",
+    )
+    third = Office(desk, store=second.store)
+    again = await third.run(plan)
+    desk.same("anew", (third.outcomes(again), sorted(prompt for _, _, prompt in third.asked)), (wanted, [*"abcdg"]))
+
+
+AFTER = (cuts, saved, unsaid, taken_back, worktrees, resumed)
