@@ -397,6 +397,7 @@ class _Disk(MemoryJournal):
         return super()._writable()
 
     async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
+        """As from a real one: no text is the very object that was written."""
         return [afresh(row) for row in await super().entities(live_only=live_only, ids=ids)]
 
     async def append(self, batch: Sequence[Append]) -> None:

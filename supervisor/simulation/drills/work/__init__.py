@@ -6,8 +6,9 @@ from supervisor.simulation.drills.work.after import AFTER
 from supervisor.simulation.drills.work.ordering import ORDERING
 from supervisor.simulation.drills.work.states import STATES
 from supervisor.simulation.drills.work.trying import TRYING
+from supervisor.simulation.drills.work.waiting import WAITING
 from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *STATES, *ORDERING, *WORDS, *AFTER)
+OFFICES = (*TRYING, *STATES, *ORDERING, *WORDS, *AFTER, *WAITING)

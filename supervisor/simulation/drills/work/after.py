@@ -6,11 +6,12 @@ Held to docs/work.md ("Ends"), docs/plans.md ("Checkpoints", ``recovery``) and d
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan
-from supervisor.ports import Released
+from supervisor.ports import EntityRow, Released
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 
@@ -99,7 +100,7 @@ async def _go_on(desk: Desk, store: MemoryStore, orphans: str) -> None:
     _check_charges(desk, heir, what)
 
 
-def _is_whole(rows: Any) -> bool:
+def _is_whole(rows: Sequence[EntityRow]) -> bool:
     """Its tasks are all there: what was not yet opened is begun anew otherwise."""
     return sum(row.kind == "task" for row in rows) == len(ENDS)
 
