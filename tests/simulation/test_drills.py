@@ -13,8 +13,9 @@ from actors import mailbox, timers
 from supervisor import abort, budgets, outage, supervision
 from supervisor.adapters import acp_problems
 from supervisor.adapters.framing import Lines
+from supervisor.entity import Refused
 from supervisor.ports import Malformed
-from supervisor.scheduling import backlog, leases
+from supervisor.scheduling import backlog, leases, operating, workload
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.misuse import misuse
 from supervisor.simulation.running import simulate, simulate_main
@@ -105,3 +106,28 @@ def test_without_a_fault_there_is_no_excuse(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Lines, "feed", lambda lines, data: [Malformed("too long")])
     (problem,) = simulate(named("quiet").draw(1)).problems
     assert problem.startswith("nothing_lost: run: nothing struck")
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_plans_in_offices_go_as_foretold(schedule: Schedule) -> None:
+    """Nothing is found, in whatever order steps are taken."""
+    drawn = next(one for one in map(named("offices").draw, range(100)) if one.schedule is schedule)
+    assert simulate(drawn).problems == ()
+
+
+def test_a_probe_that_is_not_alone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that wait for a provider that failed, one is launched, and the others when it has an answer."""
+    monkeypatch.setattr(workload.Workload, "claimed", lambda load, case: None)
+    assert any("providers" in one for one in simulate(named("offices").draw(5)).problems)
+
+
+def test_an_answer_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A requeue that took effect, and is answered as if it had not, is a breach of what operators are promised."""
+    answered = operating.Operating._take_away
+
+    async def forgets(self: Any, wish: Any, state: Any, refused: Any) -> None:
+        await answered(self, wish, state, refused)
+        raise Refused("it came to its end")
+
+    monkeypatch.setattr(operating.Operating, "_take_away", forgets)
+    assert any("requeue" in one for one in simulate(named("offices").draw(5)).problems)
