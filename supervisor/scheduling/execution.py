@@ -233,11 +233,18 @@ class Execution:
                 group.start_soon(self._note_start, case)
             work = self._sup.tree.works.get(case.session_id)
             outcome = await self._sup.last_outcome(case.session_id, once=True) or self._answered_before(case)
+            if outcome is not None and outcome.seq is not None and outcome.seq < await self._began_seq(case):
+                outcome = None  # that was its last attempt's, which has been judged
             # where the prompt had not reached the journal, it is asked now
             said = _judged(outcome, work) if outcome is not None else await self._turn(case)
             group.cancel_scope.cancel()
         case.seq = said.seq or case.seq
         return said
+
+    async def _began_seq(self, case: Case) -> int:
+        """With which record the attempt that is under way began."""
+        records = await self._sup.journal.events(entity_id=case.run_id)
+        return max((one.seq for one in records if one.to_status == Run.IN_PROGRESS.value != one.from_status), default=0)
 
     def _answered_before(self, case: Case) -> Outcome | None:
         answered = self._sup.inherited.answers.get(case.session_id)

@@ -31,7 +31,7 @@ from trials import NEVER_ENTERED, Tally, confine, each, stop_at, warm
 SEED = 20261122
 SAMPLE = 200
 KILLED_MIN = 0.90
-SOAK_S = 30.0
+SOAK_S = 40.0
 """What the runs may compute, all in all, that a mutant is tried on."""
 CPU_S = 5.0
 """A run that computes for this much longer than four times what the original takes has become endless."""

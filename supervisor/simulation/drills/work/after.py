@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan
-from supervisor.ports import EntityRow, Released
+from supervisor.ports import EntityRow, Ready, Released
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 
@@ -19,13 +19,11 @@ __all__ = ["AFTER"]
 
 BROKEN: Final = "sh: x: command not found"
 ONCE: Final = {"max_retries": 0}
-CUTS: Final = 4
-"""So many commits of a life are followed by another supervisor."""
-RECORDS: Final = 425
-"""About so many there are in it."""
+EVERY: Final = 4
+"""One in so many of the commits at which a task stands as none did before is followed by another supervisor."""
 ENDS: Final = {
-    **dict.fromkeys(("ok", "twice", "checked", "asked", "whole", "part", "after", "if", "planned"), "completed"),
-    **dict.fromkeys(("never", "perhaps"), "skipped"),
+    **dict.fromkeys(("ok", "twice", "checked", "asked", "whole", "part", "planned"), "completed"),
+    "never": "skipped",
     "bad": "failed",
     "below": "blocked",
 }
@@ -33,22 +31,19 @@ ENDS: Final = {
 OVER: Final = ("CLOSED", "CANCELLED", "FAILED")
 
 
-def _life(**keys: Any) -> Plan:
+def _life(agent: str, **keys: Any) -> Plan:
     tasks = (
         task("ok"),
         task("twice", depends_on=["ok"]),
         task("checked", acceptance=[{"command": ["x"]}]),
         task("asked", approval="after"),
         task("planned", approval="before"),
-        task("whole", subtasks=[{"id": "part", "agent": "f", "prompt": "part"}], depends_on=["ok"]),
-        task("after", depends_on=["whole"]),
-        task("bad", max_retries=1, fallback_agents=["g"]),
+        task("whole", subtasks=[{"id": "part", "agent": agent, "prompt": "part"}], depends_on=["ok"]),
+        task("bad", max_retries=1),
         task("below", depends_on=["bad"]),
-        task("perhaps", depends_on=["bad"], optional=True),
-        task("if", when={"task": "bad", "is": "failed"}),
         task("never", when={"task": "ok", "is": "failed"}),
     )
-    return plan_of(*tasks, **keys)
+    return plan_of(*(one.model_copy(update={"agent": agent}) for one in tasks), **keys)
 
 
 def _staged(desk: Desk, store: MemoryStore | None = None) -> Office:
@@ -58,30 +53,64 @@ def _staged(desk: Desk, store: MemoryStore | None = None) -> Office:
     tries = {"ok": [Try(2.0)], "twice": [Try(3.0, "it broke"), Try(3.0)][failed:], "bad": [Try(4.0, BROKEN)]}
     office = Office(desk, tries, store)
     office.check_s = 2.0
+    office.ready = lambda puppet: [Ready("its-name", "a puppet")]
     return office
+
+
+class _News:
+    """Whether a task stands, with its run and its job, as none did before."""
+
+    def __init__(self, house: Office) -> None:
+        self._house = house
+        self._seen: set[tuple[str, ...]] = set()
+
+    def __call__(self, seq: int) -> bool:
+        rows = self._house.store.entities.values()
+        below: dict[str, dict[str, str]] = {}
+        for row in rows:
+            if row.kind in ("run", "job"):
+                below.setdefault(row.parent_id or "", {})[row.kind] = row.state
+        found = {(row.state, *below.get(row.id, {}).values()) for row in rows if row.kind == "task"}
+        new = found - self._seen
+        self._seen |= new
+        return bool(new)
 
 
 APPROVALS: Final = (Hand(15.0, "approve", "asked"), Hand(16.0, "approve", "planned"))
 
 
-async def cuts(desk: Desk) -> None:
-    """Whatever a killed supervisor had on record, the plan ends as it would have: nothing is lost, nothing twice."""
+async def _lives_on(desk: Desk, agent: str, orphans: str) -> None:
     life = _staged(desk)
-    wanted = {desk.chance.integer(1, RECORDS, "cut", number) for number in range(CUTS)}
-    life.cuts, life.cut_at = [], wanted.__contains__
-    result = await life.run(_life(), *APPROVALS)
+    life.cuts, life.cut_at = [], _News(life)
+    result = await life.run(_life(agent), *APPROVALS)
     desk.same("its life", life.outcomes(result), ENDS)
-    for number, store in enumerate(life.cuts):
-        await _go_on(desk, store, desk.chance.choice(("open", "done"), "orphans", number))
+    first = desk.chance.integer(0, EVERY - 1, "first")
+    for store in life.cuts[first::EVERY]:
+        await _go_on(desk, store, agent, orphans)
 
 
-async def _go_on(desk: Desk, store: MemoryStore, orphans: str) -> None:
-    what, rows = f"after {store.last_seq} ({orphans})", list(store.entities.values())
+async def functions_die(desk: Desk) -> None:
+    """Whatever a killed supervisor had on record, the plan ends as it would have: nothing is lost, nothing twice."""
+    await _lives_on(desk, "f", "open")
+
+
+async def functions_are_done(desk: Desk) -> None:
+    """The same where what an orphan has left counts as the whole."""
+    await _lives_on(desk, "f", "done")
+
+
+async def puppets_go_on(desk: Desk) -> None:
+    """The same where the sessions of tasks go on."""
+    await _lives_on(desk, "p", "open")
+
+
+async def _go_on(desk: Desk, store: MemoryStore, agent: str, orphans: str) -> None:
+    what, rows = f"{agent} after {store.last_seq} ({orphans})", list(store.entities.values())
     before = {row.id: row.state for row in rows if row.kind == "task"}
     streams = [row for row in rows if row.kind == "workstream"]
     heir = _staged(desk, store)
     heir.last_seq = store.last_seq
-    result = await heir.run(_life(recovery={"orphans": orphans}), *APPROVALS)
+    result = await heir.run(_life(agent, recovery={"orphans": orphans}), *APPROVALS)
     goes_on = bool(streams) and not streams[-1].ended and _is_whole(rows)
     if orphans == "open" or not goes_on:
         desk.same(f"{what}: outcomes", heir.outcomes(result), ENDS)
@@ -291,4 +320,4 @@ async def resumed(desk: Desk) -> None:
     desk.same("anew", (third.outcomes(again), sorted(prompt for _, _, prompt in third.asked)), (wanted, [*"abcdg"]))
 
 
-AFTER = (cuts, saved, unsaid, taken_back, worktrees, resumed)
+AFTER = (functions_die, functions_are_done, puppets_go_on, saved, unsaid, taken_back, worktrees, resumed)

@@ -13,6 +13,7 @@ from textwrap import dedent
 from typing import Any, Final, NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.entity import Refused
@@ -20,7 +21,7 @@ from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan, Settings, TaskConfig
 from supervisor.plans.agents import AgentConfig
 from supervisor.plugins import FailedAttempt, Plugins, WorkItem
-from supervisor.ports import Codec, JournalError, Launch, Merge
+from supervisor.ports import Codec, JournalError, Launch, Merge, Out, TurnEnded
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.control import Answer
 from supervisor.scheduling.results import PlanResult
@@ -108,7 +109,7 @@ def task(name: str, **more: Any) -> TaskConfig:
 
 def plan_of(*tasks: TaskConfig, **more: Any) -> Plan:
     """A plan of these tasks, for the agents of an office."""
-    agents = {name: AgentConfig(adapter="command", command=(name,)) for name in "fgh"}
+    agents = {name: AgentConfig(adapter="command", command=(name,)) for name in "fghp"}
     given = {"agents": agents, "tasks": tasks, "task_lifecycle": FLAT, "liveness": {"snapshot_s": 0}, **more}
     return Plan.model_validate(given)
 
@@ -176,6 +177,8 @@ class Office(House):
         self.acts: dict[str, Callable[[AgentTurn], Awaitable[object]]] = {}
         """What an agent does first that is asked for that."""
         self.advice = Advice(self._made)
+        self.answers = self._answer
+        self._group: TaskGroup | None = None
         self.copies: list[MemoryStore] = []
         """What a kill would have left, at the moments that were wanted."""
         self.began_s = 0.0
@@ -185,9 +188,7 @@ class Office(House):
     # ------------------------------------------------------------------ its agents and programs
     async def _work(self, agent: str, turn: AgentTurn) -> str:
         self.asked.append((agent, turn.session_id, turn.prompt))
-        name = turn.prompt.partition("\n")[0].split()[0]
-        left = self.tries.get(name) or self.tries.get(agent, [])
-        one = (left.pop(0) if len(left) > 1 else left[0]) if left else DONE
+        one = self._try_of(turn.prompt, agent)
         if one.said:
             turn.say(one.said)
         if turn.prompt in self.acts:
@@ -195,7 +196,24 @@ class Office(House):
         await anyio.sleep(one.takes_s)
         if one.error:
             raise RuntimeError(one.error)
-        return "" if one.said else name
+        return "" if one.said else turn.prompt.split()[0]
+
+    def _try_of(self, prompt: str, agent: str) -> Try:
+        """The next attempt at what is asked for."""
+        left = self.tries.get(prompt.partition("\n")[0].split()[0]) or self.tries.get(agent, [])
+        return (left.pop(0) if len(left) > 1 else left[0]) if left else DONE
+
+    def _answer(self, puppet: Puppet, text: str) -> Iterable[Out]:
+        """A puppet, whose conversation goes on with the next supervisor, takes its time as everybody does."""
+        self.asked.append(("p", "", text))
+        if self._group is not None:
+            self._group.start_soon(self._say, puppet, self._try_of(text, "p"))
+        return ()
+
+    @staticmethod
+    async def _say(puppet: Puppet, one: Try) -> None:
+        await anyio.sleep(one.takes_s)
+        puppet.says(TurnEnded("error", one.error) if one.error else TurnEnded("end_turn"))
 
     def _profile(self, name: str) -> AgentProfile:
         async def works(turn: AgentTurn) -> str:
@@ -226,6 +244,7 @@ class Office(House):
     async def staffed(self, settings: Settings | None = None, **parts: Any) -> AsyncIterator[Supervisor]:
         """A supervisor with agents f, g and h."""
         agents = {name: self._profile(name) for name in "fgh"}
+        agents["p"] = AgentProfile(name="p", adapter="puppet", directory="/p")
         async with self.open(settings, agents, **parts) as sup:
             self.began_s = sup.ledger.clock.now()
             yield sup
@@ -247,6 +266,7 @@ class Office(House):
         """
         result: PlanResult | None = None
         async with self.staffed(plan.settings) as sup, anyio.create_task_group() as group:
+            self._group = group
             runner = PlanRunner(sup, heart=heart)
             for hand in hands:
                 group.start_soon(self._give, runner, hand)
