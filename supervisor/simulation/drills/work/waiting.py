@@ -10,6 +10,7 @@ from typing import Any, Final
 import anyio
 
 from supervisor.adapters.inprocess import AgentTurn
+from supervisor.ports import JournalUnavailable
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Pool
@@ -301,4 +302,28 @@ async def shared_budgets(desk: Desk) -> None:
     desk.same("outcomes after a kill", heir.outcomes(result), {**ends, "b": "aborted", "d": "aborted", "c": "blocked"})
 
 
-WAITING = (dead_ends, circles, at_once, uncharged, silent_agents, shared_budgets)
+async def ends_without_a_disk(desk: Desk) -> None:
+    """A plan that is given up while its disk is down leaves nobody looking alive, once that is back."""
+    office = Office(desk, {"a": [Try(100.0)]})
+
+    async def fails(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(4.0)
+        office.disk_fails = JournalUnavailable("full")
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(30.0)
+            office.disk_fails = None
+            await anyio.sleep(30.0)
+
+    plan = plan_of(task("a"), task("b", approval="before"), workers={"w": {}, "v": {}})
+    result = await office.run(plan, beside=fails, give_up_after_s=6.0)
+    desk.same("its result", result, None)
+    states = {
+        row.id: row.state for row in office.store.entities.values() if row.kind in KINDS.split() or row.kind == "worker"
+    }
+    gone = {"task:a": "CANCELLED", "task:b": "CANCELLED", "workstream:plan": "cancelled"}
+    over = {**gone, **dict.fromkeys(("worker:w", "worker:v"), "shutdown")}
+    jobs = {f"{kind}:{name}": over for name in "ab" for kind, over in (("run", "CANCELLED"), ("job", "cancelled"))}
+    desk.same("how everything ends", states, {**over, **jobs})
+
+
+WAITING = (dead_ends, circles, at_once, uncharged, silent_agents, shared_budgets, ends_without_a_disk)
