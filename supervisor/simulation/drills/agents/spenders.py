@@ -16,7 +16,7 @@ from supervisor.liveness import Patience
 from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
 from supervisor.plans.oversight import BudgetConfig, LivenessConfig, ModelTroubleConfig
-from supervisor.ports import JournalUnavailable, PermissionAsked, Text, ToolClosed, ToolOpened, TurnEnded, Usage
+from supervisor.ports import JournalUnavailable, PermissionAsked, Ready, Text, ToolClosed, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.agents.acting import DONE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
@@ -301,6 +301,21 @@ async def signs(desk: Desk) -> None:
             desk.same(f"{name}: is it stuck", stalled[:1], [] if lives else ["wake"])
 
 
+async def only_logs(desk: Desk) -> None:
+    """Who was woken and only writes its log since does not move: it is asked to stop, and ended, as who is silent."""
+    house = House(desk)
+    house.stops = lambda puppet: ()
+    house.steers = True
+    house.ready = lambda puppet: [Ready("its-name", steers=True)]
+    async with scene(desk, house, settings=LOOKED_AT) as act:
+        for place in range(12):
+            await anyio.sleep(SNAPSHOT_S)
+            if place > 3 and "s" in act.sup.tree.works:
+                act.puppet.says(Text("log", "tick"))
+        steps = [one["step"] for _, one in await act.told("Stalled", of="s")]
+        desk.same("who only logs", steps, ["wake", "stop", "kill"])
+
+
 async def circles(desk: Desk) -> None:
     """The same call 5 times, the same edit 3 times: told once for each prompt, then aborted."""
     for kind, most in (("read", 5), ("edit", 3)):
@@ -330,4 +345,4 @@ async def circles(desk: Desk) -> None:
         desk.same("with another answer", await act.told("Repeats", of="s"), [])
 
 
-SPENDERS = (budgets, counted, shared, many, stalls, silent_functions, signs, circles)
+SPENDERS = (budgets, counted, shared, many, stalls, silent_functions, signs, only_logs, circles)

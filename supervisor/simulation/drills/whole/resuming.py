@@ -164,4 +164,28 @@ async def unheard(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
-RESUMING = (told, delegated, unheard)
+async def finished(desk: Desk) -> None:
+    """A supervisor that is left in order finishes what an earlier one was asked for, and nobody waits for."""
+    life = House(desk)
+    async with life.open(RESTART) as sup, anyio.create_task_group() as group:
+        await Crowd(group).ask(await sup.start_session("s", agent="puppet"), "work")
+        left = life.left()
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+    async with anyio.create_task_group() as group:
+
+        async def end() -> None:
+            while not (left.puppets and left.puppets[-1].heard("prompt")):  # noqa: ASYNC110  nobody rings when it is asked
+                await anyio.sleep(1.0)
+            await anyio.sleep(15.0)
+            left.puppets[-1].says(Text("message", "all of it"), DONE)
+
+        group.start_soon(end)
+        async with left.open(RESTART):
+            desk.again()
+    answered = [one.metadata["completed"] for one in left.store.logs["s"].after(0, 1000) if one.event == "TurnReaped"]
+    desk.same("its answer", answered[-1:], [True])
+    desk.same("when", 15.0 < desk.since() < 25.0, True)
+
+
+RESUMING = (told, delegated, unheard, finished)
