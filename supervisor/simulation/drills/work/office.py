@@ -109,7 +109,10 @@ def task(name: str, **more: Any) -> TaskConfig:
 
 def plan_of(*tasks: TaskConfig, **more: Any) -> Plan:
     """A plan of these tasks, for the agents of an office."""
-    agents = {name: AgentConfig(adapter="command", command=(name,)) for name in "fghp"}
+    agents = {
+        name: AgentConfig(adapter="command", command=(name,))
+        for name in ("f", "g", "h", *{"p" for one in tasks if one.agent == "p"})
+    }
     given = {"agents": agents, "tasks": tasks, "task_lifecycle": FLAT, "liveness": {"snapshot_s": 0}, **more}
     return Plan.model_validate(given)
 

@@ -241,6 +241,7 @@ async def troubles(desk: Desk) -> None:
     """What an agent's model meets counts against its provider when it is met, though the agent goes on."""
     office = Office(desk)
 
+    office.answers = lambda puppet, text: ()
     met = [ModelTrouble(ModelProblem.OVERLOADED, attempt=number) for number in range(1, 6)]
 
     async def says(sup: Supervisor, runner: PlanRunner) -> None:
