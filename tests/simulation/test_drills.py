@@ -108,7 +108,7 @@ def test_without_a_fault_there_is_no_excuse(monkeypatch: pytest.MonkeyPatch) -> 
     assert problem.startswith("nothing_lost: run: nothing struck")
 
 
-@pytest.mark.parametrize("schedule", list(Schedule))
+@pytest.mark.parametrize("schedule", [Schedule.SHUFFLE, Schedule.TRIO])
 def test_plans_in_offices_go_as_foretold(schedule: Schedule) -> None:
     """Nothing is found, in whatever order steps are taken."""
     drawn = next(one for one in map(named("offices").draw, range(100)) if one.schedule is schedule)

@@ -19,7 +19,7 @@ __all__ = ["AFTER"]
 
 BROKEN: Final = "sh: x: command not found"
 ONCE: Final = {"max_retries": 0}
-EVERY: Final = 4
+EVERY: Final = 6
 """One in so many of the commits at which a task stands as none did before is followed by another supervisor."""
 ENDS: Final = {
     **dict.fromkeys(("ok", "twice", "checked", "asked", "whole", "part", "planned"), "completed"),
