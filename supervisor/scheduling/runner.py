@@ -268,12 +268,21 @@ class PlanRunner:
     async def _leave(self, case: Case, is_done: bool) -> None:
         """What it has is kept, and who works on it is ended; then nothing is in the way of taking that back."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._closing.tell_run_cancelled, case, GIVEN_UP)
+            group.start_soon(self._cancel_run, case)
             group.start_soon(self._end_session, case.session_id)
         if is_done:
             await self._sup.janitor.forget(owned(self._sup, case))
         else:
             await take_back(self._sup, case)
+
+    async def _cancel_run(self, case: Case) -> None:
+        """What it has is kept, and its last record is made: it is not buried before that."""
+        over = self._end_of(case.run_id) if case.has_run else None
+        with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or given up by itself
+            await self._closing.tell_run_cancelled(case, GIVEN_UP)
+        if over is not None:
+            with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
+                await over.wait()
 
     def _end_of(self, entity_id: str) -> Moment:
         """When its last record is written: in memory, so that no disk is waited for."""
