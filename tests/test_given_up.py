@@ -14,7 +14,7 @@ from supervisor.lifecycles.task import Approved, Reopened
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.runner import PlanRunner
 from tests.support import path_of, quick, supervising, until
-from tests.test_operating import ME, plan_of, task
+from tests.test_operating import ME, QUICK, plan_of, task
 
 pytestmark = pytest.mark.anyio
 
@@ -90,3 +90,19 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
             over.set()
         assert states == ["OPEN"]
         assert path_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+
+
+async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
+    """Its circuit is open still, and that it is cancelled is not on record yet: nobody is told that it begins anew."""
+    lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
+    plan = plan_of(task("a", "exit 75"), lifecycle=lifecycle, limits=quick().limits)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner = PlanRunner(run.sup)
+        async with anyio.create_task_group() as group:
+            group.start_soon(runner.run, plan)
+            await until(run.sup, "execution_failed", "job:a")
+            runner.load.cases["a"].ending = True
+            with pytest.raises(Refused, match="about to end"):
+                await runner.operating.reset("a", by=ME)
+            assert path_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+            group.cancel_scope.cancel()

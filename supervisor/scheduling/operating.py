@@ -261,6 +261,8 @@ class Operating:
         case = wish.case
         if case.state is Task.FAILED:
             return await self._reopen(wish)
+        if case.ending:  # it is said to be cancelled, which may not be on record yet
+            raise Refused(f"task {case.name!r} is {case.state.value}, and about to end; it is not tried again")
         await case.post_run(run.ManualReset(by=wish.by))
         if case.scope is None:  # else its worker waits for the end of the cool-down, and tries it then
             await self.at.execution.try_now(case)
