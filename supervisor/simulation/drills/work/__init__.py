@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from supervisor.simulation.drills.work.after import AFTER
+from supervisor.simulation.drills.work.befallen import BEFALLEN
+from supervisor.simulation.drills.work.commanded import COMMANDED
+from supervisor.simulation.drills.work.killed import KILLED
 from supervisor.simulation.drills.work.ordering import ORDERING
-from supervisor.simulation.drills.work.states import STATES
 from supervisor.simulation.drills.work.trying import TRYING
 from supervisor.simulation.drills.work.waiting import WAITING
 from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *STATES, *ORDERING, *WORDS, *AFTER, *WAITING)
+OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING)
