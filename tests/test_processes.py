@@ -14,7 +14,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -376,9 +376,19 @@ def test_refusal_where_no_process_can_be_made() -> None:
     assert "raise the limit" in str(refusal(launch("true"), "fork", errno.EAGAIN))
 
 
-async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a broken Python leaves on standard error is in the sentence."""
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
+    """What a broken Python leaves on standard error is in the sentence, also where it is gone before it is asked."""
     monkeypatch.setattr(keeping, "KEEPER", Path("/no/such/keeper.py"))
+    if is_gone:
+        send = keeping.Keeping._send
+
+        def send_late(ours: keeping.Keeping, message: bytes, descriptors: Sequence[int]) -> None:
+            assert ours._keeper is not None
+            ours._keeper.wait()
+            send(ours, message, descriptors)
+
+        monkeypatch.setattr(keeping.Keeping, "_send", send_late)
     with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/keeper\.py"):
         async with WardenHost() as wardens, wardens.spawn(launch("true")):
             pytest.fail("it started")

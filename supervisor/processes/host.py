@@ -78,6 +78,8 @@ class WardenProcess:
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
                 self.lifeline = Lifeline(self._keeping, stdin, stdout, stderr)
+            except ConnectionError as error:  # the keeper was gone before it could be asked, and so was the next one
+                raise silence(self._launch, self._stderr.peek()) from error
             except OSError as error:
                 raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no warden for it ({error})") from error
             ours.pop_all()

@@ -333,9 +333,9 @@ async def leavers(desk: Desk) -> None:
     async with scene(desk, settings=ONCE) as act:
         desk.again()
         act.puppet.out.end()
-        await anyio.sleep(1.0)
+        await anyio.sleep(1.9)
         desk.same("who has closed its output", (act.puppet.alive, act.results), (True, []))
-        await anyio.sleep(2.0)
+        await anyio.sleep(1.1)
         desk.same("and has not exited", (act.puppet.orders[1:2], act.puppet.alive), (["kill"], False))
         verdict = (await act.house.events(act.turn, "task_failed"))[0].metadata["verdict"]
         desk.same("why", verdict["error"], "the agent closed its output and did not exit")
