@@ -84,6 +84,13 @@ class Stage:
         while self.begun < begun:  # noqa: ASYNC110
             await anyio.sleep(0.1)
 
+    async def results_of_calls(self) -> list[str]:
+        """How the calls of its first turn ended, by the journal, in the order of their ends."""
+        records = await self.sup.journal.events(entity_id=f"{self.session.id}:t1")
+        return [
+            one.metadata["outcome"] for one in records if (one.event, one.outcome) == ("tool_completed", "transition")
+        ]
+
     async def close(self) -> None:
         await self.session.close()
 
@@ -313,6 +320,7 @@ async def children(stage: Stage) -> None:
     stage.same("how it ended", (ended.outcome, ended.text), ("completed", "done"))
     said = [("completed", f"{name}/{kid} did {what}") for kid, what in (("kid", "it"), ("last", "more"))]
     stage.same("what it saw", stage.seen, [*said, [True] * 3, [True] * 3, "refused", "refused"])
+    stage.same("its calls", await stage.results_of_calls(), ["completed", "aborted", "completed"])
     await stage.close()
 
 
@@ -339,6 +347,7 @@ async def failing_children(stage: Stage) -> None:
 
     ended = await stage.play(agent, meanwhile=abort)
     stage.same("what it saw", (stage.seen, ended.text), (["aborted", "aborted"], "done"))
+    stage.same("its calls", await stage.results_of_calls(), ["failed", "aborted"])
     await stage.close()
 
 
