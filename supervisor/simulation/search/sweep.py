@@ -30,9 +30,9 @@ CRASH = "crash"
 """Beside the levels: the supervisor is killed."""
 LOAD = {"customers": 2, "turns": 1, "tasks": 2, "arrival_s": 0.5, "sessions_max": 2}
 SHAPE = {"steps": [1, 3], "tools": [1, 3], "depth_max": 1, "delegation": 0.15}
-WORLD = {"schedules": (Schedule.WINDOW,), "operators": 1, "heal_after_s": 10.0, "drills": 0.0}
-"""Of the small variants: runs of about a thousand steps, so that 30,000 points take minutes. Drills would come when all
-is over, and nothing is left to abort."""
+WORLD = {"schedules": (Schedule.WINDOW,), "operators": 1, "heal_after_s": 10.0, "drills": 0.0, "offices": 0.0}
+"""Of the small variants: runs of about a thousand steps, so that 30,000 points take minutes. Drills and offices would
+come when all is over, and nothing is left to abort."""
 SEEDS_TRIED = 20
 FAR = 10**9
 """Steps to the next point, where only one is wanted."""
