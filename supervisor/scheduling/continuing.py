@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
+from anyio.abc import TaskStatus
 
 from supervisor.entity import Entity, Refused
 from supervisor.interrupted import Interrupted, continued, grown
@@ -234,7 +235,7 @@ class Continuing:
             if waits or case.state is Task.PLANNED or self._is_untouched(case):
                 waiting.append(case)
             else:
-                self._load.start(self._go_on, case)
+                await self._load.started(self._go_on, case)
         return waiting
 
     async def _end_place(self, case: Case) -> None:
@@ -277,8 +278,9 @@ class Continuing:
         fresh = case.has_run and case.run is Run.PENDING
         return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh
 
-    async def _go_on(self, case: Case) -> None:
+    async def _go_on(self, case: Case, *, task_status: TaskStatus[None]) -> None:
         async with case.lock:
+            task_status.started()  # whoever commands it from now on waits for its lock
             if not case.is_over:
                 await self._take_further(case)
 

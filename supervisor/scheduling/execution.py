@@ -260,7 +260,8 @@ class Execution:
 
     async def _end_attempt(self, case: Case, outcome: Outcome) -> bool:
         """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
-        case.deciding, case.kept, case.said = True, Moment(), outcome.text
+        async with case.lock:  # who is splitting it just now, or blocks it, has done so before this
+            case.deciding, case.kept, case.said = True, Moment(), outcome.text
         try:
             with anyio.CancelScope(shield=True):
                 cools_down = await self._judge(case, outcome)

@@ -251,11 +251,13 @@ class Operating:
         Raises:
             Refused: its work is being checked, and that may take long.
         """
-        if case.deciding:
-            self._check_unjudged(case)
+        while True:
+            async with case.lock:
+                if not case.deciding:
+                    yield
+                    return
+                self._check_unjudged(case)
             await first_of(case.let_go, case.kept)
-        async with case.lock:
-            yield
 
     async def _reset_now(self, wish: _Wish) -> Effect:
         case = wish.case

@@ -149,15 +149,17 @@ class PlanRunner:
         self.begun.set()
         new = self._open_all(plan)
         await self.load.stream.opened()
-        await self._let_operate()
         if not left:
+            await self._let_operate()
             self._consider_all(new)
             return
         await recall_use(self.load)
         fresh = [case for case in new if not (self._continuing.has(case) or case.brought)]
         counted = sum(1 for case in new if not case.brought)
         await self.load.stream.go_on(counted - len(fresh), len(fresh))
-        self._consider_all([*await self._continuing.go_on(), *fresh])
+        waiting = await self._continuing.go_on()
+        await self._let_operate()  # not before: what a command finds of a task is where it goes on
+        self._consider_all([*waiting, *fresh])
         for case in [one for one in self.load.cases.values() if one.result is not None and one.parts]:
             self.load.start(self._drop_parts, case)
         for case in [one for one in self.load.cases.values() if one.result is None]:

@@ -91,6 +91,11 @@ class Workload:
         if self._group is not None and not self._group.cancel_scope.cancel_called:
             self._group.start_soon(fn, *args)
 
+    async def started(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+        """Begin something of the run, and wait until it says that it has begun (``task_status``)."""
+        if self._group is not None and not self._group.cancel_scope.cancel_called:
+            await self._group.start(fn, *args)
+
     @property
     def running(self) -> bool:
         return self._group is not None and not self.concluded

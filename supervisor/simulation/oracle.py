@@ -151,6 +151,10 @@ class Oracle:
         self._record_due.clear()
         self.works.killed()
 
+    def gave_up(self) -> None:
+        """It has ended without its disk: its last is not on record, and the next one goes on from before that."""
+        self.works.gave_up()
+
     def disk_was_down(self, seconds: float) -> None:
         """Nothing could be written for so long: what was to be recorded comes as much later. Ends do not."""
         self._trace.note(f"disk was down {seconds:.6f}")

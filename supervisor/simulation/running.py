@@ -250,6 +250,7 @@ class _Run:
             self.gave_up = _first_of(failure)
             self.trace.note(f"the supervisor gave up: {self.gave_up}")
             self._check_gave_up(self.gave_up)
+            self.oracle.gave_up()
         except* Exception as failure:
             if not killed.is_set():
                 raise

@@ -124,12 +124,16 @@ class WorkBooks:
 
     def killed(self) -> None:
         """It was killed."""
-        self.savings.killed()
+        self.savings.cut_short()
         self.held.ended()
         self.papers.ended()
         self.idling.ended()
         if self.archive is not None:
             self.archive.killed()
+
+    def gave_up(self) -> None:
+        """It has ended without its disk."""
+        self.savings.cut_short()
 
     def closed(self) -> None:
         """It has closed in order."""

@@ -74,10 +74,11 @@ class Savings:
         self._saved: dict[str, RunBook] = {}
         """Whose each checkpoint is that is on record."""
         self._cut_short: set[str] = set()
-        """The runs whose supervisor did not live to take back what they did; perhaps nobody goes on with them."""
+        """The runs whose supervisor did not live to take back what they did, or had no disk to end them on; perhaps
+        nobody goes on with them."""
 
-    def killed(self) -> None:
-        """The supervisor is no more."""
+    def cut_short(self) -> None:
+        """The supervisor is no more, and the next one goes on from what is on record."""
         self._cut_short |= self._all.keys()
 
     def resumed(self, names: Collection[str]) -> None:

@@ -1,0 +1,69 @@
+"""A task is split at any moment of the end of an attempt that failed for good: it is split and waits for its subtasks,
+or it has failed and the split is refused; its plan is not given up for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.scheduling.control import Verb
+from supervisor.simulation.host import Host
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import parsed
+from supervisor.simulation.works import plans
+from supervisor.simulation.works.errands import Errand, Way
+from supervisor.simulation.world import World
+from tests.simulation.foremen import Foremen
+
+SCENARIO = """
+name = "split-as-it-fails"
+[load]
+customers = 1
+works = 1.0
+tasks = 1
+[faults]
+kinds = []
+[world]
+operators = 0
+schedules = ["fifo"]
+commit_s = 0.01
+"""
+LIFECYCLE = {"max_attempts": 1, "circuit_breaker": {"enabled": False, "probes_max": 0}}
+MOMENTS = range(60)
+
+
+class Splitter(Foremen):
+    """Splits the task so many steps after the turn of its agent has failed."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._left = after
+        self.split = False
+        self.state = ""
+
+    def __call__(self, number: int, world: World, host: Host) -> None:
+        rows = world.disk.entities
+        turn, task = rows.get("w0t0:t1"), rows.get("task:w0t0")
+        if turn is None or task is None or turn.state not in ("FAILED", "REAPED"):
+            return
+        self.state = task.state
+        self._left -= 1
+        if self._left < 0 and not self.split:
+            self.split = True
+            chance = world.chance.below("splitter")
+            host._group.start_soon(self.foremen[-1].command, Verb.SPLIT, "w0t0", chance, "splitter")
+
+
+def test_it_waits_for_them_or_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.PERMANENT,)))
+    monkeypatch.setattr(plans, "_lifecycle", lambda chance: LIFECYCLE)
+    monkeypatch.setattr(plans._Task, "_options", lambda task: {"max_retries": 0})
+    drawn, ended = parsed("split-as-it-fails", SCENARIO).draw(4), dict[str, int]()
+    for after in MOMENTS:
+        splitter = Splitter(after)
+        with monkeypatch.context() as patched:
+            splitter.listen(patched)
+            report = simulate(drawn, intrude=splitter)
+        assert report.problems == (), f"after {after} steps"
+        assert splitter.split, f"after {after} steps"
+        ended[splitter.state] = ended.get(splitter.state, 0) + 1
+    assert ended.keys() >= {"CLOSED", "FAILED"}, ended
