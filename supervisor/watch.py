@@ -114,6 +114,8 @@ class Watch:
         self._records = 0
         self._lease: Lease | None = None
         self._turn_id = ""
+        self._opened: list[str] = []
+        """The turns that wait for the end of that one."""
         self._wall_from_s: float | None = None
         """Until when the time of the turn that runs has been counted."""
         self._wall: Timer | None = None
@@ -146,7 +148,14 @@ class Watch:
         self._stall = Stall()
 
     def turn_opened(self, turn_id: str) -> None:
-        """Another turn, before its agent is launched: what it is to use is leased now."""
+        """Another turn, before its agent is launched: what it is to use is leased now; or, where the agent of the last
+        one works on, when that has ended, for what it uses until then is the last one's."""
+        if self._under_way:
+            self._opened.append(turn_id)
+        else:
+            self._open(turn_id)
+
+    def _open(self, turn_id: str) -> None:
         self._give_back()
         self._turn_id, self._records = turn_id, 0
         match self._hand_back:
@@ -190,8 +199,12 @@ class Watch:
         self._count_wall()
         self._give_back()
         self._record_use(last=True)
+        opened, self._opened = self._opened, []
         if self._hand_back is _HandBack.BEGUN:
             self._abort_spent()
+            return
+        for turn_id in opened:
+            self._open(turn_id)
 
     def ended(self) -> None:
         """The session has ended."""

@@ -61,7 +61,7 @@ class Execution:
             await self._see_through(case, claim)
         self._load.withdrawn(case)  # unless its attempt has ended, which says more
         async with case.lock:
-            case.scope = None
+            case.scope, case.deciding = None, False
             await self._put_down(case)
         case.let_go.set()
         self._load.wake()
@@ -131,12 +131,16 @@ class Execution:
     async def _integrate(self, case: Case) -> None:
         """What its subtasks made is looked at; what follows is decided to its end, whoever takes the task away or has
         it tried otherwise meanwhile."""
-        case.deciding, case.kept = True, Moment()
-        try:
-            with anyio.CancelScope(shield=True):
-                await self._closing.integrate(case)
-        finally:
-            case.deciding = False
+        await self._decide_from_now(case)
+        with anyio.CancelScope(shield=True):
+            await self._closing.integrate(case)
+
+    @staticmethod
+    async def _decide_from_now(case: Case) -> None:
+        """Until it is let go of, or kept for another attempt here, who commands it waits; who splits it just now, or
+        blocks it, has done so first."""
+        async with case.lock:
+            case.deciding, case.kept = True, Moment()
 
     async def _begin(self, case: Case) -> None:
         """There is a session, and it is on record that it works on this.
@@ -260,15 +264,13 @@ class Execution:
 
     async def _end_attempt(self, case: Case, outcome: Outcome) -> bool:
         """What follows is decided to its end, whoever takes the task away meanwhile; ``True`` for another attempt."""
-        async with case.lock:  # who is splitting it just now, or blocks it, has done so before this
-            case.deciding, case.kept, case.said = True, Moment(), outcome.text
-        try:
-            with anyio.CancelScope(shield=True):
-                cools_down = await self._judge(case, outcome)
-        finally:
-            case.deciding = False
+        await self._decide_from_now(case)
+        case.said = outcome.text
+        with anyio.CancelScope(shield=True):
+            cools_down = await self._judge(case, outcome)
         if not cools_down:
             return False
+        case.deciding = False
         case.kept.set()
         return await self._cool_down_here(case)
 

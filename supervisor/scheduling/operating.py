@@ -284,10 +284,10 @@ class Operating:
                 if case.name in other.task.depends_on:
                     self.at.load.start(self.at.consider, other)
             raise
-        if not self.at.load.running:
-            raise Refused(f"task {case.name!r} is not begun again: its plan was given up meanwhile")
+        self._check_not_given_up(case)
         self.at.load.backlog.reopen(case.name)
         await self._anew(case, wish)
+        self._check_not_given_up(case)
         return Effect(Task.OPEN.value)
 
     async def _anew(self, case: Case, wish: _Wish) -> None:
@@ -296,7 +296,12 @@ class Operating:
             await self.at.load.open_again(case)
             return
         await case.post_run(run.ManualReset(by=wish.by))
+        self._check_not_given_up(case)
         await self.at.load.queue_again(case)
+
+    def _check_not_given_up(self, case: Case) -> None:
+        if not self.at.load.running:
+            raise Refused(f"task {case.name!r} is not begun again: its plan was given up meanwhile")
 
     async def _requeue(self, wish: _Wish) -> Effect:
         await self._take_away(wish, Task.IN_PROGRESS, task.Requeued())

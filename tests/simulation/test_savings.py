@@ -167,6 +167,6 @@ def test_nothing_stays_of_what_came_to_nothing(lets_it_lie: bool, killed: bool, 
     if not lets_it_lie:
         bench.places.roll_back("w0t0", bench.place)
     if killed:
-        bench.books.killed()
+        bench.books.cut_short()
     bench.books.settled(frozenset())
     assert bench.found == (["is CANCELLED, and w0t0#0 was not taken back"] if wrong else [])

@@ -182,10 +182,16 @@ class Savings:
             if not {book.name, book.task} & closed and self.places.held(name) is None:
                 self._say(LAW, book.name, f"its checkpoint {name} is gone, and it is not closed")
         for errand in self._errands:
-            pieces = [piece for one in errand.attempts for piece in one.pieces]
+            kept = [one for one in errand.attempts if self.places.worktrees or self._task_of(one) not in closed]
+            pieces = [piece for one in kept for piece in one.pieces]
             lost = [piece for piece in pieces if piece not in there]
             if lost and (self.places.worktrees or errand.name not in closed):
                 self._say(LAW, errand.name, f"{lost[0]} was done, and is nowhere any more")
+
+    def _task_of(self, attempt: Attempt) -> str:
+        """Of which run of its plan it was: a later one may not have closed it."""
+        book = self._all.get(attempt.run)
+        return "" if book is None else book.task
 
     def _check_taken_back(self, places: Places) -> None:
         """Where a task's sessions share a place, nothing of a run that ended badly stays there, if its plan says so."""

@@ -1,0 +1,45 @@
+"""A turn is opened while the agent of the last one still works: what that uses is the last one's, and what is leased
+for the next one is held for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from supervisor.budgets import Amounts, Budget, Scope
+from supervisor.liveness import Patience
+from supervisor.watch import Oversight, Watch
+
+
+def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> Watch:
+    def note(name: str, cause: object, metadata: dict[str, Any], **how: object) -> SimpleNamespace:
+        notes.append((name, metadata))
+        return SimpleNamespace(seq=len(notes))
+
+    tree: Any = SimpleNamespace(
+        entities={"s": SimpleNamespace(ended=False, note=note)},
+        ledger=SimpleNamespace(last_seq=0),
+        system=SimpleNamespace(timers=SimpleNamespace(now=lambda: 0.0)),
+        tell=lambda *told, **how: None,
+    )
+    work: Any = SimpleNamespace(session_id="s", because=0, pulse=0, profile=SimpleNamespace(adapter="acp"))
+    overseer: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
+    return Watch(tree, work, overseer, Oversight(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
+
+
+def test_the_next_turn_has_its_own() -> None:
+    notes, scope = list[tuple[str, dict[str, Any]]](), Scope("s", "session s", Budget())
+    watch = watched(notes, scope)
+    watch.turn_opened("s:t1")
+    watch.turn_began()
+    watch.turn_opened("s:t2")
+    watch.reported(Amounts(input_tokens=90), {})
+    assert [told["turn"] for _, told in notes] == ["s:t1", "s:t1"]
+    watch.turn_ended()
+    assert notes[-1][1]["turn"] == "s:t2"
+    assert scope.used.turns == 2
+    watch.turn_began()
+    watch.reported(Amounts(input_tokens=90), {})
+    assert "BudgetSpent" not in [name for name, _ in notes]
+    watch.reported(Amounts(input_tokens=11), {})
+    assert "BudgetSpent" in [name for name, _ in notes]
