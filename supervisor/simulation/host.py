@@ -321,6 +321,8 @@ class Host:
             said.append(" ".join(f"{one.id}={one.outcome}" for one in results) or "given up")
         if said[-1] == "refused: Refused" and not self._dead and not self._sup.stopping.is_set():
             self._oracle.violated("nothing_lost", f"w{customer.number}", "its plan was refused when it was under way")
+        if results and customer.works and not self._dead:
+            self._check_nobody_left([one.id for one in results])
         if results and not self._dead and customer.saves and not customer.resumes and not self._sup.stopping.is_set():
             customer.resumes = _is_resumable(customer.plan or plan, results)
             if customer.resumes:
@@ -334,6 +336,14 @@ class Host:
                 self._count(customer, one.outcome)
             if customer.sessions_left <= 0 and results and all(one.outcome == "completed" for one in results):
                 self._want_no_more(customer)
+
+    def _check_nobody_left(self, tasks: Sequence[str]) -> None:
+        """A plan that is over has told every session that it had begun to end: no task has it any more."""
+        for session in self._sup.sessions():
+            task = session.id if session.id in tasks else session.id.rpartition("-")[0]
+            if task in tasks and "/" not in session.id and session.state != "Stopped":
+                words = f"is {session.state} when the plan of {task} is over"
+                self._oracle.violated("nothing_lost", session.id, words)
 
     def _gives_up_s(self, customer: Customer) -> float | None:
         """When it wants its plan no more, under this supervisor; ``None``: it waits for the end of it."""

@@ -292,6 +292,8 @@ class Oracle:
             self.promises.ending(record, at_s)
         if record.outcome == "born":
             self._specified.born(record)
+        elif record.outcome == "fact":
+            self._specified.noted(record)
         elif record.outcome in ("stale", "refused"):
             self._specified.denied(record)
         for violation in self._checker.take(record):

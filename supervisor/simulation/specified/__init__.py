@@ -39,6 +39,8 @@ COPIES: dict[str, type[Copy]] = {
 }
 _said = attrgetter("reason", "transition_reason", "abort_reason", "abort_id", "severity")
 """What a record says of itself."""
+WARNINGS = frozenset({"AbortRecord", "BudgetSpent", "ModelAskedInVain", "ModelTrouble", "Repeats", "Stalled"})
+"""The facts that somebody should hear of."""
 
 
 class Specified:
@@ -64,6 +66,17 @@ class Specified:
         stale, known = copy.stale(record.event, record.metadata), copy.knows(record.event, record.metadata)
         if stale != (record.outcome == "stale") or (not stale and known):
             self._part(record, f"is recorded as {record.outcome} in {copy.state}")
+        self._weigh(record, warns=not stale)
+
+    def noted(self, record: LifecycleEvent) -> None:
+        """A fact, which changes nothing."""
+        self._weigh(record, warns=record.event in WARNINGS)
+
+    def _weigh(self, record: LifecycleEvent, *, warns: bool) -> None:
+        severity = "warning" if warns else "info"
+        if record.severity != severity:
+            words = f"{record.event} ({record.outcome}) is of severity {record.severity}, not {severity}"
+            self._say("legal", record.entity_id, words)
 
     def stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
         """An event took effect: what the table made of it, and what it had to."""
