@@ -82,6 +82,8 @@ _BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
 """Where a turn is whose agent has said that it is done: on its way to be verified, or there."""
 COMPACTS_S = 60.0
 """For how long a compaction that begins after its turn had ended holds up the verification of that."""
+LOOK_AGAIN_S = 0.05
+"""Until it is looked again whether such a turn has heard of its compaction, whose agent is gone by now."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
 LAST_WORDS_CHARS = 4096
@@ -523,18 +525,28 @@ class ProcessLink(LinkBase):
             return
         if turn is None or turn.state not in _BEING_VERIFIED or self._compacting_late is not None:
             return
-        if self._succeeded and await self._post(turn.id, CompactNeeded()) is not None:
-            self._compacting_late = turn.id
-            self.tree.system.timers.set(None, None, COMPACTS_S, lambda _: self._verify_again(turn.id))
+        if not self._succeeded:
+            return
+        self._compacting_late = turn.id  # from now on: the agent may be gone before that is on record
+        if await self._post(turn.id, CompactNeeded()) is None:
+            self._compacting_late = None
+            return
+        self._verify_after(turn.id, COMPACTS_S)
 
     def _verify_again(self, turn_id: str | None = None) -> None:
         """The compaction is over, or that of *turn_id* has taken long enough, or the agent is no more."""
         late = self._compacting_late
         turn = self.tree.entities.get(late or "")
-        if turn is None or turn_id not in (None, late):
+        if late is None or turn is None or turn_id not in (None, late):
+            return
+        if turn.state in _BEING_VERIFIED:  # it is about to compact: that is on its way to the disk
+            self._verify_after(late, LOOK_AGAIN_S)
             return
         self._compacting_late = None
         self._tell(turn.id, VerifyRequested(verdict=turn.data.verdict))
+
+    def _verify_after(self, turn_id: str, delay_s: float) -> None:
+        self.tree.system.timers.set(None, None, delay_s, lambda _: self._verify_again(turn_id))
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
         self._births.opened(len(self._calls))

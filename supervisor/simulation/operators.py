@@ -342,10 +342,12 @@ class Operators:
 
     async def _drain(self, chance: Chance, place: str) -> None:
         with self._desk.asking("stop") as said:
-            self._world.stop_asked = True
-            await self._sup.stop(now=chance.happens(0.3, "now"), actor="operator")
+            now = chance.happens(0.3, "now")
+            self._world.told_to_end(now=now)
+            await self._sup.stop(now=now, actor="operator")
             if chance.happens(0.5, "again"):
                 await anyio.sleep(chance.between(0.0, 5.0, "how soon"))
+                self._world.told_to_end(now=True)
                 await self._sup.stop(actor="operator")
             said.append("stopping")
 

@@ -120,8 +120,6 @@ class _Run:
         self.agents = agents
         self.gave_up: BaseException | None = None
         """Why the last supervisor that did so gave up."""
-        self._ending_s: float | None = None
-        """When nobody wanted anything of the newest supervisor any more; ``None``: somebody does."""
         self.world: World
         self.host: Hosting
         self.oracle: Oracle
@@ -237,14 +235,14 @@ class _Run:
 
     async def _supervise(self, parts: Any, scope: anyio.CancelScope, over: anyio.Event, last: bool) -> None:
         """What a killed one still does while its tasks unwind, nobody sees."""
-        killed, self._ending_s = self.world.killed, None
+        killed = self.world.killed
         try:
             with scope:
                 async with supervise(parts, self.world.profiles(), self.drawn.settings) as sup:
                     if not last:
                         await self.host.play(sup)
-                        self._ending_s = self.world.now()
                         self._check_lasted(sup)
+                        self.world.told_to_end(now=True)
                     elif not killed.is_set():
                         await self._probe(sup)
                         await self._drill(sup)
@@ -274,8 +272,8 @@ class _Run:
         if not isinstance(failure, JournalUnavailable):
             self.oracle.violated("durable", "run", f"the journal failed, and not by a fault: {failure}")
             return
-        ending_s = self.world.now() - self._ending_s if self._ending_s is not None else 0.0
-        if max(self.world.outage_s, ending_s) < LAST_RECORDS_S - ROUNDING_S:  # it may go down after the end has begun
+        lasted_s = max(self.world.outage_s, self.world.now() - self.world.end_due_s)
+        if lasted_s < LAST_RECORDS_S - ROUNDING_S:  # it may go down, and up and down again, after the end has begun
             words = f"was given up after {self.world.outage_s:.3f} s, of at least {LAST_RECORDS_S:g} s: {failure}"
             self.oracle.violated("degraded", "run", words)
 

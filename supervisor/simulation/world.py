@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 
 import anyio
 import msgspec
@@ -110,8 +111,8 @@ class World:
         self.crashes = 0
         self.killed = anyio.Event()
         """The supervisor that lives now has been killed."""
-        self.stop_asked = False
-        """It has been told to end."""
+        self.end_due_s = inf
+        """When its end begins: it was told to end, and a drain is over by then; infinite: nobody wants it to."""
         self.on_durable: Callable[[Sequence[Append]], None] = lambda batch: None
         """Called with what is durable from now on, after the oracle has heard of it."""
         self._group = group
@@ -134,7 +135,7 @@ class World:
     def parts(self) -> Parts:
         """The doors of the next supervisor."""
         self.lives += 1
-        self.killed, self.stop_asked = anyio.Event(), False
+        self.killed, self.end_due_s = anyio.Event(), inf
         if self._journal is not None:
             self._journal.leave()
         self._journal = SimulatedJournal(
@@ -173,6 +174,16 @@ class World:
             return False
         self.kill()
         return True
+
+    @property
+    def stop_asked(self) -> bool:
+        """The newest supervisor has been told to end."""
+        return self.end_due_s != inf
+
+    def told_to_end(self, *, now: bool) -> None:
+        """Somebody tells the newest supervisor to end: after its drain, or *now*, as when told so again."""
+        drain_s = 0.0 if now or self.stop_asked else self.drawn.settings.drain_s
+        self.end_due_s = min(self.end_due_s, self.now() + drain_s)
 
     def kill(self) -> None:
         """SIGKILL of the supervisor: it does nothing any more, and its wardens see their lifelines end."""

@@ -85,7 +85,7 @@ class Stopper(Foremen):
     async def _reset(self, world: World, host: Host) -> None:
         with suppress(Refused):  # it had failed for good
             await self.foremen[-1]._control.reset("w0t0", by="operator")
-            world.stop_asked = True
+            world.told_to_end(now=False)
             await host._sup.stop()
 
 

@@ -51,7 +51,7 @@ def test_what_was_being_ended_is_ended(seed: int, monkeypatch: pytest.MonkeyPatc
 
     async def come_back(host: Host, customer: Customer) -> None:
         if host._world.lives == 2:  # somebody ends it before anybody comes for his plan
-            host._world.stop_asked = True
+            host._world.told_to_end(now=False)
             await host._sup.stop()
 
     monkeypatch.setattr(Host, "_come_back", come_back)

@@ -132,6 +132,6 @@ class Lurker:
                     receipt = await self._sup.abort(holder, AbortScope.SESSION, reason="enough of it", actor="operator")
                     said.append(receipt.abort_id)
                 case _:
-                    self._world.stop_asked = True
+                    self._world.told_to_end(now=act == "stop now")
                     await self._sup.stop(now=act == "stop now", actor="operator")
                     said.append("stopping")

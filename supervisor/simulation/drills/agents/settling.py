@@ -42,6 +42,8 @@ NEEDS: Final = ["verify_requested", "compact_needed", "compact_needed"]
 """It is being verified, must compact first, and does."""
 VERIFIED: Final = ["verify_requested", "verify_requested", "task_completed", "agent_reaped"]
 """Its compaction is over: it is verified anew, and well."""
+ABORTED: Final = ["verify_requested", "verify_requested", "task_failed", "agent_reaped"]
+"""The same for one that was told to end meanwhile: it has lost its turn."""
 
 
 async def _done_slowly(act: Scene, *last: Any) -> None:
@@ -97,6 +99,15 @@ async def late_compactions(desk: Desk) -> None:
             desk.same(f"{what}: nothing of it comes later", await _steps(act, known), [*NEEDS, *VERIFIED])
             if how != "exit":
                 desk.same(f"{what}: the next one", [one.outcome for one in act.results], ["completed"] * 2)
+    async with scene(desk) as act:
+        known = len(await _steps(act))
+        await _done_slowly(act, DONE)
+        act.puppet.says(BEGUN)
+        await anyio.sleep(MOMENT_S)
+        await act.sup.stop(now=True)
+        await anyio.sleep(COMMIT_S * 8)
+        desk.same("killed before that is on record", await _steps(act, known), [*NEEDS, *ABORTED])
+        desk.same("killed: its answer", [one.outcome for one in act.results], ["aborted"])
 
 
 async def idle_compactions(desk: Desk) -> None:
