@@ -86,7 +86,7 @@ class Case:
         self.lock = anyio.Lock()
         """Held by whoever moves it on while nobody carries it out: one at a time."""
         self.deciding = False
-        """Its attempt is over, and what follows is being decided."""
+        """Its attempt is over, and what follows is being decided; or the next one is to have another session."""
         self.kept = Moment()
         """When that was decided, and its worker keeps it for the next attempt."""
         self.followed = False

@@ -122,11 +122,11 @@ class Execution:
             case.followed = False
             return await self._end_attempt(case, await self._answer(case))
         try:
-            await self._begin(case)
+            begun = await self._begin(case)
         except Refused as refusal:
             await self._closing.cancelled(case, str(refusal))
             return False
-        return await self._end_attempt(case, await self._ask(case))
+        return not begun or await self._end_attempt(case, await self._ask(case))
 
     async def _integrate(self, case: Case) -> None:
         """What its subtasks made is looked at; what follows is decided to its end, whoever takes the task away or has
@@ -142,17 +142,29 @@ class Execution:
         async with case.lock:
             case.deciding, case.kept = True, Moment()
 
-    async def _begin(self, case: Case) -> None:
-        """There is a session, and it is on record that it works on this.
+    @staticmethod
+    def _keep(case: Case) -> None:
+        """It is decided, and its worker keeps it: who commands it goes on."""
+        case.deciding = False
+        case.kept.set()
+
+    async def _begin(self, case: Case) -> bool:
+        """There is a session, and it is on record that it works on this; ``False``: it was split before it had one.
 
         Raises:
             Refused: nothing is begun any more.
         """
         await self._begin_place(case)
         if not self._load.lives(case.session_id):
+            if case.state is not Task.OPEN:
+                await self._decide_from_now(case)  # who splits it meanwhile would find nobody that holds it
+            if case.state is Task.WAITING_FOR_SUBTASKS:
+                return False
             await self._begin_session(case)
+            self._keep(case)
         await case.begin_run()
         self._load.launched(case)
+        return True
 
     async def _begin_place(self, case: Case) -> None:
         """Where a worktree cannot be taken back, it is left, and the next session has another one."""
@@ -270,8 +282,7 @@ class Execution:
             cools_down = await self._judge(case, outcome)
         if not cools_down:
             return False
-        case.deciding = False
-        case.kept.set()
+        self._keep(case)
         return await self._cool_down_here(case)
 
     async def _judge(self, case: Case, outcome: Outcome) -> bool:
