@@ -9,6 +9,7 @@ import pytest
 from supervisor.plans import Plan
 from supervisor.ports import Append
 from supervisor.recovery import VERIFIED
+from supervisor.scheduling.case import ACTOR
 from supervisor.scheduling.results import TaskResult
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
@@ -129,6 +130,7 @@ class _Judged:
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str, str]] = []
+        self.seq = 0
         self.errands = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
         self.books = WorkBooks(lambda *words: self.found.append(words), self.errands, 60.0, lambda: 0.0)
         plan = a_plan({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})
@@ -139,17 +141,27 @@ class _Judged:
             self.hear(task.id, "Born", "OPEN", outcome="born", **born, **allowed)
 
     def hear(
-        self, task: str, event: str, state: str, outcome: str = "transition", reason: str = "", **meta: Any
+        self,
+        task: str,
+        event: str,
+        state: str,
+        outcome: str = "transition",
+        reason: str = "",
+        kind: str = "task",
+        actor: str = ACTOR,
+        **meta: Any,
     ) -> None:
+        self.seq += 1
         record = LifecycleEvent(
-            seq=1,
+            seq=self.seq,
             timestamp=0.0,
             monotonic_s=0.0,
-            entity_type="task",
-            entity_id=f"task:{task}",
+            entity_type=kind,
+            entity_id=f"{kind}:{task}",
             entity_seq=1,
             event=event,
             outcome=outcome,
+            actor=actor,
             to_status=state,
             reason=reason,
             metadata=meta,
@@ -223,6 +235,46 @@ def test_work_that_nobody_merges_is_nobodys(answered: bool, laws: list[str]) -> 
         judged.books.told([TaskResult("w0t0", "w0t0", "completed", "", 0.0)], 1.0)
     judged.books.settled()
     assert judged.laws == laws
+
+
+@pytest.mark.parametrize(
+    ("last", "outcome", "by", "found"),
+    [
+        ("w0", "aborted", "w0t0", 0),
+        ("w0", "completed", "w0t0-2", 2),
+        ("w0-2", "completed", "w0t0-2", 0),
+        ("w0-2", "aborted", "w0t0", 2),
+    ],
+)
+def test_what_is_told_is_of_the_run_that_is_over(last: str, outcome: str, by: str, found: int) -> None:
+    """A plan goes on with what an earlier one had left, when another one of the same tasks has come and gone since:
+    what is said of them is held against that one's. What a recovery says of another one is no run of it."""
+    judged = _Judged()
+    judged.claimed("w0t0", by="w0t0")
+    judged.hear("w0t0", "cancelled", "CANCELLED")
+    born = {"name": "w0t0", "part_of": "", "workstream": "workstream:w0-2", "waiting_for": []}
+    judged.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)
+    judged.claimed("w0t0-2", by="w0t0-2")
+    judged.hear("w0t0-2", "closed", "CLOSED")
+    other = "w0-2" if last == "w0" else "w0"
+    judged.hear(other, "settled", "completed", kind="workstream")
+    judged.hear(last, "settled", "completed", kind="workstream")
+    judged.hear(other, "user_cancelled", "cancelled", kind="workstream", actor="recovery")
+    judged.books.told([TaskResult("w0t0", by, outcome, "", 0.0)], 1.0)
+    assert judged.laws == ["honest_ends"] * found
+
+
+def test_a_failure_is_told_as_a_dead_letter() -> None:
+    """Of the run that is over: another one of the same task may have said so."""
+    judged = _Judged()
+    born = {"name": "w0t0", "part_of": "", "workstream": "workstream:w0-2", "waiting_for": []}
+    judged.hear("w0t0-2", "Born", "OPEN", outcome="born", max_retries=3, needs_approval=False, **born)
+    judged.hear("w0t0", "failed", "FAILED")
+    judged.hear("w0", "settled", "completed", kind="workstream")
+    judged.books.told([TaskResult("w0t0", "", "failed", "", 0.0)], 1.0)
+    assert judged.found == [
+        ("honest_ends", "task:w0t0", "has failed, and no record says that it is a dead letter"),
+    ]
 
 
 def test_another_ending_is_noticed() -> None:

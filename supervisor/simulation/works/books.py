@@ -16,6 +16,7 @@ import msgspec
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.ports import Append
+from supervisor.scheduling.case import ACTOR
 from supervisor.scheduling.results import TaskResult
 from supervisor.simulation.works.archive import ArchiveBooks
 from supervisor.simulation.works.errands import Attempt, Errand, Errands, Way
@@ -72,6 +73,8 @@ class TaskBook(msgspec.Struct):
     """What is on record of one task: its entity, its state, and who holds it."""
 
     entity_id: str
+    name: str
+    """In its plan. Every run of that has one of this name."""
     state: str
     whole: str
     """The task that it is a part of, of no other itself; or its own name."""
@@ -102,9 +105,13 @@ class WorkBooks:
         """Of a run that has one."""
         self._errands = errands
         self._tasks: dict[str, TaskBook] = {}
-        """By the task's name in its plan."""
-        self._names: dict[str, str] = {}
-        """The name in its plan of the task that an entity is."""
+        """By the task's name in its plan: those of the newest run of that."""
+        self._books: dict[str, TaskBook] = {}
+        """By entity: a task, or its run."""
+        self._by_stream: dict[str, dict[str, TaskBook]] = {}
+        """By the task's name, and by the workstream that it was born in."""
+        self._moved: dict[str, int] = {}
+        """With which record a plan that was run moved its workstream last."""
         self._states: dict[str, tuple[str, str]] = {}
         """Kind and state of every entity of the work side."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
@@ -119,7 +126,7 @@ class WorkBooks:
         self.papers.ended()
         self.idling.ended()
         self.hearts.forget()
-        for book in self._tasks.values():
+        for book in self._books.values():
             book.nobodys = False
 
     def killed(self) -> None:
@@ -177,7 +184,7 @@ class WorkBooks:
 
     def has_closed(self, session_id: str) -> bool:
         """Whether a task that this session holds is closed."""
-        return any(book.state == "CLOSED" and book.holder == session_id for book in self._tasks.values())
+        return any(book.state == "CLOSED" and book.holder == session_id for book in self._books.values())
 
     def cooling(self, wholes: Collection[str]) -> list[str]:
         """The same for those whose circuit is open, or that have failed."""
@@ -189,13 +196,15 @@ class WorkBooks:
 
     def whose(self, entity_id: str) -> tuple[str, str] | None:
         """The name of the task that an entity is, or is the run of, and the session that holds it."""
-        name = self._names.get(entity_id)
-        return (name, self._tasks[name].holder) if name is not None else None
+        book = self._books.get(entity_id)
+        return (book.name, book.holder) if book is not None else None
 
     def told(self, results: Iterable[TaskResult], now_s: float) -> None:
         """The host was told how the tasks of a plan ended: so they have, on record, and by whom is said."""
+        results = list(results)
+        stream = self._carried_out([one.id for one in results])
         for one in results:
-            book = self._tasks.get(one.id)
+            book = self._by_stream.get(one.id, {}).get(stream) or self._tasks.get(one.id)
             if book is None:
                 continue  # a plan that says nothing of its tasks but their order is not kept here
             if book.state not in OUTCOMES[one.outcome]:
@@ -205,9 +214,15 @@ class WorkBooks:
             if book.nobodys:  # somebody did, and this is the answer
                 self._say("completion_requirement", one.id, f"is closed without a merge, since {NOBODYS}")
             if one.outcome == "failed":
-                self.papers.failed(one.id)
+                self.papers.failed(book.entity_id)
             if not 0 <= one.took_s <= now_s + ROUNDING_S:
                 self._say("punctual", one.id, f"was said to have taken {one.took_s:g} s, of {now_s:g} s")
+
+    def _carried_out(self, names: Iterable[str]) -> str:
+        """The workstream that a plan of these tasks, which is over just now, was on: a plan may go on with what an
+        earlier one had left, and other plans, of tasks with these names, may have come and gone meanwhile."""
+        streams = {stream for name in names for stream in self._by_stream.get(name, ())}
+        return max(sorted(streams), key=lambda one: self._moved.get(one, 0), default="")
 
     def shown(self, planned: Collection[str], known: Collection[str]) -> None:
         """The host was shown the tasks that wait to be approved before they are begun; those on record are *known*."""
@@ -239,6 +254,8 @@ class WorkBooks:
         if record.entity_type == "worker":
             self.hearts.wrote(one, at_s)
         self._states[record.entity_id] = (record.entity_type, one.state)
+        if record.entity_type == "workstream" and record.actor == ACTOR:
+            self._moved[record.entity_id] = record.seq
         if record.entity_type == "task":
             self._task(record, one.state)
         elif record.entity_type == "run":
@@ -246,11 +263,11 @@ class WorkBooks:
 
     def _run(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
-            self._names[record.entity_id] = self._names[str(record.metadata["task"])]
-        name = self._names[record.entity_id]
-        self._tasks[name].run, self._tasks[name].run_id = state, record.entity_id
-        if (task := self._config(name)) is not None:
-            self.savings.wrote(record, name, task)
+            self._books[record.entity_id] = self._books[str(record.metadata["task"])]
+        book = self._books[record.entity_id]
+        book.run, book.run_id = state, record.entity_id
+        if (task := self._config(book.name)) is not None:
+            self.savings.wrote(record, book.name, task)
 
     def _config(self, name: str) -> TaskConfig | None:
         """What the plan says of that task; nothing of one that somebody split another one into."""
@@ -259,13 +276,13 @@ class WorkBooks:
 
     def _task(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":
-            name = str(record.metadata["name"])
-            self._names[record.entity_id] = name
-            above = self._names.get(str(record.metadata["part_of"]))
-            whole = self._tasks[above].whole if above is not None else name
-            self._tasks[name] = TaskBook(record.entity_id, state, whole)
+            name, told = str(record.metadata["name"]), record.metadata
+            above = self._books.get(str(told["part_of"]))
+            whole = above.whole if above is not None else name
+            book = self._books[record.entity_id] = self._tasks[name] = TaskBook(record.entity_id, name, state, whole)
+            self._by_stream.setdefault(name, {})[str(told["workstream"])] = book
             return
-        book = self._tasks[self._names[record.entity_id]]
+        book = self._books[record.entity_id]
         if book.state != state:
             book.before, book.left_s = book.state, self._now()
         book.state = state

@@ -329,11 +329,11 @@ class Papers:
                 if abs(later_s - COOLING_S) > ROUNDING_S:
                     self._say("punctual", record.entity_id, f"its provider is asked again after {later_s:.3f} s")
 
-    def failed(self, name: str) -> None:
-        """The host was told that the task of that name has failed: that is told as a dead letter, too."""
-        found = [(entity_id, task) for entity_id, task in self._tasks.items() if task.name == name]
-        if found and found[-1][1].state == "FAILED" and not found[-1][1].dead:
-            self._say("honest_ends", found[-1][0], "has failed, and no record says that it is a dead letter")
+    def failed(self, entity_id: str) -> None:
+        """The host was told that this task has failed: that is told as a dead letter, too."""
+        task = self._tasks[entity_id]
+        if task.state == "FAILED" and not task.dead:
+            self._say("honest_ends", entity_id, "has failed, and no record says that it is a dead letter")
 
     # ------------------------------------------------------------------ runs
     def _run_moved(self, record: LifecycleEvent, one: Append) -> None:
