@@ -69,6 +69,8 @@ class Case:
         """Of whoever carries it out now."""
         self.let_go = Moment()
         """When that one has come to an end with it."""
+        self.put_down = Moment()
+        """When it was taken from that one; what becomes of it then may take that one longer."""
         self.taken_from: str = ""
         """Why it was taken from whoever carried it out; ``""`` while nobody did that."""
         self.taken: Event | None = None

@@ -55,7 +55,8 @@ class Execution:
             if not await self._is_to_begin(case, claim):
                 self._load.withdrawn(case)
                 return
-            case.claim, case.taken_from, case.blocked_on, case.let_go = claim, "", (), Moment()
+            case.claim, case.taken_from, case.blocked_on = claim, "", ()
+            case.let_go, case.put_down = Moment(), Moment()
             case.scope = anyio.CancelScope()
         with case.scope:
             await self._see_through(case, claim)
@@ -94,6 +95,7 @@ class Execution:
         """Nobody carries it out any more."""
         if case.taken_from:
             await self.take_away(case)
+            case.put_down.set()  # who took it away hears of that before it is cancelled
         if case.unwanted:
             await self._closing.cancelled(case, case.unwanted)
 
@@ -420,7 +422,8 @@ class Execution:
     # ------------------------------------------------------------------ taken away
     async def take(self, case: Case, why: str, blocked_on: tuple[str, ...] = ()) -> bool:
         """Take it from whoever carries it out, for somebody else, or until what it is blocked on is there; whether
-        somebody does, and is still to let go of it (``let_go``). The caller holds its lock."""
+        somebody does, and is still to put it down (``put_down``), or to end it (``let_go``). The caller holds its
+        lock."""
         case.taken_from, case.blocked_on = why, blocked_on
         if case.scope is not None:
             case.scope.cancel()

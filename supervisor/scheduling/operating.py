@@ -320,7 +320,7 @@ class Operating:
             before = case.taken
             carried_out = await self.at.execution.take(case, wish.words("taken away"))
         if carried_out:
-            await case.let_go.wait()
+            await first_of(case.put_down, case.let_go)
         if case.taken is before:  # whoever is next may have it by now
             raise Refused(f"task {case.name!r} came to its end before it could be taken away: {case.state.value}")
 
@@ -341,7 +341,7 @@ class Operating:
             before = case.taken
             carried_out = await self.at.execution.take(case, wish.words("blocked"), waits_for)
         if carried_out:
-            await case.let_go.wait()
+            await first_of(case.put_down, case.let_go)
         if case.taken is before or not isinstance(case.taken, task.Blocked):  # it may go on by now
             raise Refused(f"task {case.name!r} came to its end before it could be blocked: {case.state.value}")
         self.at.blocking.look_at(case)
