@@ -464,6 +464,9 @@ def _many_terminals(desk: Desk) -> None:
     answers = told(talk.codec.terminal_exited("terminal-1", 3))
     desk.same("all are told", [one["id"] for one in answers if isinstance(one, dict)], list(range(64)))
     desk.same("how", answers[0]["result"], {"exitCode": 3, "signal": None})
+    talk.wish(65, "terminal/wait_for_exit", terminalId="terminal-2")
+    answers = told(talk.codec.terminal_exited("terminal-2", 0))
+    desk.same("well", answers[0]["result"], {"exitCode": 0, "signal": None})
     talk.wish(400, "terminal/release", **name)
     desk.same("room again", code_of(talk.wish(401, "terminal/create", command="true")), [])
     for command, shell in (
