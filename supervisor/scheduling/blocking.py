@@ -45,6 +45,9 @@ class Blocking:
         self._blocked: dict[str, Case] = {}
         self._said: set[str] = set()
         """Those of which it was said that they wait for a person."""
+        self._overdue: set[str] = set()
+        """Those whose subtasks do not answer, and whose own turn, which an earlier supervisor began, has no worker yet:
+        they are blocked when that has let go of them."""
 
     def named(self, case: Case, on: Sequence[str]) -> tuple[str, ...]:
         """What *case* is to wait for: tasks of the plan by their ids, anything else by its name.
@@ -89,7 +92,10 @@ class Blocking:
 
     # ------------------------------------------------------------------ it is blocked
     def look_at(self, case: Case) -> None:
-        """It is blocked, or what it is blocked on was settled: see whether it goes on."""
+        """It is blocked, or what it is blocked on was settled: see whether it goes on. Or its own turn is over."""
+        if case.name in self._overdue:
+            self._overdue.discard(case.name)
+            self.watch(case)
         if case.state is not Task.BLOCKED or case.result is not None:
             return
         self._blocked[case.name] = case
@@ -163,14 +169,24 @@ class Blocking:
             for part in case.parts:
                 await part.settled.wait()
             return
-        if case.scope is not None:  # its own turn goes on beside them
-            await case.let_go.wait()
-        async with case.lock:
-            late = next((part for part in case.parts if part.result is None), None)
-            if late is None or case.state is not Task.WAITING_FOR_SUBTASKS or case.is_over:
-                return
-            why = f"its subtask {late.name} did not come to an end in {limit_s:g} s"
-            await case.post(task.SubtaskTimedOut(subtask=late.id, reason=why))
+        while True:
+            if case.scope is not None:  # its own turn goes on beside them
+                await case.let_go.wait()
+            async with case.lock:
+                if case.scope is None:  # else somebody has it again: it was taken from a worker that was lost
+                    await self._end_wait(case, limit_s)
+                    return
+
+    async def _end_wait(self, case: Case, limit_s: float) -> None:
+        """Nobody carries it out, and its time is over. The caller holds its lock."""
+        late = next((part for part in case.parts if part.result is None), None)
+        if late is None or case.state is not Task.WAITING_FOR_SUBTASKS or case.is_over:
+            return
+        if case.followed:  # its session is at work, and is to have a worker soon
+            self._overdue.add(case.name)
+            return
+        why = f"its subtask {late.name} did not come to an end in {limit_s:g} s"
+        await case.post(task.SubtaskTimedOut(subtask=late.id, reason=why))
         _log.warning("a subtask does not answer", task=case.name, subtask=late.name, after_s=limit_s)
         self.look_at(case)
 

@@ -85,7 +85,7 @@ class Execution:
                 await self._load.pool.done(claim.worker_id, case.name, case.cause)
                 self._load.wake()  # that has a slot again
             return False
-        if case.unwanted or case.is_over:
+        if case.unwanted or case.is_over or case.state is Task.BLOCKED:  # a subtask did not answer just now
             case.claim = claim
             await self._load.give_back(case)
             return False
