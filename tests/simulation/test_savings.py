@@ -112,6 +112,26 @@ def test_what_was_left_is_found_by_another_plan_alone(task: str, finds: bool) ->
     assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is finds
 
 
+@pytest.mark.parametrize(
+    ("killed", "goes_on", "finds"), [(False, False, True), (True, False, False), (True, True, True)]
+)
+def test_so_is_what_its_supervisor_had_no_time_to_take_back(killed: bool, goes_on: bool, finds: bool) -> None:
+    """It was killed between the last record of the run and that; whoever goes on with the plan does it."""
+    bench = Bench(rollback=True, worktrees=False)
+    bench.try_it()
+    bench.hear("cancelled", "CANCELLED")
+    if killed:
+        bench.books.cut_short()
+    if goes_on:
+        bench.books.gone_on({"task:w0t0"})
+    bench.books.gone_on({"task:w0t0-2"})
+    told = {"task": "task:w0t0-2", "resumed_from": "", "resumed_at": ""}
+    bench.hear("Born", "PENDING", "born", run="run:w0t0-2", **told)
+    bench.hear("executor_started", "IN_PROGRESS", run="run:w0t0-2")
+    bench.try_it()
+    assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is finds
+
+
 def test_a_session_that_begins_anew_is_on_the_same_attempt() -> None:
     """What its agent did before that, too, is what the checkpoint of the attempt holds."""
     bench = Bench(rollback=True)

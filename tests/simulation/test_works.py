@@ -181,6 +181,22 @@ class _Judged:
         return [law for law, *_ in self.found]
 
 
+def test_who_goes_on_with_a_plan_has_workers_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run of the plan has others, and tasks of its own."""
+    judged, gone_on = _Judged(), list[set[str]]()
+    monkeypatch.setattr(judged.books.savings, "gone_on", gone_on.append)
+    for run in ("w0", "w0-2"):
+        told = {
+            "workstream": f"workstream:{run}",
+            "max_concurrent_tasks": 1,
+            "capabilities": [],
+            "misses_max": 3,
+            "shutdown_s": 180.0,
+        }
+        judged.hear(run, "Born", "initializing", "born", kind="worker", **told)
+    assert gone_on == [{"task:w0t0", "task:w0t1"}, set()]
+
+
 def test_a_task_that_is_done_is_borne_out() -> None:
     """Claimed, worked on, merged and closed, one after the other: nothing is found."""
     judged = _Judged()

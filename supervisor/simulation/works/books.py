@@ -253,6 +253,7 @@ class WorkBooks:
         self.idling.wrote(one, at_s)
         if record.entity_type == "worker":
             self.hearts.wrote(one, at_s)
+            self._worker(record)
         self._states[record.entity_id] = (record.entity_type, one.state)
         if record.entity_type == "workstream" and record.actor == ACTOR:
             self._moved[record.entity_id] = record.seq
@@ -260,6 +261,13 @@ class WorkBooks:
             self._task(record, one.state)
         elif record.entity_type == "run":
             self._run(record, one.state)
+
+    def _worker(self, record: LifecycleEvent) -> None:
+        """Whoever begins a plan, or goes on with it, has workers for it first."""
+        if record.outcome == "born":
+            stream = str(record.metadata["workstream"])
+            books = (by_stream.get(stream) for by_stream in self._by_stream.values())
+            self.savings.gone_on({book.entity_id for book in books if book is not None})
 
     def _run(self, record: LifecycleEvent, state: str) -> None:
         if record.outcome == "born":

@@ -7,7 +7,7 @@ attempt, and nothing that anybody did is ever gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -44,6 +44,11 @@ class RunBook(msgspec.Struct):
     newest: list[Attempt] = []
     """The newest one that an agent has begun, as the world saw it: again, where its session had it begin anew."""
 
+    @property
+    def done(self) -> list[str]:
+        """What its newest attempt did."""
+        return [piece for one in self.newest for piece in one.pieces]
+
     def left(self, *, rollback: bool) -> tuple[str, str]:
         """What the next run goes on with."""
         if self.state == "COMPLETED":
@@ -76,10 +81,18 @@ class Savings:
         self._cut_short: set[str] = set()
         """The runs whose supervisor did not live to take back what they did, or had no disk to end them on; perhaps
         nobody goes on with them."""
+        self._lying: set[str] = set()
+        """Those of them that had come to nothing by then, while nobody goes on with their plans: whoever does so takes
+        back what they did; who runs such a plan again has tasks of his own, which may find it."""
 
     def cut_short(self) -> None:
         """The supervisor is no more, and the next one goes on from what is on record."""
         self._cut_short |= self._all.keys()
+        self._lying |= {name for name, book in self._all.items() if book.state in BADLY}
+
+    def gone_on(self, tasks: Collection[str]) -> None:
+        """Somebody goes on with the plan of those entities."""
+        self._lying -= {name for name in self._lying if self._all[name].task in tasks}
 
     def resumed(self, names: Collection[str]) -> None:
         """The host has a plan of these tasks run again, to go on with what was not closed."""
@@ -101,7 +114,7 @@ class Savings:
         book.is_new_attempt = book.is_new_attempt or record.event in BEGINS
         if record.event == "checkpoint_saved":
             self._take(book, record, task)
-        newest = [piece for one in book.newest for piece in one.pieces]
+        newest = book.done
         if book.state == "COMPLETED":
             self._spared.setdefault(name, set()).update(newest, *(one.found for one in book.newest))
         elif record.actor == "recovery":
@@ -156,12 +169,19 @@ class Savings:
             self._check_start(book, attempt, places, rollback=task.rollback)
         if task.rollback and book.is_new_attempt:
             beside = (piece for one in self._beside.get(errand.name, ()) for piece in one.pieces)
-            left = (one for task, one in self._left.get(errand.name, {}).items() if task != book.task)
-            allowed = {*(places.held(book.resumed[1]) or ()), *self._spared.get(errand.name, ()), *beside}.union(*left)
+            spared = self._spared.get(errand.name, ())
+            allowed = {*(places.held(book.resumed[1]) or ()), *spared, *beside, *self._left_by_others(book)}
             if old := [piece for piece in attempt.found if piece not in allowed]:
                 self._say(LAW, book.entity_id, f"an attempt finds {old[0]}, which was to be taken back")
         book.newest = [*(() if book.is_new_attempt else book.newest), attempt]
         book.is_new_attempt = False
+
+    def _left_by_others(self, book: RunBook) -> Iterator[str]:
+        """What may lie there of tasks with the name of its own, since nobody went on with their plans."""
+        for task, pieces in self._left.get(book.name, {}).items():
+            yield from pieces if task != book.task else ()
+        for one in (self._all[name] for name in self._lying):
+            yield from one.done if one.name == book.name and one.task != book.task else ()
 
     def _check_start(self, book: RunBook, attempt: Attempt, places: Places, *, rollback: bool) -> None:
         start = book.saved_as if book.saved_as and not rollback else book.resumed[1]
@@ -198,6 +218,5 @@ class Savings:
         for name, book in self._runs.items():
             if not book.rollback or book.state not in BADLY or book.entity_id in self._cut_short:
                 continue
-            done = {piece for one in book.newest for piece in one.pieces}
-            if left := [piece for piece in places.found(name) if piece in done]:
+            if left := [piece for piece in places.found(name) if piece in book.done]:
                 self._say(LAW, book.entity_id, f"is {book.state}, and {left[0]} was not taken back")
