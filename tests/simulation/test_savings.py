@@ -132,6 +132,41 @@ def test_so_is_what_its_supervisor_had_no_time_to_take_back(killed: bool, goes_o
     assert ("an attempt finds w0t0#0, which was to be taken back" in bench.found) is finds
 
 
+@pytest.mark.parametrize(
+    ("on_record", "killed", "lacks"), [(True, False, False), (False, True, False), (False, False, True)]
+)
+def test_it_is_taken_back_once(on_record: bool, killed: bool, lacks: bool) -> None:
+    """The next supervisor takes back again, which may have no record of that or no attempt after it: of what is in
+    another checkpoint there is nothing."""
+    bench = Bench(rollback=True, worktrees=False)
+    bench.places.begin("w0t0", bench.place)
+    bench.try_it()
+    bench.hear("execution_failed", "FAILED")
+    if on_record:
+        bench.take_back()
+    else:
+        bench.places.roll_back("w0t0", bench.place)
+    if killed:
+        bench.books.cut_short()
+    bench.places.begin("w0t0", bench.place)
+    bench.take_back()
+    assert any("lacks w0t0#0" in one for one in bench.found) is lacks
+
+
+def test_what_was_done_since_is_taken_back_with_it() -> None:
+    """An attempt that is under way again is to be in the next checkpoint."""
+    bench = Bench(rollback=True, worktrees=False)
+    bench.places.begin("w0t0", bench.place)
+    bench.try_it()
+    bench.hear("execution_failed", "FAILED")
+    bench.take_back()
+    early = bench.places.save("w0t0", bench.place)
+    bench.hear("backoff_completed", "IN_PROGRESS")
+    bench.try_it()
+    bench.hear("RolledBack", "FAILED", "fact", session="w0t0", saved_as=early)
+    assert bench.found == [f"the checkpoint {early} lacks w0t0#1, which was done before"]
+
+
 def test_a_session_that_begins_anew_is_on_the_same_attempt() -> None:
     """What its agent did before that, too, is what the checkpoint of the attempt holds."""
     bench = Bench(rollback=True)

@@ -30,6 +30,8 @@ class Places:
         self._branches: dict[str, Pieces] = {}
         """What was left of the worktrees that are gone."""
         self._kept: set[str] = set()
+        self.taken_back: set[str] = set()
+        """What is not where it was done any more, since somebody had it back as it was in the beginning."""
         self._saved: dict[str, Pieces] = {}
         self._owners: dict[str, set[str]] = {}
         """What was saved for each task of a shared place."""
@@ -107,8 +109,9 @@ class Places:
             raise FileNotFoundError(f"{session_id} has no worktree")
         if not self.worktrees and before not in self._saved:
             return ""
-        name = self.save(session_id, place)
+        name, found = self.save(session_id, place), self._trees.get(key, ())
         self._trees[key] = self._begun[key] if self.worktrees else self._saved.pop(before)
+        self.taken_back |= set(found) - set(self._trees[key])
         return name
 
     def accept(self, place: Place) -> None:

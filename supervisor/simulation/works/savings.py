@@ -84,11 +84,16 @@ class Savings:
         self._lying: set[str] = set()
         """Those of them that had come to nothing by then, while nobody goes on with their plans: whoever does so takes
         back what they did; who runs such a plan again has tasks of his own, which may find it."""
+        self._taken_back: set[str] = set()
+        """What was taken back, and is on record as that, or was under a supervisor that did not live to say so: another
+        checkpoint has it."""
 
     def cut_short(self) -> None:
         """The supervisor is no more, and the next one goes on from what is on record."""
         self._cut_short |= self._all.keys()
         self._lying |= {name for name, book in self._all.items() if book.state in BADLY}
+        if self.places is not None:
+            self._taken_back |= self.places.taken_back
 
     def gone_on(self, tasks: Collection[str]) -> None:
         """Somebody goes on with the plan of those entities."""
@@ -108,6 +113,7 @@ class Savings:
         if record.event == "RolledBack":
             told = record.metadata
             self._check_saved(book, str(told["saved_as"]), str(told["session"]), task)
+            self._take_back(book, str(told["saved_as"]))
         if record.outcome != "transition":
             return
         book.state = record.to_status
@@ -137,6 +143,11 @@ class Savings:
         book.saved_in, book.saved_as = str(told["state"]), str(told["saved_as"])
         self._check_saved(book, book.saved_as, str(told["session"]), task, at_work=book.saved_in == "CANCELLED")
 
+    def _take_back(self, book: RunBook, saved_as: str) -> None:
+        """What its newest attempt did has that checkpoint now, and no later one need have it."""
+        held = set(self.places.held(saved_as) or ()) if self.places is not None else set[str]()
+        self._taken_back |= held & set(book.done)
+
     def _check_saved(
         self, book: RunBook, saved_as: str, session_id: str, task: TaskConfig, *, at_work: bool = False
     ) -> None:
@@ -152,7 +163,8 @@ class Savings:
         if at_work or (task.rollback and book.is_new_attempt):
             return  # no agent has begun it: what was done before is taken back, and another checkpoint has that
         done = [piece for one in book.newest if one.session_id == session_id for piece in one.pieces]
-        if missing := [piece for piece in done if piece not in held]:
+        elsewhere = self._taken_back if task.rollback else ()
+        if missing := [piece for piece in done if piece not in held and piece not in elsewhere]:
             self._say(LAW, book.entity_id, f"the checkpoint {saved_as} lacks {missing[0]}, which was done before")
 
     # ------------------------------------------------------------------ what the world sees
