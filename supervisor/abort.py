@@ -77,7 +77,7 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
     parent_record: str | None = None
     policy_edge: str | None = None
     ruled_by: str | None = None
-    deadline_s: float = 0.0
+    deadline_s: float
 
 
 class RungsDue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
