@@ -207,6 +207,29 @@ def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
     assert missed.metadata == {"missed": 3}
 
 
+def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]) -> None:
+    """A worker that is heard just after it was looked at is lost after three more looks, not after what was missing
+    before that."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE, heart=nobody)
+        looks, look = list[bool](), pool._look
+
+        def look_and_hear(worker: Any) -> None:
+            look(worker)
+            looks.append(worker.is_lost)
+            if len(looks) == 2:
+                pool.beat(worker.id)
+
+        pool._look = look_and_hear  # type: ignore[method-assign]
+        await anyio.sleep(151.0)
+        assert looks == [False, False, False, False, True]
+        await pool.stop()
+
+    [missed] = virtually(play).transitions("health_check_timeout")
+    assert missed.metadata == {"missed": 3}
+
+
 def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run]) -> None:
     """It answers again: it is taken back when all that it held was let go of, not before, and has all its slots."""
 

@@ -375,7 +375,7 @@ class Pool:
         worker = self._workers.get(worker_id)
         if worker is None:
             return False
-        worker.beat_s = self._timers.now()
+        worker.beat_s, worker.missed = self._timers.now(), 0  # also at the instant of a look, just after that
         self._take_back(worker)
         return True
 
@@ -392,7 +392,7 @@ class Pool:
     def _look(self, worker: _Worker) -> None:
         """Whether it was heard since it was looked at last."""
         now_s = self._timers.now()
-        worker.missed = 0 if worker.beat_s > worker.looked_s else worker.missed + 1
+        worker.missed += worker.beat_s <= worker.looked_s
         worker.looked_s = now_s
         self._look_later(worker)
         silent_s = now_s - worker.beat_s
