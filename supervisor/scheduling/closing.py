@@ -242,11 +242,16 @@ class Closing:
 
     async def given_up(self, case: Case, why: str) -> None:
         """It waited for another attempt that will not be made."""
+        if case.run is Run.PENDING:  # it was left, or reset, before its first one: nobody failed
+            await self.cancelled(case, why)
+            return
         error = f"{case.run_data.last_error} (no further try: {why})"
         if task.Failed not in TASK.allowed(case.state):  # it was taken from whoever had it: nobody failed
             await self.cancelled(case, error)
             return
         await self.open_circuit(case, why)
+        if case.run is not Run.CIRCUIT_OPEN:  # it was to be a probe, which another supervisor had let through
+            await self._cancel_run(case, why)
         await case.post_job(job.UserCancelled(reason=why))
         await case.post(task.Failed(reason=error))
         await self.leave(case)
