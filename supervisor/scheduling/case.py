@@ -91,6 +91,8 @@ class Case:
         """Its attempt is over, and what follows is being decided; or the next one is to have another session."""
         self.kept = Moment()
         """When that was decided, and its worker keeps it for the next attempt."""
+        self.delayed = False
+        """Its run was left to wait when it was taken away: whoever waits for that offers it."""
         self.followed = False
         """Its session works on it already: an earlier supervisor began that."""
         self.done_job = ""

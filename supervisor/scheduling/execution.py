@@ -33,7 +33,7 @@ from supervisor.supervision import Session
 from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
 from supervisor.work import NoSuchEntity, Outcome, Work
 
-__all__ = ["Execution"]
+__all__ = ["LOST", "Execution", "is_delayed"]
 
 _log = get_logger()
 
@@ -381,7 +381,8 @@ class Execution:
 
     @staticmethod
     async def _elapse(case: Case) -> None:
-        """Its job waits for a worker from now on, unless it did."""
+        """Its job waits for a worker from now on, unless it did, and its run for nothing else."""
+        case.delayed = False
         if case.job is Job.RETRYING:
             await case.post_job(job.RetryDelayElapsed())
 
@@ -390,7 +391,7 @@ class Execution:
         since = case.job_id, case.job_seq
         await self._load.sleep(delay_s)
         async with case.lock:
-            waits = not case.is_over and _is_delayed(case) and case.state is not Task.BLOCKED
+            waits = not case.is_over and is_delayed(case) and case.state is not Task.BLOCKED
             if waits and since == (case.job_id, case.job_seq):  # not reset, cancelled, blocked or tried meanwhile
                 await self._go_on(case)
 
@@ -483,8 +484,10 @@ class Execution:
         case.followed = False  # what an earlier supervisor began is over
         if case.run is Run.IN_PROGRESS:
             await case.post_run(run.ExecutionFailed(error=why, charged=False))
-        if case.run in (Run.FAILED, Run.TIMEOUT):  # or was left there by a supervisor that died
+        decides = case.run in (Run.FAILED, Run.TIMEOUT)  # or was left there by a supervisor that died
+        if decides:
             await self._load.decide(case, charged=False)
+        case.delayed |= decides and case.run is Run.RETRYING
         if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=why))
         await self._load.give_back(case)
@@ -496,15 +499,16 @@ class Execution:
 
     def wait_again(self, case: Case) -> bool:
         """Wait for its delay, if there is one: while it was blocked nobody did; whether there is."""
-        if delayed := _is_delayed(case):
+        if delayed := is_delayed(case):
             self._load.start(self.wait, case, _delay_s(case))
         return delayed
 
 
-def _is_delayed(case: Case) -> bool:
-    """It is not to be tried yet: its job says so, or its circuit is open although that waits for a worker already (what
-    an earlier supervisor had begun was followed, and taken away before a worker had it)."""
-    return case.job is Job.RETRYING or (case.job is Job.QUEUED and case.run is Run.CIRCUIT_OPEN)
+def is_delayed(case: Case) -> bool:
+    """It is not to be tried yet: its job says so, or its run waits although that waits for a worker already (what an
+    earlier supervisor had begun was followed, and taken away before a worker had it)."""
+    waits = case.run is Run.CIRCUIT_OPEN or (case.run is Run.RETRYING and case.delayed)
+    return case.job is Job.RETRYING or (case.job is Job.QUEUED and waits)
 
 
 def _delay_s(case: Case) -> float:

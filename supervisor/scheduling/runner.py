@@ -35,7 +35,7 @@ from supervisor.scheduling.checkpoints import owned, take_back
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.continuing import Continuing
 from supervisor.scheduling.dossier import keep_dossier, note_use
-from supervisor.scheduling.execution import LOST, Execution
+from supervisor.scheduling.execution import LOST, Execution, is_delayed
 from supervisor.scheduling.operating import Operating, Scheduler
 from supervisor.scheduling.results import PlanResult, TaskResult
 from supervisor.scheduling.resuming import Before, before
@@ -452,9 +452,11 @@ class PlanRunner:
             case.open_job()
         if case.job is job.Job.PENDING:
             await self._assign(case, (part.name for part in case.parts))
+        elif is_delayed(case):
+            return  # whoever waits for the end of its delay asks again
         elif case.job is job.Job.QUEUED:
             self.load.offer(case)
-        elif case.job is not job.Job.RETRYING:  # else whoever waits for the end of its delay asks again
+        else:
             await self._closing.integrate(case)
 
     def _unmet(self, case: Case, when: ConditionConfig) -> str:
