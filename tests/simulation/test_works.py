@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans import Plan
 from supervisor.ports import Append
 from supervisor.recovery import VERIFIED
@@ -101,6 +103,39 @@ def test_the_circuit_is_foretold() -> None:
     lifecycle = {"max_attempts": 9, "circuit_breaker": {"max_error_repeats": 1, "probes_max": 2}}
     plan = a_plan({"id": "w0t0", "max_retries": 0}, task_lifecycle=lifecycle)
     assert foretell(plan, errands_of(w0t0=(Way.BUSY,))) == {"w0t0": Ending("failed", 4, 1)}
+
+
+BEARING = SessionLimits(max_consecutive_errors=2, max_total_errors=3)
+
+
+@pytest.mark.parametrize(
+    ("limits", "retries", "ending"),
+    [
+        (BEARING, 0, Ending("failed", 3, 2)),
+        (BEARING, 1, Ending("completed", 4, 3)),
+        (replace(BEARING, max_total_errors=4), 0, Ending("completed", 4, 3)),
+        (replace(BEARING, max_consecutive_errors=1), 2, Ending("failed", 3, 2)),
+        (replace(BEARING, max_consecutive_errors=4, stable_after_s=5.0), 0, Ending("failed", 3, 2)),
+        (
+            replace(BEARING, max_consecutive_errors=1, max_total_errors=1, stable_after_s=5.0),
+            3,
+            Ending("completed", 4, 3),
+        ),
+    ],
+)
+def test_a_session_that_gives_up_is_foretold(limits: SessionLimits, retries: int, ending: Ending) -> None:
+    """It has had all its tries then, and its run none that is left; the next claim has another session."""
+    plan = a_plan({"id": "w0t0", "max_retries": retries}, task_lifecycle=FAST | {"max_attempts": 9})
+    assert foretell(plan, errands_of(w0t0=(Way.BUSY,) * 3 + (Way.DONE,)), limits) == {"w0t0": ending}
+
+
+@pytest.mark.parametrize(("way", "stable_after_s"), [(Way.BUSY, 5.0), (Way.HANGS, 0.0)])
+def test_when_a_session_gives_up_may_be_a_matter_of_time(way: Way, stable_after_s: float) -> None:
+    """Of how long an agent has to go well before its failures are in a row no more; and of who ends one that hangs."""
+    plan = a_plan({"id": "w0t0"}, task_lifecycle=FAST | {"max_attempts": 9})
+    limits = replace(BEARING, stable_after_s=stable_after_s)
+    assert foretell(plan, errands_of(w0t0=(way,) * 3 + (Way.DONE,)), limits) is None
+    assert foretell(plan, errands_of(w0t0=(way, Way.DONE)), limits) == {"w0t0": Ending("completed", 2, 1)}
 
 
 def test_what_depends_on_a_failure_is_blocked() -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.ports import Append
@@ -20,7 +21,7 @@ from supervisor.scheduling.case import ACTOR
 from supervisor.scheduling.results import TaskResult
 from supervisor.simulation.works.archive import ArchiveBooks
 from supervisor.simulation.works.errands import Attempt, Errand, Errands, Way
-from supervisor.simulation.works.foretold import Ending, foretell
+from supervisor.simulation.works.foretold import USUAL, Ending, foretell
 from supervisor.simulation.works.hearts import HeartBooks
 from supervisor.simulation.works.held import HeldBooks
 from supervisor.simulation.works.idling import Idling
@@ -362,13 +363,14 @@ class WorkBooks:
         if book.state == "CLOSED" and task.subtasks and task.acceptance and errand.checked and not errand.checked[-1]:
             self._say("completion_requirement", task.id, f"is closed; the tests of the whole said {errand.checked}")
 
-    def as_foretold(self) -> None:
-        """Nothing has struck, and nobody has interfered: every task has ended as it had to."""
+    def as_foretold(self, session: SessionLimits = USUAL) -> None:
+        """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
+        much."""
         for plan, tasks in self._plans.values():
             for task in tasks.values():
                 self._check_times(plan, task)
                 self._check_sessions(task)
-            endings = foretell(plan, self._errands)
+            endings = foretell(plan, self._errands, session)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 

@@ -3,7 +3,7 @@
 Where nobody interferes, what becomes of a task follows from what it meets: how often it is tried, and whether it is
 completed in the end. Time plays no part in that. So it is reckoned here task by task, in the order of dependencies, and
 compared with what the supervisor made of it. A plan in which time does play a part, since a task that fails cancels
-the others, or since retries run out, is not foretold.
+the others, since retries run out, or since it decides which failures of a session are in a row, is not foretold.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from supervisor.lifecycles.session import SessionLimits
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.simulation.works.errands import Errand, Errands, Way
 from supervisor.simulation.works.plans import DEPUTY, WORKER
 
-__all__ = ["Ending", "foretell"]
+__all__ = ["USUAL", "Ending", "foretell"]
 
 MET: Final = frozenset({"completed", "skipped"})
 WORDS: Final = 4
 """Different words in which errors are told that nobody knows: one in four times it is the same as four tries before."""
+USUAL: Final = SessionLimits()
+"""What a session bears where nobody says otherwise."""
 
 
 class Ending(NamedTuple):
@@ -31,25 +34,27 @@ class Ending(NamedTuple):
     retries: int = 0
 
 
-def foretell(plan: Plan, errands: Errands) -> Mapping[str, Ending] | None:
-    """The ending of every task; ``None`` where it depends on more than the errands."""
+def foretell(plan: Plan, errands: Errands, session: SessionLimits = USUAL) -> Mapping[str, Ending] | None:
+    """The ending of every task, whose sessions bear so much; ``None`` where it depends on more than the errands."""
     tasks = {one.task.id: one for one in every_task(plan.tasks)}
     if any(one.task.agent not in (WORKER, DEPUTY) or one.task.may_split for one in tasks.values()):
         return None
-    oracle = _Foretelling(plan, errands)
+    oracle = _Foretelling(plan, errands, session)
     for task in plan.tasks:
         oracle.ending(task)
     spent = sum(one.retries for one in oracle.endings.values())
     budget = max(plan.retry_budget.least, int(plan.retry_budget.share * len(tasks) + 1e-9))
     critical = any(oracle.endings[name].outcome == "failed" for name, one in tasks.items() if one.task.critical)
-    return None if critical or spent > budget else oracle.endings
+    return None if critical or spent > budget or oracle.in_time else oracle.endings
 
 
 class _Foretelling:
-    def __init__(self, plan: Plan, errands: Errands) -> None:
+    def __init__(self, plan: Plan, errands: Errands, session: SessionLimits) -> None:
         self.plan = plan
         self.endings: dict[str, Ending] = {}
-        self._errands = errands
+        self.in_time = False
+        """Time decides whether some session gives up."""
+        self._errands, self._session = errands, session
         self._limits = plan.task_lifecycle.value()
 
     def ending(self, task: TaskConfig) -> Ending:
@@ -96,7 +101,8 @@ class _Foretelling:
         return not (task.approval == "after" and not tries.approvals()) and tries.merges()
 
     def _run(self, tries: _Tries) -> bool:
-        """One run: whether an attempt of it succeeds before its circuit is settled (seed 002)."""
+        """One run: whether an attempt of it succeeds before its circuit is settled (seed 002), or its session, which is
+        the same for all of them, gives up: that has had all its tries then."""
         limits, failures, same, last, probes, probing = self._limits, 0, 0, "", 0, False
         while True:
             way, error = tries.attempt()
@@ -106,12 +112,26 @@ class _Foretelling:
                 return False
             same = same + 1 if error == last and failures else 1
             failures, last = failures + 1, error
+            if self._gives_up(failures, way):
+                return False
             if probing or failures >= limits.max_attempts or same > limits.max_error_repeats:
                 if probes >= limits.probes_max:
                     return False
                 probes, probing = probes + 1, True
             else:
                 tries.retries += 1
+
+    def _gives_up(self, errors: int, way: Way) -> bool:
+        """Whether a session does so at that error, which it has begun well before (seed 003)."""
+        limits = self._session
+        at_once = limits.stable_after_s <= 0
+        spent = errors >= limits.max_total_errors or (at_once and limits.max_consecutive_errors <= 1)
+        in_a_row = not at_once and errors >= limits.max_consecutive_errors  # those that did not go well for so long
+        if way is Way.HANGS:  # one that hung is followed by another session, and may be ended before it has given up
+            self.in_time = self.in_time or spent or in_a_row
+            return False
+        self.in_time = self.in_time or (in_a_row and not spent)
+        return spent
 
     def _whole(self, task: TaskConfig, errand: Errand) -> Ending:
         """A task that was split by the plan: its subtasks do the work."""
