@@ -337,6 +337,35 @@ def test_another_ending_is_noticed() -> None:
     assert judged.laws == ["counted_right", "counted_right"]
 
 
+@pytest.mark.parametrize(("state", "laws"), [("idle", ["counted_right"]), ("busy", [])])
+def test_a_worker_that_is_lost_with_a_task_leaves_nothing_foretold(state: str, laws: list[str]) -> None:
+    """What it was at is another one's then; where it had nothing, every task ends as it had to."""
+    judged = _Judged()
+    born = {"misses_max": 3, "workstream": "workstream:w0"}
+    for was, event, now, told in (("", "Born", state, born), (state, "health_check_timeout", "lost", {"missed": 3})):
+        outcome = "transition" if was else "born"
+        record = LifecycleEvent(
+            seq=1,
+            timestamp=0.0,
+            monotonic_s=0.0,
+            entity_type="worker",
+            entity_id="worker:w",
+            entity_seq=1,
+            event=event,
+            from_status=was,
+            outcome=outcome,
+            to_status=now,
+            metadata=told,
+        )
+        judged.books.hearts.wrote(Append(record=record, parent_id=None, state=now, data=b""), 0.0)
+    judged.hear("w0t0", "closed", "CLOSED")
+    judged.work("w0t0")
+    judged.found.clear()
+    judged.hear("w0t1", "cancelled", "CANCELLED")
+    judged.books.as_foretold()
+    assert judged.laws == laws
+
+
 # ------------------------------------------------------------------------------------------------------ whole runs
 @pytest.mark.parametrize("seed", [2, 3, 4, 5, 6, 7])
 def test_plans_end_as_foretold(seed: int) -> None:

@@ -365,8 +365,8 @@ class WorkBooks:
 
     def as_foretold(self, session: SessionLimits = USUAL) -> None:
         """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
-        much."""
-        for plan, tasks in self._plans.values():
+        much; but in a plan whose worker was lost with what it had, which is another one's then."""
+        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.hearts.robbed]:
             for task in tasks.values():
                 self._check_times(plan, task)
                 self._check_sessions(task)

@@ -56,6 +56,10 @@ class HeartBooks:
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
+        self.robbed: set[str] = set()
+        """The workstreams, by their names in their plans, a worker of which was lost with what it had."""
+        self._streams: dict[str, str] = {}
+        """Whose each worker is."""
         self._states: dict[str, str] = {}
         self._known_s: dict[str, float] = {}
         """Since when that is on record."""
@@ -112,8 +116,11 @@ class HeartBooks:
         record, worker = one.record, one.record.entity_id
         if record.outcome == "born":
             self._misses[worker] = int(record.metadata["misses_max"])
+            self._streams[worker] = str(record.metadata["workstream"]).removeprefix("workstream:").partition("-")[0]
         elif record.outcome == "transition" and record.event == "health_check_timeout":
             self._check_lost(worker, int(record.metadata["missed"]), at_s)
+            if record.from_status == "busy":
+                self.robbed.add(self._streams[worker])
         elif record.outcome == "transition" and record.event == "health_check_recovered":
             self._check_back(worker, at_s)
             self._back_s[worker] = self._now()
