@@ -137,16 +137,16 @@ class Fates:
 
 
 def _fits(fate: ProcessFate, seen: _Process) -> bool:
-    """Whether that may be said of a process."""
+    """Whether that may be said of a process. One whose warden was lost while it was told to end, ended by that."""
     if fate.status is not None and seen.status is not None and str(fate.status) != seen.status:
         return False
     if fate.killed < 0:
         return False
     match fate.ended_by:
         case "kill":
-            return seen.killed and seen.status in (KILLED, None)
+            return (seen.killed or seen.lost) and seen.status in (KILLED, None)
         case "terminate":
-            return seen.terminated
+            return seen.terminated or seen.lost
         case "lost":
             return seen.lost or seen.status == KILLED
         case _:

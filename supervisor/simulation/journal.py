@@ -135,8 +135,8 @@ class SimulatedJournal(MemoryJournal):
     def leave(self) -> None:
         """Its supervisor is no more: nothing is written any more, and what is there is seen by the next one."""
         self._dead = True
+        self._note_end()  # before what comes of it: that comes as much later
         self._land()
-        self._note_end()
 
     async def append(self, batch: Sequence[Append]) -> None:
         """Commit: durable when this returns, unknown when it raises. A cancellation waits for the end of it."""

@@ -16,11 +16,20 @@ NODE = NodeReceipt(id="s", kind="session", outcome="ended", rung="terminate", to
 FATE = ProcessFate(owner="s:a1", pid=7, status=-15, ended_by="terminate", killed=0, survivors=0)
 
 
-def _found(node: dict[str, Any] | None = None, fate: dict[str, Any] | None = None, **receipt: Any) -> list[str]:
+TERMINATED = (("spawned", OWNER), ("signalled", "SIGTERM"), ("exited", "-15"))
+LOST = (("spawned", OWNER), ("killed", "with its warden"), ("exited", "-9"))
+
+
+def _found(
+    node: dict[str, Any] | None = None,
+    fate: dict[str, Any] | None = None,
+    saw: tuple[tuple[str, str], ...] = TERMINATED,
+    **receipt: Any,
+) -> list[str]:
     """The laws that this receipt breaks: its process was terminated, and ended by that."""
     broken: list[str] = []
     fates = Fates(lambda law, *words: broken.append(law))
-    for what, detail in (("spawned", OWNER), ("signalled", "SIGTERM"), ("exited", "-15")):
+    for what, detail in saw:
         fates.process(ProcessEvent(3.5, what, 7, OWNER, detail))
     given: dict[str, Any] = {
         "abort_id": "abort-1",
@@ -69,3 +78,11 @@ def test_a_receipt_that_is_true() -> None:
 def test_a_receipt_that_is_not(told: dict[str, Any], law: str) -> None:
     """Another process, status, means, rung, time or reason than there was."""
     assert law in _found(**told)
+
+
+@pytest.mark.parametrize(("by", "rung"), [("kill", "kill"), ("terminate", "terminate"), ("lost", "cancel")])
+def test_who_was_lost_with_its_warden_ended_by_what_it_was_told(by: str, rung: str) -> None:
+    """Nobody knows which of the two came first."""
+    fate = {"ended_by": by, "status": None, "killed": 1}
+    assert _found(node={"rung": rung}, fate=fate, saw=LOST) == []
+    assert _found(node={"rung": rung}, fate={**fate, "status": 0}, saw=LOST) == ["honest_ends"]

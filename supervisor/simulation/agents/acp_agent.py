@@ -116,6 +116,8 @@ class _Agent:
         self._idle.set()
         self.late_words = 0
         """How often we went on talking after a turn."""
+        self.going_on = 0
+        """Turns that are over, and of which something is still to be said."""
         self._told: list[Any] = []
         """The requests that told us something within the turn, and that we have not taken up."""
         self._fate: Callable[[], Awaitable[int]] | None = None
@@ -264,10 +266,12 @@ class _Agent:
         if self.trouble.strikes("agent.duplicate", plan.place):
             self.put_raw(line)
         self._idle.set()
+        self.going_on += 1
         if self.trouble.strikes("agent.compacts", f"{plan.place}:after"):
             await self.compact(f"{plan.place}:after")
         if self.trouble.strikes("agent.late", plan.place):
             await self._talk_on(plan)
+        self.going_on -= 1
 
     async def _talk_on(self, plan: TurnPlan) -> None:
         for at in ("at once", "later"):
@@ -384,7 +388,7 @@ class _Turn:
             if self._trouble.strikes(kind, place):
                 how = self._agent.chance.below(place, kind)
                 await self._try_again(how, how.choice(errors, "error"), how.integer(*tries, "tries"))
-        if self._trouble.strikes("agent.asks_in_vain", place):
+        if not self._agent.going_on and self._trouble.strikes("agent.asks_in_vain", place):
             await self._ask_in_vain(self._agent.chance.below(place, "vain"))
 
     async def _try_again(self, how: Chance, error: str, tries: int) -> None:
