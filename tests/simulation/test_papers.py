@@ -89,3 +89,22 @@ def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], fou
     bench.now_s += 30.0 + BOUND_S + 1.0
     bench.born("w0t9")
     assert bench.found == found
+
+
+@pytest.mark.parametrize(
+    ("stream", "found"),
+    [("workstream:w0", ["is blocked on what is closed, 1.000 s too long"]), ("workstream:w1", [])],
+)
+def test_who_is_blocked_on_what_is_closed_goes_on_with_his_plan(stream: str, found: list[str]) -> None:
+    """Under another supervisor when that has workers for the plan, whatever becomes of other plans meanwhile."""
+    bench = Bench()
+    bench.born("w0t1")
+    bench.hear("task:w0t0s0", "closed", "CLOSED")
+    bench.hear("task:w0t1", "blocked", "BLOCKED", on=["task:w0t0s0"])
+    bench.books.ended()
+    bench.hear("worker:local", "Born", "initializing", "born", workstream=stream, max_concurrent_tasks=1)
+    bench.hear("task:w1t0", "Born", "OPEN", "born", name="w1t0", workstream="workstream:w1", waiting_for=[])
+    bench.hear("task:w1t0", "cancelled", "CANCELLED")
+    bench.now_s += BOUND_S + 1.0
+    bench.born("w0t9")
+    assert bench.found == found

@@ -83,6 +83,8 @@ class Papers:
         """The task of each job, and its state."""
         self._blocked: dict[str, None] = {}
         """The tasks that are."""
+        self._under_way: set[str] = set()
+        """The workstreams that this supervisor has begun, or goes on with: it has workers for them first."""
         self._due: dict[tuple[str, str], tuple[float, str]] = {}
         """When what somebody waits for must be over; and in words what."""
         self._life = 0
@@ -91,6 +93,7 @@ class Papers:
     def ended(self) -> None:
         """The supervisor is no more: what it waited for is the next one's to wait for."""
         self._life += 1
+        self._under_way.clear()
         self._due.clear()
 
     def delayed(self, seconds: float) -> None:
@@ -191,7 +194,10 @@ class Papers:
 
     def _worker_born(self, record: LifecycleEvent, at_s: float) -> None:
         """It has the slots that the plan gave those of its name; where none was named, one had them all."""
-        known = self._slots.get(_stream(str(record.metadata["workstream"])), [])
+        stream = str(record.metadata["workstream"])
+        self._under_way.add(stream)
+        self._unblock()  # what it was blocked on may have been closed under a supervisor before
+        known = self._slots.get(_stream(stream), [])
         before = [slots for since_s, slots in known if since_s < at_s]
         changed = [slots for since_s, slots in known if abs(since_s - at_s) <= ROUNDING_S]  # just then
         name, given = record.entity_id.removeprefix("worker:"), record.metadata["max_concurrent_tasks"]
@@ -237,7 +243,7 @@ class Papers:
             task.waits_for = tuple(str(one) for one in waits_for)
             self._blocked[record.entity_id] = None
         self._delay(record.entity_id, task, before)
-        self._unblock(ended=state in ENDED)
+        self._unblock()
         if state in ENDED or state == "WAITING_FOR_SUBTASKS":  # which may all have ended while it was blocked
             self._settled_parts()
 
@@ -249,9 +255,9 @@ class Papers:
             if before == "BLOCKED" and task.state not in ENDED:
                 self._wait_for_delay(job, self._runs[task.run])
 
-    def _unblock(self, *, ended: bool) -> None:
-        """Who is blocked on tasks alone, all of which are closed, goes on by himself."""
-        for one in self._blocked:
+    def _unblock(self) -> None:
+        """Who is blocked on tasks alone, all of which are closed, goes on by himself, when his plan does."""
+        for one in [one for one in self._blocked if self._tasks[one].stream in self._under_way]:
             found = [self._tasks.get(name) for name in self._tasks[one].waits_for]
             if found and all(task is not None and task.state == "CLOSED" for task in found):
                 self._wait(one, "blocked", 0.0, "is blocked on what is closed")
