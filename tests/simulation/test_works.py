@@ -20,6 +20,7 @@ from supervisor.simulation.scenario import named
 from supervisor.simulation.works.books import WorkBooks
 from supervisor.simulation.works.errands import Errand, Errands, Way, draw_errand
 from supervisor.simulation.works.foretold import Ending, foretell
+from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import draw_plan
 from supervisor.vocabulary import LifecycleEvent
 
@@ -285,6 +286,27 @@ def test_work_that_nobody_merges_is_nobodys(answered: bool, laws: list[str]) -> 
     if answered:
         judged.books.told([TaskResult("w0t0", "w0t0", "completed", "", 0.0)], 1.0)
     judged.books.settled()
+    assert judged.laws == laws
+
+
+@pytest.mark.parametrize(
+    ("worktrees", "resumes", "laws"),
+    [
+        (False, "workstream:w0", []),
+        (False, "", ["completion_requirement"]),
+        (True, "workstream:w0", ["completion_requirement"]),
+    ],
+)
+def test_what_a_run_that_resumes_finds_closed_needs_no_merge_in_place(
+    worktrees: bool, resumes: str, laws: list[str]
+) -> None:
+    """It counts as done, and its work is where it was done; what a worktree held would be on its branch still."""
+    judged = _Judged()
+    judged.books.savings.places = Places(judged.errands, worktrees=worktrees)
+    judged.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
+    judged.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes=resumes)
+    judged.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
+    judged.books.told([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
     assert judged.laws == laws
 
 

@@ -113,6 +113,8 @@ class WorkBooks:
         """By the task's name, and by the workstream that it was born in."""
         self._moved: dict[str, int] = {}
         """With which record a plan that was run moved its workstream last."""
+        self._resumed: dict[str, str] = {}
+        """The workstream that each one resumes."""
         self._states: dict[str, tuple[str, str]] = {}
         """Kind and state of every entity of the work side."""
         self._plans: dict[str, tuple[Plan, dict[str, TaskConfig]]] = {}
@@ -212,7 +214,7 @@ class WorkBooks:
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:
                 self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
-            if book.nobodys:  # somebody did, and this is the answer
+            if book.nobodys and not self._brought_in_place(book, stream):  # somebody did, and this is the answer
                 self._say("completion_requirement", one.id, f"is closed without a merge, since {NOBODYS}")
             if one.outcome == "failed":
                 self.papers.failed(book.entity_id)
@@ -223,7 +225,22 @@ class WorkBooks:
         """The workstream that a plan of these tasks, which is over just now, was on: a plan may go on with what an
         earlier one had left, and other plans, of tasks with these names, may have come and gone meanwhile."""
         streams = {stream for name in names for stream in self._by_stream.get(name, ())}
+        for stream, before in self._resumed.items():  # oldest first; one that found everything closed has no tasks
+            if before in streams:
+                streams.add(stream)
         return max(sorted(streams), key=lambda one: self._moved.get(one, 0), default="")
+
+    def _brought_in_place(self, book: TaskBook, stream: str) -> bool:
+        """It was closed in a run that this one resumes, for which it counts as done (docs/plans.md); and its work is
+        where it was done, so that there is nothing to merge."""
+        places, streams = self.savings.places, self._by_stream[book.name]
+        if places is None or places.worktrees:
+            return False
+        while stream and streams.get(stream) is not book:
+            stream = self._resumed.get(stream, "")
+            if streams.get(stream) is book:
+                return True
+        return False
 
     def shown(self, planned: Collection[str], known: Collection[str]) -> None:
         """The host was shown the tasks that wait to be approved before they are begun; those on record are *known*."""
@@ -256,6 +273,8 @@ class WorkBooks:
             self.hearts.wrote(one, at_s)
             self._worker(record)
         self._states[record.entity_id] = (record.entity_type, one.state)
+        if record.entity_type == "workstream" and record.outcome == "born":
+            self._resumed[record.entity_id] = str(record.metadata["resumes"])
         if record.entity_type == "workstream" and record.actor == ACTOR:
             self._moved[record.entity_id] = record.seq
         if record.entity_type == "task":
