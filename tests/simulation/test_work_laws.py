@@ -35,6 +35,8 @@ class Log:
 
     def hear(self, entity_id: str, event: str, states: str, above: str | None = None, **meta: Any) -> None:
         before, _, after = states.rpartition(">")
+        if event == "Born" and entity_id.startswith("worker:"):
+            meta = {"workstream": above, **meta}
         record = LifecycleEvent(
             seq=len(self.records) + 1,
             timestamp=0.0,
