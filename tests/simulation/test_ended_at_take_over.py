@@ -45,7 +45,8 @@ class Ender(Foremen):
         if world.lives == 1 and (run.state, job.state) == (self._run, "running") and task.state != "OPEN":
             world.kill()
         elif world.lives == 2 and job.state == "running" and self._is_taken_further():
-            self.ends = world.stop_asked = True
+            self.ends = True
+            world.told_to_end(now=False)
             host._group.start_soon(host._sup.stop)
 
     def _is_taken_further(self) -> bool:

@@ -75,7 +75,11 @@ class _Session:
         self.copy.stepped(record, Step(*{**step._asdict(), **lie}.values()))
 
     def deny(self, event: Event, outcome: str) -> None:
-        self.copy.denied(self._record(type(event).name(), outcome, self.state, msgspec.to_builtins(event)))
+        told = {} if outcome == "stale" else {"severity": "warning"}
+        self.copy.denied(self._record(type(event).name(), outcome, self.state, msgspec.to_builtins(event), **told))
+
+    def note(self, fact: str, severity: str) -> None:
+        self.copy.noted(self._record(fact, "fact", self.state, {}, severity=severity))
 
 
 def _went(steps: int) -> _Session:
@@ -122,4 +126,14 @@ def test_what_is_refused_means_nothing_here() -> None:
     session.deny(SessionExited(incarnation=0, verdict=FAILED), "stale")
     assert not session.broken
     session.deny(OperatorStop(reason="enough"), "refused")
+    assert [law for law, *_ in session.broken] == ["legal"]
+
+
+@pytest.mark.parametrize(("fact", "severity"), [("Usage", "info"), ("Stalled", "warning"), ("AbortRecord", "warning")])
+def test_how_much_a_fact_matters(fact: str, severity: str) -> None:
+    """Somebody should hear of what the supervisor did to a session; what it counts is there to be read."""
+    session = _went(5)
+    session.note(fact, severity)
+    assert not session.broken
+    session.note(fact, "info" if severity == "warning" else "warning")
     assert [law for law, *_ in session.broken] == ["legal"]
