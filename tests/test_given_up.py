@@ -10,6 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
 from supervisor.entity import Refused
+from supervisor.lifecycles.run import ExecutionFailed
 from supervisor.lifecycles.task import Approved, Reopened
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.runner import PlanRunner
@@ -106,3 +107,38 @@ async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:
                 await runner.operating.reset("a", by=ME)
             assert path_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
             group.cancel_scope.cancel()
+
+
+async def test_who_waits_for_what_follows_an_attempt_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is given up while that is decided: a reset that waits for it does not wait for ever."""
+    post_run, failed, commanded = Case.post_run, anyio.Event(), anyio.Event()
+
+    async def held(case: Case, event: Event) -> None:
+        await post_run(case, event)
+        if isinstance(event, ExecutionFailed):
+            failed.set()
+            await commanded.wait()
+
+    monkeypatch.setattr(Case, "post_run", held)
+    plan = plan_of(task("a", "false"), policy=quick(ladder={"request_s": 0.1}).policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+
+        async def carry_out() -> None:
+            with scope:
+                await runner.run(plan)
+
+        async def give_up() -> None:
+            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            scope.cancel()
+            commanded.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(carry_out)
+            await failed.wait()
+            group.start_soon(give_up)
+            with pytest.raises(Refused):  # for that, or since it has failed with its plan
+                await runner.operating.reset("a", by=ME)
+    assert path_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come

@@ -58,13 +58,16 @@ class Execution:
             case.claim, case.taken_from, case.blocked_on = claim, "", ()
             case.let_go, case.put_down = Moment(), Moment()
             case.scope = anyio.CancelScope()
-        with case.scope:
-            await self._see_through(case, claim)
-        self._load.withdrawn(case)  # unless its attempt has ended, which says more
-        async with case.lock:
-            case.scope, case.deciding = None, False
-            await self._put_down(case)
-        case.let_go.set()
+        try:
+            with case.scope:
+                await self._see_through(case, claim)
+            self._load.withdrawn(case)  # unless its attempt has ended, which says more
+            async with case.lock:
+                case.scope, case.deciding = None, False
+                await self._put_down(case)
+        finally:  # also where its plan is given up: who waits for that hears of it
+            case.deciding = False
+            case.let_go.set()
         self._load.wake()
         if case.state in (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED):
             self._load.on_let_go(case)

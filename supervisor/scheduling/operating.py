@@ -258,6 +258,7 @@ class Operating:
                     return
                 self._check_unjudged(case)
             await first_of(case.let_go, case.kept)
+            self._check_not_given_up(case)
 
     async def _reset_now(self, wish: _Wish) -> Effect:
         case = wish.case
@@ -301,7 +302,7 @@ class Operating:
 
     def _check_not_given_up(self, case: Case) -> None:
         if not self.at.load.running:
-            raise Refused(f"task {case.name!r} is not begun again: its plan was given up meanwhile")
+            raise Refused(f"nothing is done of task {case.name!r} any more: its plan was given up meanwhile")
 
     async def _requeue(self, wish: _Wish) -> Effect:
         await self._take_away(wish, Task.IN_PROGRESS, task.Requeued())
