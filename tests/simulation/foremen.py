@@ -7,9 +7,31 @@ from typing import Any
 import pytest
 
 from supervisor.simulation import host as hosts
+from supervisor.simulation.host import Host
+from supervisor.simulation.running import Report, simulate
+from supervisor.simulation.scenario import Drawn, Scenario, parsed
 from supervisor.simulation.works.foreman import Foreman
+from supervisor.simulation.world import World
 
-__all__ = ["Foremen"]
+__all__ = ["Foremen", "lone_plan"]
+
+LONE = """
+name = "{name}"
+[load]
+customers = 1
+works = 1.0
+tasks = {tasks}
+[faults]
+kinds = []
+[world]
+operators = 0
+{more}
+"""
+
+
+def lone_plan(name: str, *more: str, tasks: int = 1) -> Scenario:
+    """One plan, where nothing goes wrong by itself; *more* are lines of its world, and of tables after that."""
+    return parsed(name, LONE.format(name=name, tasks=tasks, more="\n".join(more)))
 
 
 class Foremen:
@@ -25,3 +47,12 @@ class Foremen:
     def _appoint(self, *given: Any) -> Foreman:
         self.foremen.append(Foreman(*given))
         return self.foremen[-1]
+
+    def __call__(self, number: int, world: World, host: Host) -> None:
+        raise NotImplementedError("whoever intrudes says how")
+
+    def intrude(self, drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> Report:
+        """A run that it intrudes on."""
+        with monkeypatch.context() as patched:
+            self.listen(patched)
+            return simulate(drawn, intrude=self)

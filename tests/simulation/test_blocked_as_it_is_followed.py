@@ -10,25 +10,12 @@ from supervisor.scheduling.workers import Pool
 from supervisor.simulation import running
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "blocked-as-it-is-followed"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-[settings]
-recovery = { sessions = "restart" }
-"""
+SCENARIO = lone_plan("blocked-as-it-is-followed", "[settings]", 'recovery = { sessions = "restart" }')
 TIMEOUT_S = 45.0
 DOWN_S = 10.0
 BUSY_S = 1.0
@@ -72,7 +59,7 @@ def test_it_has_no_agent_while_it_is_blocked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(running, "RESTART_S", DOWN_S)
     monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.HANGS, Way.DONE)))
     monkeypatch.setattr(plans._Task, "_options", lambda task: {"timeout_s": TIMEOUT_S})
-    drawn, blocked, free = parsed("blocked-as-it-is-followed", SCENARIO), 0, Pool.free
+    drawn, blocked, free = SCENARIO, 0, Pool.free
     for seed in range(8):
         splitter = Splitter()
         with monkeypatch.context() as patched:

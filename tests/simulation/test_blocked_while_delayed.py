@@ -8,25 +8,13 @@ import pytest
 
 from supervisor.entity import Refused
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
 from supervisor.simulation.works.foreman import Foreman
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "blocked-while-delayed"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-"""
+SCENARIO = lone_plan("blocked-while-delayed")
 COOLDOWN_S = 60.0
 LIFECYCLE = {
     "max_attempts": 3,
@@ -69,12 +57,10 @@ def test_it_goes_on_when_the_subtask_is_closed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plans, "_lifecycle", lambda chance: LIFECYCLE)
     monkeypatch.setattr(plans._Task, "_options", lambda task: {"timeout_s": COOLDOWN_S - 15.0})
     monkeypatch.setattr(Foreman, "_unblock", _knows_nothing)
-    drawn, blocked = parsed("blocked-while-delayed", SCENARIO), 0
+    drawn, blocked = SCENARIO, 0
     for seed in range(12):
         splitter = Splitter()
-        with monkeypatch.context() as patched:
-            splitter.listen(patched)
-            report = simulate(drawn.draw(seed), intrude=splitter)
+        report = splitter.intrude(drawn.draw(seed), monkeypatch)
         assert report.problems == (), f"seed {seed}"
         blocked += report.reached.get("task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED", 0)
     assert blocked >= 3

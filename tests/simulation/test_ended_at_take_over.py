@@ -6,27 +6,12 @@ from __future__ import annotations
 import pytest
 
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "ended-at-take-over"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-commit_s = 0.1
-[settings.recovery]
-sessions = "resume"
-"""
+SCENARIO = lone_plan("ended-at-take-over", "commit_s = 0.1", "[settings.recovery]", 'sessions = "resume"')
 
 
 class Ender(Foremen):
@@ -58,12 +43,10 @@ class Ender(Foremen):
 def test_its_run_is_over(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ways = (Way.DONE,) if run == "PENDING" else (Way.BUSY,)
     monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways))
-    drawn, ended = parsed("ended-at-take-over", SCENARIO), 0
+    drawn, ended = SCENARIO, 0
     for seed in range(20):
         ender = Ender(run)
-        with monkeypatch.context() as patched:
-            ender.listen(patched)
-            report = simulate(drawn.draw(seed), intrude=ender)
+        report = ender.intrude(drawn.draw(seed), monkeypatch)
         assert report.problems == (), f"seed {seed}"
         ended += ender.ends and bool(report.reached.get(f"run: {run} cancelled CANCELLED"))
     assert ended >= 5

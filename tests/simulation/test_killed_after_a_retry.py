@@ -95,9 +95,7 @@ def test_a_run_that_was_cancelled_fails_its_task(monkeypatch: pytest.MonkeyPatch
     drawn, tried = parsed("killed-after-a-retry", SCENARIO.format(saves=0.0)), 0
     for seed in range(20, 30):
         stopper = Stopper()
-        with monkeypatch.context() as patched:
-            stopper.listen(patched)
-            report = simulate(drawn.draw(seed), intrude=stopper)
+        report = stopper.intrude(drawn.draw(seed), monkeypatch)
         assert report.problems == (), f"seed {seed}"
         tried += "killed" in stopper.done
     assert tried >= 1

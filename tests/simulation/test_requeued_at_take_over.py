@@ -14,27 +14,12 @@ from supervisor.plans import Plan
 from supervisor.scheduling.control import Verb
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "requeued-at-take-over"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-commit_s = 0.1
-[settings.recovery]
-sessions = "restart"
-"""
+SCENARIO = lone_plan("requeued-at-take-over", "commit_s = 0.1", "[settings.recovery]", 'sessions = "restart"')
 
 
 def _planned(attempts: int, *args: Any, **options: Any) -> Plan:
@@ -84,12 +69,10 @@ def test_it_waits_for_its_delay(attempts: int, run: str, verbs: list[Verb], monk
     ways = {"w0t0": (Way.BUSY, Way.HANGS, Way.DONE)}
     monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways.get(name, (Way.DONE,))))
     monkeypatch.setattr(hosting, "draw_plan", partial(_planned, attempts))
-    drawn, waited = parsed("requeued-at-take-over", SCENARIO), 0
+    drawn, waited = SCENARIO, 0
     for seed in range(20):
         operator = Operator(verbs, run)
-        with monkeypatch.context() as patched:
-            operator.listen(patched)
-            report = simulate(drawn.draw(seed), intrude=operator)
+        report = operator.intrude(drawn.draw(seed), monkeypatch)
         assert report.problems == (), f"seed {seed}"
         waited += operator.waited
     assert waited >= 3

@@ -12,24 +12,12 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, prompt_of
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "reset-while-looked-at"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-schedules = ["fifo"]
-"""
+SCENARIO = lone_plan("reset-while-looked-at", 'schedules = ["fifo"]')
 PART = "w0t0s0"
 
 
@@ -76,6 +64,6 @@ def test_its_run_rests_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "draw_plan", _planned)
     resetter = Resetter()
     resetter.listen(monkeypatch)
-    report = simulate(parsed("reset-while-looked-at", SCENARIO).draw(1), intrude=resetter)
+    report = simulate(SCENARIO.draw(1), intrude=resetter)
     assert resetter.resets == 1
     assert report.problems == ()

@@ -7,26 +7,12 @@ import pytest
 
 from supervisor.scheduling.control import Verb
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "split-between-sessions"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-schedules = ["fifo"]
-commit_s = 0.01
-"""
+SCENARIO = lone_plan("split-between-sessions", 'schedules = ["fifo"]', "commit_s = 0.01")
 LIFECYCLE = {"max_attempts": 3, "base_retry_delay": 0.5, "circuit_breaker": {"enabled": False, "probes_max": 0}}
 MOMENTS = range(40)
 
@@ -67,12 +53,10 @@ def test_who_works_on_it_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, (Way.BUSY, Way.DONE)))
     monkeypatch.setattr(plans, "_lifecycle", lambda chance: LIFECYCLE)
     monkeypatch.setattr(plans._Task, "_options", lambda task: {"max_retries": 0})
-    drawn, sessions = parsed("split-between-sessions", SCENARIO).draw(4), set[int]()
+    drawn, sessions = SCENARIO.draw(4), set[int]()
     for after in MOMENTS:
         splitter = Splitter(after)
-        with monkeypatch.context() as patched:
-            splitter.listen(patched)
-            report = simulate(drawn, intrude=splitter)
+        report = splitter.intrude(drawn, monkeypatch)
         assert report.problems == (), f"after {after} steps"
         assert splitter.split, f"after {after} steps"
         sessions.add(splitter.sessions)

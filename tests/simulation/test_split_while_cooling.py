@@ -6,25 +6,12 @@ import pytest
 
 from supervisor.scheduling.control import Verb
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "split-while-cooling"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-schedules = ["fifo"]
-"""
+SCENARIO = lone_plan("split-while-cooling", 'schedules = ["fifo"]')
 
 
 class Splitter(Foremen):
@@ -52,12 +39,10 @@ def test_it_waits_for_its_subtasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its circuit has cooled down before they are closed."""
     ways = {"w0t0": (Way.BUSY, Way.DONE)}
     monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways.get(name, (Way.DONE,))))
-    drawn, split = parsed("split-while-cooling", SCENARIO), 0
+    drawn, split = SCENARIO, 0
     for seed in range(40):
         splitter = Splitter()
-        with monkeypatch.context() as patched:
-            splitter.listen(patched)
-            report = simulate(drawn.draw(seed), intrude=splitter)
+        report = splitter.intrude(drawn.draw(seed), monkeypatch)
         assert report.problems == (), f"seed {seed}"
         assert splitter.states in ([], [("CLOSED", "CLOSED")]), f"seed {seed}"
         split += len(splitter.states)
@@ -88,12 +73,10 @@ def test_it_needs_no_worker_to_wait_for_them(monkeypatch: pytest.MonkeyPatch) ->
     """Nobody is given it again, who could do nothing with it: its plan goes on to its end."""
     ways = {"w0t0": (Way.BUSY, Way.DONE)}
     monkeypatch.setattr(plans, "draw_errand", lambda name, faults: Errand(name, ways.get(name, (Way.DONE,))))
-    drawn, lost = parsed("split-while-cooling", SCENARIO), 0
+    drawn, lost = SCENARIO, 0
     for seed in range(40):
         loser = Loser()
-        with monkeypatch.context() as patched:
-            loser.listen(patched)
-            report = simulate(drawn.draw(seed), intrude=loser)
+        report = loser.intrude(drawn.draw(seed), monkeypatch)
         assert report.problems == (), f"seed {seed}"
         lost += loser.lost
     assert lost >= 2

@@ -11,26 +11,12 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.scheduling.control import Verb
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way, prompt_of
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "taken-as-it-is-cancelled"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-schedules = ["fifo"]
-commit_s = 0.01
-"""
+SCENARIO = lone_plan("taken-as-it-is-cancelled", 'schedules = ["fifo"]', "commit_s = 0.01")
 PART = "w0t0s0"
 MOMENTS = range(0, 120, 6)
 
@@ -78,12 +64,10 @@ class Operator(Foremen):
 
 def test_who_took_it_away_hears_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "draw_plan", _planned)
-    drawn, ways = parsed("taken-as-it-is-cancelled", SCENARIO).draw(1), set[tuple[str, ...]]()
+    drawn, ways = SCENARIO.draw(1), set[tuple[str, ...]]()
     for after in MOMENTS:
         operator = Operator(after)
-        with monkeypatch.context() as patched:
-            operator.listen(patched)
-            report = simulate(drawn, intrude=operator)
+        report = operator.intrude(drawn, monkeypatch)
         assert report.problems == (), f"after {after} steps"
         ways.add(tuple(operator.states))
     assert ways == {("IN_PROGRESS", "OPEN", "CANCELLED"), ("IN_PROGRESS", "CANCELLED")}  # in time, and too late

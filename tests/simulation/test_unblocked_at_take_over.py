@@ -13,25 +13,12 @@ from supervisor.plans import Plan, TaskConfig
 from supervisor.scheduling.control import Verb
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
-from supervisor.simulation.running import simulate
-from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
 from supervisor.simulation.works.errands import Errand, Way, prompt_of
 from supervisor.simulation.world import World
-from tests.simulation.foremen import Foremen
+from tests.simulation.foremen import Foremen, lone_plan
 
-SCENARIO = """
-name = "unblocked-at-take-over"
-[load]
-customers = 1
-works = 1.0
-tasks = 1
-[faults]
-kinds = []
-[world]
-operators = 0
-commit_s = 0.1
-"""
+SCENARIO = lone_plan("unblocked-at-take-over", "commit_s = 0.1")
 OTHERS = ("w0t1", "w0t2", "w0t3")
 
 
@@ -83,12 +70,10 @@ class Operator(Foremen):
 
 def test_it_goes_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "draw_plan", _planned)
-    drawn, jobs = parsed("unblocked-at-take-over", SCENARIO), set[str]()
+    drawn, jobs = SCENARIO, set[str]()
     for seed in range(20):
         operator = Operator()
-        with monkeypatch.context() as patched:
-            operator.listen(patched)
-            report = simulate(drawn.draw(seed), intrude=operator)
+        report = operator.intrude(drawn.draw(seed), monkeypatch)
         assert report.problems == (), f"seed {seed}"
         jobs |= operator.jobs
     assert jobs == {"retrying"}  # its lost worker was on record by then
