@@ -26,6 +26,7 @@ from supervisor.ports import Launch, Process, SpawnError
 from supervisor.processes import WardenHost, WardenProcess, host, keeping, warden
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.refusals import refusal
+from tests.support import gone
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
 
@@ -131,16 +132,6 @@ async def output_of(wanted: Launch) -> bytes:
     with anyio.fail_after(DEADLINE_S):
         async with WardenHost() as wardens, wardens.spawn(wanted) as process:
             return await all_output(process)
-
-
-async def dead(pid: int) -> None:
-    """Until process *pid* is dead, be it reaped or not."""
-    with suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(pid)
-        try:
-            await anyio.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
 
 
 def collect(pid: int) -> None:
@@ -534,7 +525,7 @@ async def test_terminate_reaches_the_whole_tree(roll: Roll) -> None:
     async with running(roll, "defy", "child", "session", "daemon", "stopped") as process:
         process.terminate()
         for kind in ("child", "session", "daemon", "stopped"):
-            await dead(roll.seen[kind])
+            await gone(roll.seen[kind])
         process.signal(signal.SIGKILL)
         report = await process.wait_ended()
         assert (report.status, report.ended_by, report.killed, report.survivors) == (-9, "terminate", 0, 0)
@@ -665,7 +656,7 @@ async def test_a_killed_keeper_is_replaced(roll: Roll) -> None:
         await roll.all_here(*ZOO)
         lost = wardens.keeping.pid
         os.kill(lost, signal.SIGKILL)
-        await dead(lost)
+        await gone(lost)
         async with wardens.spawn(launch("sh", "-c", "exit 3")) as other:
             assert await other.wait_exit() == 3
         assert wardens.keeping.pid != lost
@@ -774,7 +765,7 @@ def supervisor_of(wanted: Launch, backend: str, count: int, forked: str = "") ->
 async def reap_all() -> None:
     with anyio.fail_after(DEADLINE_S):
         for pid in set(warden.children(os.getpid())) - FAMILY:
-            await dead(pid)
+            await gone(pid)
             collect(pid)
 
 

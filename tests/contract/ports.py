@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import anyio
+import anyio.lowlevel
 from trio.testing import MockClock
 
 from supervisor.ports import Launch, Process, ProcessHost
@@ -22,6 +23,7 @@ from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.contract.scripts import script_of, simulated
 from tests.simulated import VirtualLoop
+from tests.support import gone
 
 __all__ = ["Port", "RealPort", "SimulatedPort", "run_virtually"]
 
@@ -43,6 +45,10 @@ class Port(Protocol):
 
     def lose_warden(self, process: Process) -> None:
         """Its warden is killed."""
+        ...
+
+    async def orphans_dead(self, process: Process) -> None:
+        """Until whatever its warden has adopted so far is dead, be it reaped or not."""
         ...
 
 
@@ -83,6 +89,10 @@ class SimulatedPort:
     def lose_warden(self, process: Process) -> None:
         assert isinstance(process, SimulatedProcess)
         process.warden.lose()
+
+    async def orphans_dead(self, process: Process) -> None:
+        while any(not one.zombie for one in self.host.alive() if one.pid != process.pid):
+            await anyio.lowlevel.checkpoint()
 
 
 def program_for(launch: Launch) -> Program:
@@ -125,6 +135,10 @@ class RealPort:
     def lose_warden(self, process: Process) -> None:
         assert isinstance(process, WardenProcess)
         os.kill(process.lifeline.pid, signal.SIGKILL)
+
+    async def orphans_dead(self, process: Process) -> None:
+        assert isinstance(process, WardenProcess)
+        await gone(*set(warden.children(process.lifeline.pid)) - {process.pid})
 
 
 def adopt(orphans: bool) -> None:

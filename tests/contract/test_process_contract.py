@@ -170,9 +170,9 @@ async def test_a_child_keeps_the_output_open(port: Port) -> None:
 async def test_who_was_killed_before_does_not_count(port: Port) -> None:
     """An orphan that something else killed, while the main process lived, is not one that we had to kill."""
     orphan = Fork((Fork((Die(signal.SIGKILL),), new_session=True), Exit(0)))
-    async with spawn(port, orphan, Reap(), UP, CloseOutput(), ReadLine(), Exit(4)) as process:
+    async with spawn(port, orphan, Reap(), UP, ReadLine(), Exit(4)) as process:
         await up(process)
-        await all_output(process)  # the orphan held it too, and is gone
+        await port.orphans_dead(process)  # what it held ends before it does
         await process.send(b"go\n")
         assert fate(await process.wait_ended()) == (4, "exit", 0, 0)
 
