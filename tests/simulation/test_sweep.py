@@ -58,6 +58,15 @@ def test_where_there_is_nothing_to_abort_the_point_is_listed() -> None:
     assert counts.not_applicable["session"].startswith("7")
 
 
+def test_what_is_the_same_run_in_small_is_swept_once() -> None:
+    """The points of a scenario are not run again for another one that does the same; alone, it has its own."""
+    total, _ = sweep(["kernel", "offices"], 1, ("session",), Every(400), 1, ignore)
+    alone, _ = sweep(["offices"], 1, ("session",), Every(400), 1, ignore)
+    assert [(name, one.same_as) for name, one in total.scenarios.items()] == [("kernel", ""), ("offices", "kernel")]
+    assert total.scenarios["offices"].points == 0
+    assert total.points == alone.points > 0
+
+
 def test_a_step_that_is_asked_for_is_taken_alone() -> None:
     """The line that runs one point again names a stride beyond every run."""
     assert [step for step in range(1, 400) if Every(10**9, 150).takes(step)] == [150]

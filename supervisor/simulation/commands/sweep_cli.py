@@ -75,13 +75,15 @@ def _told(total: Sweep) -> dict[str, Any]:
 
 
 def _text(total: Sweep, took_s: float) -> str:
+    swept = {name: one for name, one in total.scenarios.items() if not one.same_as}
     lines = [
-        f"{total.points} points in {len(total.scenarios)} scenarios: {total.violations or 'no'} violations; "
+        f"{total.points} points in {len(swept)} scenarios: {total.violations or 'no'} violations; "
         f"{total.not_applicable} points did not apply",
         *(
             f"  {name:20} {one.points:6} points, {one.steps:5} steps, {one.violations or 'no'} violations"
-            for name, one in total.scenarios.items()
+            for name, one in swept.items()
         ),
+        *(f"  {name:20} in small it is {one.same_as}" for name, one in total.scenarios.items() if one.same_as),
         f"  measured: {took_s:.1f} s, {total.points / took_s * 60:.0f} points per minute",
     ]
     for one in total.failing[:SHOWN]:

@@ -68,9 +68,11 @@ class FailingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """One scenario's points. ``not_applicable``: for each level, the steps at which there was nothing of it."""
+    """One scenario's points. ``not_applicable``: for each level, the steps at which there was nothing of it.
+    ``same_as``: the scenario before it whose run it is, step for step, in small; its points are that one's."""
 
     seed: int = 0
+    same_as: str = ""
     steps: int = 0
     faults: int = 0
     points: int = 0
@@ -112,10 +114,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A run without intruder: its seed, steps and faults, what it violates by itself, and where each level is there to
-    be aborted."""
+    """A run without intruder: its seed, digest, steps and faults, what it violates by itself, and where each level is
+    there to be aborted."""
 
     seed: int
+    digest: str
     faults: int
     steps: int
     problem: str
@@ -169,6 +172,7 @@ def _chart(scenario: str, seed: int) -> Chart:
     report = simulate(_drawn(scenario, seed), intrude=look)
     return Chart(
         seed=seed,
+        digest=report.digest,
         faults=len(report.struck),
         steps=report.steps,
         problem="".join(report.problems[:1]),
@@ -214,15 +218,21 @@ def sweep(
     """
     total = Sweep()
     points: list[Point] = []
+    first: dict[str, str] = {}
 
     def charted(point: Point, found: Chart | Failed) -> None:
-        total.scenarios[point.scenario] = Counts()
+        counts = total.scenarios[point.scenario] = Counts()
         if isinstance(found, Failed) or found.problem:
             total.add(
                 point, found if isinstance(found, Failed) else Outcome(violations=1, problem=found.problem, steps=0)
             )
             return
-        points.extend(_points_of(total, point, found, levels, every))
+        counts.seed, counts.steps, counts.faults = found.seed, found.steps, found.faults
+        same = first.setdefault(found.digest, point.scenario)
+        if same != point.scenario:
+            counts.same_as = same
+        else:
+            points.extend(_points_of(total, point, found, levels, every))
 
     def done(point: Point, outcome: Outcome | Failed) -> None:
         total.add(point, outcome)
@@ -241,7 +251,6 @@ def _drawable(name: str, seed: int) -> str:
 
 def _points_of(total: Sweep, start: Point, found: Chart, levels: Sequence[str], every: Every) -> Iterator[Point]:
     counts = total.scenarios[start.scenario]
-    counts.seed, counts.steps, counts.faults = found.seed, found.steps, found.faults
     wanted = [step for step in range(1, found.steps + 1) if every.takes(step)]
     for level in levels:
         applicable = frozenset(found.applicable[level])
