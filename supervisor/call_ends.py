@@ -8,14 +8,19 @@ killed. What an agent itself starts in a session of its own in that time cannot 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import anyio
 
+from actors import ActorStopped
 from actors.timers import TimerService
-from supervisor.ports import Process
+from supervisor.abort import ProcessFate
+from supervisor.ports import Out, Process
+from supervisor.tree import Tree
+from supervisor.work import Work
 
-__all__ = ["ASKED", "ASKED_S", "BESIDE", "STRUCK", "Births", "Struck", "strike"]
+__all__ = ["CallEnds", "Struck", "strike"]
 
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
@@ -30,21 +35,124 @@ STRIKE_S: Final = 1.0
 NAP_S: Final = 0.005
 
 
-class Births:
-    """Since when what is born belongs to the calls that are open, and whether that is one call only."""
+class _Ending(NamedTuple):
+    """A call that is to end alone: how, and who is told if it does not."""
 
-    def __init__(self) -> None:
-        self.since = 0.0
-        self.single = True
+    how: str
+    told: list[Callable[[str], None]]
 
-    def quiet(self, process: Process | None) -> None:
+
+class CallEnds:
+    """The calls of one agent that are to end alone.
+
+    Args:
+        calls: the open calls of its turn: their actors, by what the agent calls them.
+        ask: what asks the agent to end a call; ``None`` if it cannot be asked.
+        process: the agent's own, while it is there.
+        put: sends something to the agent.
+        note: puts something on record, by its name and what belongs to it.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        work: Work,
+        calls: Mapping[str, str],
+        ask: Callable[[str], Iterable[Out] | None],
+        process: Callable[[], Process | None],
+        *,
+        put: Callable[[Iterable[Out]], None],
+        note: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        self._tree = tree
+        self._work = work
+        self._calls = calls
+        self._ask = ask
+        self._process = process
+        self._put = put
+        self._note = note
+        self._ending: dict[str, _Ending] = {}
+        self._since = 0.0
+        """What was born since then belongs to the open calls (the process's clock)."""
+        self._single = True
+        """That is one call only."""
+        self._striking = anyio.Lock(fast_acquire=True)
+
+    # ------------------------------------------------------------------ what the agent does
+    def begin(self) -> None:
+        """Another turn."""
+        self._ending.clear()
+        self.quiet()
+
+    def quiet(self) -> None:
         """No call is open now."""
-        self.since = process.clock() if process is not None else 0.0
-        self.single = True
+        process = self._process()
+        self._since = process.clock() if process is not None else 0.0
+        self._single = True
 
-    def opened(self, beside: int) -> None:
-        """A call was opened, while that many were open."""
-        self.single = self.single and not beside
+    def opened(self) -> None:
+        """A call is about to be opened, beside those that are."""
+        self._single = self._single and not self._calls
+
+    async def before_result(self, call_id: str) -> None:
+        """What a call that was ended alone has left running ends before it has a result."""
+        if call_id in self._ending and call_id in self._calls and self._single:
+            await self.strike(self._calls[call_id])
+
+    # ------------------------------------------------------------------ ending one
+    def end(self, call_id: str, kept: Callable[[str], None]) -> str:
+        """End this one call: how, for a receipt; ``""`` if it cannot be. *kept* hears why, if it does not end."""
+        if call_id in self._ending:
+            self._ending[call_id].told.append(kept)
+            return self._ending[call_id].how
+        ctx = self._tree.system.context(self._calls.get(call_id, ""))
+        outs = self._ask(call_id) if ctx is not None else None
+        if ctx is None or (outs is None and not self._single):
+            return ""
+        how = STRUCK if outs is None else ASKED if self._single else f"{ASKED}{BESIDE}"
+        self._ending[call_id] = _Ending(how, [kept])
+        self._put(outs or ())
+        try:
+            self._work.start(ctx, self._see_to_end, call_id, outs is not None)
+        except ActorStopped:
+            return ""
+        return how
+
+    async def _see_to_end(self, call_id: str, asked: bool) -> None:
+        """In the call's own scope: this is over when it has a result. An agent that was asked to end it may have ended
+        its own process, and wait for those that this has started."""
+        within_s, timers = self._work.policy.ladder.request_s, self._tree.system.timers
+        if asked:
+            with timers.limit(min(ASKED_S, within_s)):
+                await anyio.sleep_forever()
+        with timers.limit(within_s):
+            struck = self._single and await self.strike(self._calls.get(call_id, ""))
+            if not (struck or asked):
+                self.kept(call_id, "no process of it was found")
+            await anyio.sleep_forever()
+        self.kept(call_id, f"it had not ended {within_s:g} s later")
+
+    def kept(self, call_id: str, why: str) -> None:
+        """The agent does not end that call alone: whoever asked for it hears why."""
+        ending = self._ending.pop(call_id, None)
+        for kept in ending.told if ending is not None and call_id in self._calls else ():
+            kept(why)
+
+    async def strike(self, tool_id: str) -> bool:
+        """Kill what was started for the calls that are open; whether there was anything."""
+        process = self._process()
+        if process is None:
+            return False
+        async with self._striking:
+            struck = await strike(process, self._since, self._tree.system.timers)
+        if struck.pids:
+            self._note("CallProcessesKilled", {"call": tool_id, "pids": [*struck.pids], "left": [*struck.left]})
+        for pid in struck.pids:
+            fate = ProcessFate(
+                owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(pid in struck.left)
+            )
+            self._work.fates.append(fate)
+        return bool(struck.pids)
 
 
 class Struck(NamedTuple):

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import anyio
 
-from actors import ActorStopped
 from actors.parking import Bell
-from supervisor.abort import PlannedProcess, ProcessFate
+from supervisor.abort import PlannedProcess
 from supervisor.access import call_refusal
 from supervisor.asking import Asking
 from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, bounded
 from supervisor.budgets import Amounts
-from supervisor.call_ends import ASKED, ASKED_S, BESIDE, STRUCK, Births, strike
+from supervisor.call_ends import CallEnds
+from supervisor.compacting import Compacting
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -27,12 +26,8 @@ from supervisor.lifecycles.events import (
     AgentNamed,
     AgentReady,
     AgentStarted,
-    CompactionCompleted,
-    CompactNeeded,
     MessageHeard,
-    VerifyRequested,
 )
-from supervisor.lifecycles.turn import Turn
 from supervisor.link import Delegate, LinkBase
 from supervisor.moments import Moment
 from supervisor.policy import abort_reason_of
@@ -78,23 +73,16 @@ _WRITTEN = (Send, CloseInput, Signal)
 """What a codec has for the program; the rest is what the program said."""
 _SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
 """What only an agent says that works, or tries to, at what it was asked for."""
-_BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
-"""Where a turn is whose agent has said that it is done: on its way to be verified, or there."""
-COMPACTS_S = 60.0
-"""For how long a compaction that begins after its turn had ended holds up the verification of that."""
-LOOK_AGAIN_S = 0.05
-"""Until it is looked again whether such a turn has heard of its compaction, whose agent is gone by now."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
 LAST_WORDS_CHARS = 4096
 """The end of standard error that is kept to find its last line in."""
-
-
-class _Ending(NamedTuple):
-    """A call that is to end alone: how, and who is told if it does not."""
-
-    how: str
-    told: list[Callable[[str], None]]
+_NOT_COMPACTED = Verdict(
+    exit=Exit.ERROR,
+    error="the agent could not compact its context",
+    transition_reason=TransitionReason.COMPACTION_FAILED,
+    abort_reason=AbortReason.COMPACT_FAILURE,
+)
 
 
 class ProcessLink(LinkBase):
@@ -135,18 +123,14 @@ class ProcessLink(LinkBase):
         self._to_write = Bell()
         self._to_hear = Bell()
         self._heard = Bell()
-        self._ending: dict[str, _Ending] = {}
-        """The calls that are to end alone."""
-        self._births = Births()
-        self._striking = anyio.Lock(fast_acquire=True)
+        self._ends = CallEnds(
+            tree, work, self._calls, codec.end_call, lambda: self._alive, put=self._put, note=self._note
+        )
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
         self._hearing = False
         """Somebody deals with a word now."""
-        self._compacting: str | None = None
-        """The turn whose compaction is under way: however many begin, it is over when one of them is."""
-        self._compacting_late: str | None = None
-        """A turn that had ended, and is verified anew when its compaction is over."""
+        self._compacting = Compacting(tree, self._tell, self._post)
         self._given = Moment()
         self._complaint = ""
         self._complained = Moment()
@@ -160,9 +144,8 @@ class ProcessLink(LinkBase):
         self._asking.begin()
         self._steered.clear()
         if self._begin(turn_id, incarnation):
-            self._ending.clear()
+            self._ends.begin()
             self._cut_short = None
-            self._births.quiet(self._process)
             self._put(self._codec.prompt(prompt))
             self._given.set()
 
@@ -198,59 +181,19 @@ class ProcessLink(LinkBase):
         self._terminals.kill()
 
     def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
-        if call_id in self._ending:
-            self._ending[call_id].told.append(kept)
-            return self._ending[call_id].how
-        ctx = self.tree.system.context(self._calls.get(call_id, ""))
-        outs = self._codec.end_call(call_id) if ctx is not None else None
-        if ctx is None or (outs is None and not self._births.single):
-            return ""
-        how = STRUCK if outs is None else ASKED if self._births.single else f"{ASKED}{BESIDE}"
-        self._ending[call_id] = _Ending(how, [kept])
-        self._put(outs or ())
-        try:
-            self.work.start(ctx, self._see_to_end, call_id, outs is not None)
-        except ActorStopped:
-            return ""
-        return how
-
-    async def _see_to_end(self, call_id: str, asked: bool) -> None:
-        """In the call's own scope: this is over when it has a result. An agent that was asked to end it may have ended
-        its own process, and wait for those that this has started."""
-        within_s, timers = self.work.policy.ladder.request_s, self.tree.system.timers
-        if asked:
-            with timers.limit(min(ASKED_S, within_s)):
-                await anyio.sleep_forever()
-        with timers.limit(within_s):
-            struck = self._births.single and await self._strike(self._calls.get(call_id, ""))
-            if not (struck or asked):
-                self._call_kept(call_id, "no process of it was found")
-            await anyio.sleep_forever()
-        self._call_kept(call_id, f"it had not ended {within_s:g} s later")
-
-    async def _strike(self, tool_id: str) -> bool:
-        """Kill what was started for the calls that are open; whether there was anything."""
-        process = self._process
-        if process is None or self._gone:
-            return False
-        async with self._striking:
-            struck = await strike(process, self._births.since, self.tree.system.timers)
-        if struck.pids:
-            self._note("CallProcessesKilled", {"call": tool_id, "pids": [*struck.pids], "left": [*struck.left]})
-        for pid in struck.pids:
-            fate = ProcessFate(
-                owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(pid in struck.left)
-            )
-            self.work.fates.append(fate)
-        return bool(struck.pids)
+        return self._ends.end(call_id, kept)
 
     def runs(self, call_id: str) -> bool:
         return self._terminals.serves(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        main = self._process if not self._gone else None
-        alive = [] if main is None else [PlannedProcess(owner=self.agent_id, pid=main.pid)]
+        alive = [] if self._alive is None else [PlannedProcess(owner=self.agent_id, pid=self._alive.pid)]
         return (*alive, *self._terminals.processes())
+
+    @property
+    def _alive(self) -> Process | None:
+        """Its process, while that is there."""
+        return self._process if not self._gone else None
 
     def _put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the writer, what the agent said to the listener."""
@@ -282,7 +225,7 @@ class ProcessLink(LinkBase):
             if self._process is not None:
                 with anyio.CancelScope(shield=True):
                     exited = self._fate(await self._process.wait_ended())
-            self._verify_again()
+            self._compacting.over()
             self._report_end(exited)
 
     def _fate(self, report: ProcessReport) -> AgentExited:
@@ -428,7 +371,7 @@ class ProcessLink(LinkBase):
             case ModelTrouble():
                 self._write_log("log", f"its model failed ({out.problem}): {out.words}\n")
             case CallKept(call_id, why):
-                self._call_kept(call_id, why)
+                self._ends.kept(call_id, why)
             case TurnEnded():
                 await self._turn_ended(out)
             case Malformed(why):
@@ -486,81 +429,31 @@ class ProcessLink(LinkBase):
             )
             self.work.watch.reported(amounts, usage.used)
 
-    def _call_kept(self, call_id: str, why: str) -> None:
-        """The agent does not end that call alone: whoever asked for it hears why."""
-        ending = self._ending.pop(call_id, None)
-        for kept in ending.told if ending is not None and call_id in self._calls else ():
-            kept(why)
-
     def _note(self, name: str, metadata: dict[str, object]) -> None:
         if self.turn_id is not None:
             self.tree.note(self.turn_id, name, self._cause, metadata)
 
     async def _compact(self, compaction: Compaction) -> None:
-        turn_id = self.turn_id
-        if turn_id is None:
-            await self._compact_late(compaction)
-            return
-        if compaction.active:
-            if self._compacting != turn_id and await self._post(turn_id, CompactNeeded()) is not None:
-                self._compacting = turn_id
+        if self.turn_id is None:
+            await self._compacting.hear_late(self._concluded if self._succeeded else None, active=compaction.active)
         elif compaction.failed:
-            failed = Verdict(
-                exit=Exit.ERROR,
-                error="the agent could not compact its context",
-                transition_reason=TransitionReason.COMPACTION_FAILED,
-                abort_reason=AbortReason.COMPACT_FAILURE,
-            )
-            self.interrupt(turn_id, failed, None)
-        elif self._compacting == turn_id:
-            self._compacting = None
-            await self._post(turn_id, CompactionCompleted())
-
-    async def _compact_late(self, compaction: Compaction) -> None:
-        """After the last word of a turn that is being verified: it must compact first, says the specification. Its work
-        is done, so whatever comes of that is no failure."""
-        turn = self.tree.entities.get(self._concluded or "")
-        if not compaction.active:
-            self._verify_again()
-            return
-        if turn is None or turn.state not in _BEING_VERIFIED or self._compacting_late is not None:
-            return
-        if not self._succeeded:
-            return
-        self._compacting_late = turn.id  # from now on: the agent may be gone before that is on record
-        if await self._post(turn.id, CompactNeeded()) is None:
-            self._compacting_late = None
-            return
-        self._verify_after(turn.id, COMPACTS_S)
-
-    def _verify_again(self, turn_id: str | None = None) -> None:
-        """The compaction is over, or that of *turn_id* has taken long enough, or the agent is no more."""
-        late = self._compacting_late
-        turn = self.tree.entities.get(late or "")
-        if late is None or turn is None or turn_id not in (None, late):
-            return
-        if turn.state in _BEING_VERIFIED:  # it is about to compact: that is on its way to the disk
-            self._verify_after(late, LOOK_AGAIN_S)
-            return
-        self._compacting_late = None
-        self._tell(turn.id, VerifyRequested(verdict=turn.data.verdict))
-
-    def _verify_after(self, turn_id: str, delay_s: float) -> None:
-        self.tree.system.timers.set(None, None, delay_s, lambda _: self._verify_again(turn_id))
+            self.interrupt(self.turn_id, _NOT_COMPACTED, None)
+        else:
+            await self._compacting.hear(self.turn_id, active=compaction.active)
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
-        self._births.opened(len(self._calls))
+        self._ends.opened()
         return await super()._open_call(call_id, title, tool_kind, parent)
 
     async def _close_call(
         self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
     ) -> None:
         """What a call that was ended alone has left running ends before it has a result."""
-        if call_id in self._ending and call_id in self._calls and self._births.single and self._intent is None:
-            await self._strike(self._calls[call_id])
+        if self._intent is None:
+            await self._ends.before_result(call_id)
         await super()._close_call(call_id, outcome, reason, asked=asked, answered=answered)
         if not self._calls and self._intent is None:
-            self._births.quiet(self._process)
+            self._ends.quiet()
 
     def _conclude(
         self,
@@ -577,7 +470,7 @@ class ProcessLink(LinkBase):
 
     async def _turn_ended(self, ended: TurnEnded) -> None:
         if self._cut_short is not None:  # an agent may say that it has stopped, and leave running what it ran
-            await self._strike(self._cut_short)
+            await self._ends.strike(self._cut_short)
         await self._compact(Compaction(active=False))
         error = ended.error
         if ended.stop == "error" and self._gone and self._complaint:

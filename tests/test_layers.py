@@ -74,6 +74,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.terminals",
         "supervisor.process_link",
         "supervisor.call_ends",
+        "supervisor.compacting",
         "supervisor.ladder",
         "supervisor.kinds",
         "supervisor.aborter",

@@ -85,7 +85,7 @@ _ROOMS = {
         "registry restart scopes supervision timers waiting waits working"
     ),
     "supervisor": (
-        "abort abort_state aborter aborts acceptance access asking bounds budgets call_ends effects entity "
+        "abort abort_state aborter aborts acceptance access asking bounds budgets call_ends compacting effects entity "
         "handle hands inheritance inspecting interrupted janitor kinds ladder ledger link liveness loops model_trouble "
         "model_watch moments names nodes outage overseer permission_desk permissions policy process_link "
         "programs recovery review runtime subscriptions succession supervision tree trust upkeep usage "
