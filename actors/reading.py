@@ -202,8 +202,7 @@ class Reader(Place):
         if isinstance(timer, Timer):
             timer.live = False
             envelope.token = None  # put aside, or handed to the next incarnation, it is a message like any other
-            if self._rare is not None and self._rare.timers.get(timer.key) is timer:
-                del self._rare.timers[timer.key]
+            del self.rare.timers[timer.key]
         elif isinstance(timer, Monitor) and isinstance(envelope.message, Down):
             self.rare.monitors.pop(timer, None)
         return True

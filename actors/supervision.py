@@ -502,8 +502,8 @@ class Supervisor:
     def _let_go(self, child: Child) -> None:
         """A temporary child was taken down with others, and is not started again with them."""
         child.told = True
-        if child.cell is not None:
-            child.cell.finish()
+        assert child.cell is not None
+        child.cell.finish()
         self._gone(child, None)
 
     # ------------------------------------------------------------------ what it is asked

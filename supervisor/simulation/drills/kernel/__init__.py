@@ -10,6 +10,7 @@ from supervisor.simulation.drills.kernel.ending import ENDING
 from supervisor.simulation.drills.kernel.homes import HOMES
 from supervisor.simulation.drills.kernel.looking import LOOKING
 from supervisor.simulation.drills.kernel.manners import MANNERS
+from supervisor.simulation.drills.kernel.meeting import MEETING
 from supervisor.simulation.drills.kernel.options import OPTIONS
 from supervisor.simulation.drills.kernel.returning import RETURNING
 from supervisor.simulation.drills.kernel.supervising import SUPERVISING
@@ -32,4 +33,5 @@ KERNEL = (
     *HOMES,
     *MANNERS,
     *RETURNING,
+    *MEETING,
 )
