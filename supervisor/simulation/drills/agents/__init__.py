@@ -6,6 +6,7 @@ from supervisor.simulation.drills.agents.acting import ACTING
 from supervisor.simulation.drills.agents.believing import BELIEVING
 from supervisor.simulation.drills.agents.conversing import CONVERSING
 from supervisor.simulation.drills.agents.desks import DESKS
+from supervisor.simulation.drills.agents.edging import EDGING
 from supervisor.simulation.drills.agents.lasting import LASTING
 from supervisor.simulation.drills.agents.limits import LIMITS
 from supervisor.simulation.drills.agents.opening import OPENING
@@ -24,4 +25,5 @@ AGENTS = (
     *SETTLING,
     *LASTING,
     *LIMITS,
+    *EDGING,
 )

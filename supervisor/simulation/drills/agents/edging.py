@@ -1,0 +1,157 @@
+"""Edging: whose call an abort is about, what is too late to be asked for, and what cannot be read.
+
+Held to docs/design.md: an abort of one call ends that call and what is within it, and nothing beside it; deadlines only
+shrink.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from supervisor.abort import Receipt
+from supervisor.adapters.acp_problems import problem_of
+from supervisor.adapters.json_rpc import RpcError, WireError, read
+from supervisor.plans import Settings
+from supervisor.plans.settings import LimitsConfig
+from supervisor.ports import JournalError, ToolClosed, ToolOpened, TurnEnded
+from supervisor.simulation.drills.agents.acting import Scene, scene
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.vocabulary import AbortScope, ModelProblem
+from supervisor.within import outside
+from supervisor.work import NoSuchEntity
+
+__all__ = ["EDGING"]
+
+DONE: Final = TurnEnded("end_turn")
+ONCE: Final = Settings(limits=LimitsConfig(max_consecutive_errors=1))
+DEEP: Final = 200_000
+"""So many brackets are more than any reader follows."""
+
+
+async def _abort(act: Scene, target: str, receipts: list[Receipt]) -> None:
+    receipts.append(await act.sup.abort(target, AbortScope.TOOL, reason="enough"))
+
+
+async def beside(desk: Desk) -> None:
+    """An abort of one call asks the agent for that one, not for what is beside or around it: a session that was not
+    started by it lives on, and a call around it goes on."""
+    for target, asked, ended in (("c2", ["inner"], {"inner"}), ("c1", ["outer"], {"outer", "inner"})):
+        house, what = House(desk), f"an abort of {target}"
+        house.ends_calls = True
+        async with scene(desk, house) as act:
+            kid = await act.sup.start_session("kid", parent="s", agent="puppet")
+            agent, receipts = house.puppets[0], list[Receipt]()
+            await act.says()
+            agent.says(ToolOpened("outer", "x"), ToolOpened("inner", "x", parent="outer"), ToolOpened("other", "x"))
+            await anyio.sleep(MOMENT_S)
+            act.group.start_soon(_abort, act, f"{act.turn}:{target}", receipts)
+            await anyio.sleep(0.5)
+            desk.same(f"{what}: what its agent is asked", [one[1] for one in agent.heard("end_call")], asked)
+            results = await house.events(act.turn, "tool_completed")
+            desk.same(f"{what}: nobody has said that it is over", len(results), 0)
+            for one in sorted(ended):
+                agent.says(ToolClosed(one, "failed"))
+            await anyio.sleep(1.0)
+            agent.says(*(ToolClosed(one, "completed") for one in ("outer", "other") if one not in ended), DONE)
+            await anyio.sleep(1.0)
+            names = {1: "outer", 2: "inner", 3: "other"}
+            told = {names[one.metadata["number"]]: one.metadata["outcome"] for one in await _calls(house, act) if one}
+            wanted = {one: "aborted" if one in ended else "completed" for one in names.values()}
+            desk.same(f"{what}: what became of each", told, wanted)
+            desk.same(f"{what}: the session beside it", kid.id in act.sup.tree.works, True)
+            desk.same(f"{what}: its turn", [one.outcome for one in act.results], ["completed"])
+
+
+async def _calls(house: House, act: Scene) -> list[Any]:
+    """The results, each with the number of its call."""
+    numbers = {one.metadata["call_id"]: one.metadata["number"] for one in await house.events(act.turn, "tool_started")}
+    ends = [one for one in await house.events(act.turn, "tool_completed") if one.outcome == "transition"]
+    return [
+        msgspec.structs.replace(one, metadata={**one.metadata, "number": numbers[one.metadata["call_id"]]})
+        for one in ends
+    ]
+
+
+async def hastened(desk: Desk) -> None:
+    """A session that fails ends whom it waits for as gently as its ladder says. Who aborts it meanwhile, with less
+    time, has all of them end in that time; nobody hears of one abort twice."""
+    for within_s in (None, 3.0):
+        house = House(desk)
+        async with scene(desk, house, settings=ONCE) as act:
+            kid = await act.sup.start_session("kid", parent="s", agent="puppet")
+            act.group.start_soon(kid.run, "work")
+            await anyio.sleep(MOMENT_S)
+            parent, child = house.puppets
+            house.stops = lambda puppet: ()
+            child.stubborn = True
+            desk.again()
+            parent.exit(1)
+            await anyio.sleep(0.5)
+            stops = [one.abort_reason for one in await house.events(kid.id, "OperatorStop")]
+            desk.same("who is waited for is told", stops, ["parent_aborted"])
+            if within_s is not None:
+                for _ in range(2):
+                    act.group.start_soon(_end, act, within_s)
+                    await anyio.sleep(MOMENT_S)
+            await anyio.sleep(within_s or 3.0)
+            await anyio.sleep(1.0)
+            desk.same(f"killed within {within_s} s", "kill" in child.orders, within_s is not None)
+            joined = [one.abort_id for one in await house.events(kid.id, "AbortJoined")]
+            desk.same("what it is told of each abort", len(joined), len({*joined}))
+            child.exit(-9)
+            await anyio.sleep(1.0)
+
+
+async def _end(act: Scene, within_s: float) -> None:
+    await act.sup.abort("s", AbortScope.SESSION, reason="soon", within_s=within_s)
+
+
+async def unreadable(desk: Desk) -> None:
+    """What is nested too deeply for any reader is no message, and no detail of an error; a journal whose entity is
+    damaged is told to whoever opens it, by that entity's name."""
+    nested = "[" * DEEP
+    try:
+        desk.same("a message without an end", read(nested, dict[str, Any], "a message"), "refused")
+    except WireError as error:
+        desk.same("it is named", str(error).startswith("a message"), True)
+    error = RpcError(code=-32603, message="overloaded", data=msgspec.Raw(nested.encode()))
+    desk.same("an error with such details", problem_of(error), (ModelProblem.OVERLOADED, None))
+    house = House(desk)
+    async with scene(desk, house) as act:
+        for wish in (lambda: act.sup.inspect("nobody"), lambda: act.sup.inspect("s:t9")):
+            desk.refused("a look at nobody", wish, NoSuchEntity)
+        left = house.left()
+    sound = left.store.entities["s"]
+    for damaged in (replace(sound, data=b"{"), replace(sound, state="asleep"), replace(sound, kind="ghost")):
+        left.store.entities["s"] = damaged
+        error_of = await desk.raises("a damaged journal", _opened(left), JournalError)
+        desk.same("who is damaged", "'s' is damaged" in str(error_of), True)
+
+
+async def _opened(house: House) -> str:
+    async with house.open():
+        return "opened"
+
+
+async def paths(desk: Desk) -> None:
+    """A path that leads out of its workspace is named as it was given, and where it leads where that is another one."""
+    for path, leads in (
+        ("/nowhere/in", ""),
+        ("/nowhere", ""),
+        ("/nowhere/in/../../else", "/else"),
+        ("/nowhere/in/../../zzz", "/zzz"),
+        ("/nowhere/../..", "/"),
+        ("/nowhereelse", "/nowhereelse"),
+        ("/a", "/a"),
+    ):
+        words = outside("path", path, "/nowhere")
+        told = (words.startswith(f"path: {path!r}"), f" leads to {leads!r}, which" in words) if words else ()
+        desk.same(f"{path}: what is told", told, (True, leads != path) if leads else ())
+
+
+EDGING = (beside, hastened, unreadable, paths)
