@@ -15,15 +15,16 @@ from msgspec.structs import replace
 from supervisor.abort import Receipt
 from supervisor.adapters.acp_problems import problem_of
 from supervisor.adapters.json_rpc import RpcError, WireError, read
+from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig
-from supervisor.ports import JournalError, ToolClosed, ToolOpened, TurnEnded
+from supervisor.ports import JournalError, PermissionAsked, ToolClosed, ToolOpened, TurnEnded
 from supervisor.simulation.drills.agents.acting import Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
 from supervisor.vocabulary import AbortScope, ModelProblem
 from supervisor.within import outside
-from supervisor.work import NoSuchEntity
+from supervisor.work import AgentProfile, NoSuchEntity
 
 __all__ = ["EDGING"]
 
@@ -119,8 +120,8 @@ async def unreadable(desk: Desk) -> None:
         desk.same("a message without an end", read(nested, dict[str, Any], "a message"), "refused")
     except WireError as error:
         desk.same("it is named", str(error).startswith("a message"), True)
-    error = RpcError(code=-32603, message="overloaded", data=msgspec.Raw(nested.encode()))
-    desk.same("an error with such details", problem_of(error), (ModelProblem.OVERLOADED, None))
+    broke = RpcError(code=-32603, message="overloaded", data=msgspec.Raw(nested.encode()))
+    desk.same("an error with such details", problem_of(broke), (ModelProblem.OVERLOADED, None))
     house = House(desk)
     async with scene(desk, house) as act:
         for wish in (lambda: act.sup.inspect("nobody"), lambda: act.sup.inspect("s:t9")):
@@ -154,4 +155,76 @@ async def paths(desk: Desk) -> None:
         desk.same(f"{path}: what is told", told, (True, leads != path) if leads else ())
 
 
-EDGING = (beside, hastened, unreadable, paths)
+async def twice(desk: Desk) -> None:
+    """Who aborts a call that is being ended already waits for the same end: the agent is asked once, and told why."""
+    house = House(desk)
+    house.ends_calls = True
+    async with scene(desk, house) as act:
+        receipts: list[Receipt] = []
+        await act.says(ToolOpened("a", "x"))
+        for _ in range(2):
+            act.group.start_soon(_abort, act, f"{act.turn}:c1", receipts)
+            await anyio.sleep(MOMENT_S)
+        desk.same("what its agent is asked", act.puppet.heard("end_call"), [("end_call", "a")])
+        desk.same("nobody is answered yet", receipts, [])
+        await act.says(ToolClosed("a", "failed"))
+        await anyio.sleep(1.0)
+        told = [[(one.id, one.outcome, one.how) for one in each.nodes] for each in receipts]
+        desk.same("both are answered the same", (len(told), told[:1]), (2, told[1:]))
+        ends = [one.outcome for one in await house.events(act.turn, "tool_completed")]
+        desk.same("its one result", ends, ["transition"])
+        await act.says(DONE)
+        desk.same("its turn", [one.outcome for one in act.results], ["completed"])
+
+
+async def remembered(desk: Desk) -> None:
+    """What was answered for good is not asked again in that session, where the agent offers nothing of that kind: the
+    same wish is ruled at once, on record as settled; another one is asked."""
+    may = PermissionPolicy(default=Decision.ASK, answer_within_s=60.0)
+    asks = {"puppet": AgentProfile(name="puppet", adapter="puppet", directory="/house", permissions=may)}
+    offered = (("y", "allow_once"), ("n", "reject_once"))
+    for allow, option in ((True, "y"), (False, "n")):
+        async with scene(desk, agents=asks) as act:
+            await act.says(PermissionAsked("r1", "push", offered, "edit", "tool", "detail", ("f",)))
+            await act.sup.answer(f"{act.turn}:p1", allow=allow, always=True)
+            await anyio.sleep(MOMENT_S)
+            await act.says(PermissionAsked("r2", "push", offered, "edit", "tool", "detail", ("f",)))
+            await act.says(PermissionAsked("r3", "pull", offered, "edit", "tool", "detail", ("f",)))
+            told = act.puppet.heard("permission")
+            desk.same("what it is told", told, [("permission", name, option) for name in ("r1", "r2")])
+            desk.same("what waits", [one.title for one in act.sup.permissions()], ["pull"])
+            ruled = [(one["asked"], one["why"]) for _, one in await act.told("PermissionRequested")]
+            desk.same("why", ruled[1:2], [(False, "settled before, for this session")])
+
+
+async def unsteered(desk: Desk) -> None:
+    """A function cannot be told anything within its turn: what is urgent interrupts it as soon as no call is open."""
+    seen: list[str] = []
+
+    async def agent(turn: Any) -> str:
+        seen.append(turn.prompt)
+        if "come" not in turn.prompt:
+            await turn.call("a while", anyio.sleep, 5.0)
+            seen.append("after its call")
+            await anyio.sleep_forever()
+        return "came"
+
+    async with House(desk).open() as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("f", agent=agent)
+        answers: list[Any] = []
+
+        async def run() -> None:
+            answers.append(await session.run("dig"))
+
+        group.start_soon(run)
+        await anyio.sleep(1.0)
+        await session.send("come", urgent=True, at="tool_boundary")
+        await anyio.sleep(1.0)
+        desk.same("while its call is open", seen, ["dig"])
+        await anyio.sleep(6.0)
+        desk.same("then", [one.text for one in answers], ["came"])
+        desk.same("what it is told", "come" in seen[-1] and "dig" in seen[-1], True)
+        await session.close()
+
+
+EDGING = (beside, hastened, unreadable, paths, twice, remembered, unsteered)

@@ -69,7 +69,8 @@ async def breakers(desk: Desk) -> None:
         chance = desk.chance.below(number)
         most, window_s, cooldown_s = chance.integer(1, 4, "most"), chance.integer(2, 20, "window"), 8.0
         breaker = Breaker(BreakerLimits(failures_max=most, window_s=float(window_s), cooldown_s=cooldown_s))
-        model, now_s = Model(most, window_s, cooldown_s), float(chance.integer(0, 100, "began"))
+        # A clock counts from anywhere: what matters is what lies between two instants.
+        model, now_s = Model(most, window_s, cooldown_s), float(chance.integer(-5000, 100, "began"))
         for place in range(STEPS):
             now_s += chance.choice((0.0, 0.0, 1.0, 1.0, 2.0, 5.0, 50.0), "pause", place)
             if not _step(desk, breaker, model, chance.below(place), now_s):

@@ -245,7 +245,7 @@ async def unmade(desk: Desk) -> None:
     desk.same("what was begun", noted, ["-a", "-c", "+a", "-a", "+a", "+b", "+c"])
     told = {one.id: (one.state, one.restarts) for one in await _ask(desk, "u", WhichChildren())}
     desk.same("what they are", told, {"a": ("running", 1), "b": ("running", 1), "c": ("running", 0)})
-    shown = await desk.system.get_state("u", timeout_s=ASK_S)
+    shown: Any = await desk.system.get_state("u", timeout_s=ASK_S)
     desk.same("what it knows", (shown["strategy"], shown["restarts"]), ("one_for_all", 2))
 
 
@@ -285,7 +285,7 @@ async def deaf(desk: Desk) -> None:
     answered, and what the handler does from then on is reported, and nothing to anybody."""
     for number, (message, asked) in enumerate((("break", False), ("go on", False), ("break", True), ("go on", True))):
         one, name, told, ended = Deaf(), f"deaf{number}", list[Any](), list[Any]()
-        desk.system.on_event = told.append  # type: ignore[method-assign]
+        desk.system.on_event = told.append
         ref = desk.system.spawn(one, name, shutdown_s=1.0)
         async with anyio.create_task_group() as group:
             if asked:
