@@ -136,8 +136,6 @@ class Host:
         home, self._home = self._home, None
         if home is not None:
             home._inner -= 1
-            if home.closing:
-                home.owner.advance()
 
     async def run(self) -> None:
         try:
