@@ -15,14 +15,19 @@ from msgspec.structs import replace
 from supervisor.abort import Receipt
 from supervisor.adapters.acp_problems import problem_of
 from supervisor.adapters.json_rpc import RpcError, WireError, read
+from supervisor.lifecycles.run import RunData
+from supervisor.lifecycles.session import SessionLimits
 from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
+from supervisor.plans.lifecycle import TaskLifecycle
+from supervisor.plans.permissions import PermissionsConfig
 from supervisor.plans.settings import LimitsConfig
-from supervisor.ports import JournalError, PermissionAsked, ToolClosed, ToolOpened, TurnEnded
+from supervisor.ports import JournalError, PermissionAsked, Retention, ToolClosed, ToolOpened, TurnEnded
 from supervisor.simulation.drills.agents.acting import Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
-from supervisor.vocabulary import AbortScope, ModelProblem
+from supervisor.vocabulary import AbortPolicy, AbortScope, ModelProblem
+from supervisor.watch import Oversight
 from supervisor.within import outside
 from supervisor.work import AgentProfile, NoSuchEntity
 
@@ -227,4 +232,13 @@ async def unsteered(desk: Desk) -> None:
         await session.close()
 
 
-EDGING = (beside, hastened, unreadable, paths, twice, remembered, unsteered)
+async def unsaid(desk: Desk) -> None:
+    """Who says nothing of a bound has the one of its page, whether settings were read or a value was made."""
+    settings = Settings()
+    made = (Oversight(), SessionLimits(), AbortPolicy(), Retention(), PermissionPolicy(), RunData())
+    read_from = (settings.oversight, settings.limits.value(), settings.policy.value(), settings.retention.value())
+    for own, given in zip(made, (*read_from, PermissionsConfig().value(), TaskLifecycle().value()), strict=True):
+        desk.same(type(own).__name__, given, own)
+
+
+EDGING = (beside, hastened, unreadable, paths, twice, remembered, unsteered, unsaid)

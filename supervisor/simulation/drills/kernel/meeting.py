@@ -320,4 +320,42 @@ async def _look(desk: Desk, name: str, ended: list[Any]) -> None:
     ended.append("looked")
 
 
-MEETING = (together, temporary, overtaken, words, dismissed, unmade, refused, deaf)
+class Plain:
+    """Does what it is told, in its turn."""
+
+    def receive(self, ctx: Context, message: Any) -> Any:
+        return message(ctx)
+
+
+async def bare(desk: Desk) -> None:
+    """Who has set no timer, put nothing aside and knows nobody can be asked for all of that: there is nothing, and to
+    take it back does nothing."""
+    desk.system.spawn(Plain(), "bare")
+    seen = desk.system.inspect("bare")
+    held = (seen.stats.tasks, seen.stats.timers, seen.stats.stashed, seen.suspended, seen.handling_s)
+    desk.same("what it holds", held, (0, 0, 0, False, 0.0))
+    known = ([*seen.names], [*seen.links], [*seen.tasks], [*seen.scope_causes])
+    desk.same("whom it knows", known, ([], [], [], []))
+    for wish, wanted in (
+        (lambda ctx: ctx.read_timer("never"), None),
+        (lambda ctx: ctx.cancel_timer("never"), None),
+        (lambda ctx: ctx.unstash_all(), None),
+        (lambda ctx: ctx.unlink("nobody"), None),
+        (lambda ctx: ctx.unregister("nothing"), None),
+        (lambda ctx: (ctx.stash(), ctx.stash(), ctx.unstash_all(), 1)[-1], 1),
+    ):
+        first = []
+
+        def once(ctx: Context, wish: Any = wish, first: list[int] = first) -> Any:
+            first.append(1)
+            return wish(ctx) if len(first) == 1 else 1
+
+        desk.same("what it is told", await _ask(desk, "bare", once), wanted)
+    await desk.system.suspend("bare", timeout_s=ASK_S)
+    desk.same("it is suspended", desk.system.inspect("bare").suspended, True)
+    desk.system.resume("bare")
+    desk.same("and goes on", await _ask(desk, "bare", lambda ctx: ctx.incarnation), 1)
+    desk.same("its ref reads", repr(desk.system.ref("bare")), "Ref('bare')")
+
+
+MEETING = (together, temporary, overtaken, words, dismissed, unmade, refused, deaf, bare)
