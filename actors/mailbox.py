@@ -469,7 +469,7 @@ class Mailbox:
         self.pressing -= 1
         if place < self._woken:
             self._woken -= 1
-        if place == 0 and waiters:
+        if waiters and not place:
             self._woken = max(self._woken, 1) if self.counted < self.capacity else 0
             if self._woken:
                 waiters[0].parker.unpark()

@@ -20,9 +20,10 @@ from supervisor.lifecycles.session import SessionLimits
 from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
 from supervisor.plans.lifecycle import TaskLifecycle
+from supervisor.plans.oversight import BudgetConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.plans.settings import LimitsConfig
-from supervisor.ports import JournalError, PermissionAsked, Retention, ToolClosed, ToolOpened, TurnEnded
+from supervisor.ports import JournalError, PermissionAsked, Retention, ToolClosed, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.agents.acting import Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
@@ -241,4 +242,30 @@ async def unsaid(desk: Desk) -> None:
         desk.same(type(own).__name__, given, own)
 
 
-EDGING = (beside, hastened, unreadable, paths, twice, remembered, unsteered, unsaid)
+async def handed_back_once(desk: Desk) -> None:
+    """Whose budget is spent has one turn to hand back what it has. If that one fails, even before its agent has begun,
+    there is no other: its session is aborted, and nobody is asked for more."""
+    for begun in (True, False):
+        house, what = House(desk), f"its agent {'fails' if begun else 'cannot be started'}"
+        async with scene(desk, house, settings=Settings(session_budget=BudgetConfig(tokens=1000))) as act:
+            house.stops = lambda puppet, begun=begun: [TurnEnded("cancelled")] if begun else ()  # type: ignore[misc]
+            await act.says(Usage({}, 1001))
+            if not begun:
+                house.cannot_start.add("puppet")
+            house.puppets[-1].exit(1) if not begun else None
+            await anyio.sleep(0.5)
+            asked = [one for puppet in house.puppets for one in puppet.heard("prompt")]
+            desk.same(f"{what}: how often it was asked", len(asked), 2 if begun else 1)
+            house.puppets[-1].exit(1) if begun else None
+            await anyio.sleep(5.0)
+            house.cannot_start.clear()
+            await anyio.sleep(60.0)
+            again = [one for puppet in house.puppets for one in puppet.heard("prompt")]
+            desk.same(f"{what}: nobody is asked again", again, asked)
+            spent = (await house.events("s", "BudgetSpent"))[0]
+            aborts = [(one.cause_id, one.reason) for one in await house.events("s", "AbortRecord")]
+            desk.same(f"{what}: what it is aborted for", aborts, [(spent.seq, spent.reason)])
+            desk.same(f"{what}: its prompt", [one.outcome for one in act.results], ["aborted"])
+
+
+EDGING = (beside, hastened, unreadable, paths, twice, remembered, unsteered, unsaid, handed_back_once)

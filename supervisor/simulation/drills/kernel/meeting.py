@@ -344,7 +344,7 @@ async def bare(desk: Desk) -> None:
         (lambda ctx: ctx.unregister("nothing"), None),
         (lambda ctx: (ctx.stash(), ctx.stash(), ctx.unstash_all(), 1)[-1], 1),
     ):
-        first = []
+        first: list[int] = []
 
         def once(ctx: Context, wish: Any = wish, first: list[int] = first) -> Any:
             first.append(1)
