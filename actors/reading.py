@@ -202,7 +202,7 @@ class Reader(Place):
         if isinstance(timer, Timer):
             timer.live = False
             envelope.token = None  # put aside, or handed to the next incarnation, it is a message like any other
-            del self.rare.timers[timer.key]
+            self.rare.timers.pop(timer.key, None)
         elif isinstance(timer, Monitor) and isinstance(envelope.message, Down):
             self.rare.monitors.pop(timer, None)
         return True
