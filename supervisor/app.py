@@ -87,7 +87,7 @@ def _check_resumable(plan: Plan, state: StateDir) -> None:
         with JournalReader(state.journal) as reader:
             rows = reader.entities()
     left = before(plan, plan.settings, rows)
-    if left is None or not (left.again or continued(plan, plan.settings, rows)):
+    if left is None or not (left.again or left.unmerged or continued(plan, plan.settings, rows)):
         words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
         raise BadInput(f"--resume: {words}; run it without --resume")
 
@@ -139,7 +139,11 @@ def _nobody(rows: Sequence[EntityRow]) -> Collection[str]:
 async def _tell_taken_over(runner: PlanRunner) -> None:
     """Say what the run goes on with, once it has begun."""
     await runner.begun.wait()
-    for how, tasks in (("going on with the run that was interrupted", runner.taken_over), ("resumed", runner.resumed)):
+    for how, tasks in (
+        ("going on with the run that was interrupted", runner.taken_over),
+        ("merged what was done before", runner.merged),
+        ("resumed", runner.resumed),
+    ):
         if tasks:
             print(f"supervisor: {how}: {', '.join(tasks)}", file=sys.stderr, flush=True)
 

@@ -492,8 +492,10 @@ def end_of_worker(entity: Entity) -> list[Event]:
             return [shut_down]
 
 
-VERIFIED: Final = Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch")
-"""The last word on a task that is done, and that no plan goes on with."""
+VERIFIED: Final = Closed(
+    reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True
+)
+"""The last word on a task that is done, and that no plan goes on with: who resumes that merges it."""
 
 
 def _end_of_task(state: Task) -> list[TaskEvent]:

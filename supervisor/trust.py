@@ -61,24 +61,27 @@ class Trust:
         return found
 
     # ------------------------------------------------------------------ what happens
-    def success(self, agent: str, task_id: str, cause: Cause) -> None:
-        """A task of that agent is about to be closed; counted once for each task."""
+    def success(self, agent: str, task_id: str, cause: Cause, *, on: str = "") -> None:
+        """A task of that agent is about to be closed; counted once for each task. *on*: whose fact it is, where
+        the task was closed before."""
         if self.policy is not None and task_id not in self._counted:
             self._counted.add(task_id)
             after = succeeded(self._standing(agent), self._clock.now(), self.policy.decay_s)
-            self._keep(agent, after, task_id, cause, "success", "")
+            self._keep(agent, after, on or task_id, cause, "success", "", task_id)
 
-    def violation(self, agent: str, task_id: str, cause: Cause, why: str) -> None:
+    def violation(self, agent: str, task_id: str, cause: Cause, why: str, *, on: str = "") -> None:
         """That agent did on a task what it may not."""
         if self.policy is not None:
             after = violated(self._standing(agent), self._clock.now(), self.policy.decay_s)
-            self._keep(agent, after, task_id, cause, "violation", f": {why}")
+            self._keep(agent, after, on or task_id, cause, "violation", f": {why}", task_id)
 
-    def _keep(self, agent: str, after: Standing, task_id: str, cause: Cause, what: str, why: str) -> None:
+    def _keep(self, agent: str, after: Standing, on: str, cause: Cause, what: str, why: str, task_id: str) -> None:
         before, self.standings[agent] = self.level(agent), after
         words = f"{what} of {agent}, {before} before and {after.level} now{why}"
         fact: dict[str, object] = {"agent": agent, "what": what, "standings": told(self.standings)}
-        self._note(task_id, STANDING, cause, fact, words)
+        if on != task_id:
+            fact["task"] = task_id
+        self._note(on, STANDING, cause, fact, words)
         if before is not after.level:
             _log.warning("the standing of an agent has changed", agent=agent, level=after.level.value, why=words)
 
@@ -94,7 +97,8 @@ class Trust:
             if _is_at_rest(row) and newest is not None and row.changed_at < newest.timestamp:
                 break  # its facts are older still
             facts = [one for one in await journal.events(entity_id=row.id) if one.event == STANDING]
-            self._counted |= {row.id for one in facts if one.metadata.get("what") == "success"}
+            successes = [one for one in facts if one.metadata.get("what") == "success"]
+            self._counted |= {str(one.metadata.get("task", row.id)) for one in successes}
             newest = max([*facts, *([newest] if newest is not None else [])], key=lambda one: one.seq, default=None)
         if newest is not None:
             self._take(newest.metadata)
@@ -112,6 +116,7 @@ def _is_at_rest(row: EntityRow) -> bool:
 
 
 def _newest_first(rows: Iterable[EntityRow]) -> list[EntityRow]:
-    """The tasks: those that were interrupted, then the others, by their last change."""
-    tasks = [row for row in rows if row.kind == Kind.TASK]
+    """The tasks, and the workstreams, which know of tasks that were merged late: those that were interrupted, then the
+    others, by their last change."""
+    tasks = [row for row in rows if row.kind in (Kind.TASK, Kind.WORKSTREAM)]
     return sorted(tasks, key=lambda row: (_is_at_rest(row), -row.changed_at))

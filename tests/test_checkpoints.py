@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,21 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
+from supervisor.app import _check_resumable as check_resumable
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.run import RunData
 from supervisor.plans import Plan
 from supervisor.plans.lifecycle import CheckpointConfig
+from supervisor.ports import Merge
 from supervisor.runtime import open_supervisor
+from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import run_plan
+from supervisor.scheduling.runner import PlanRunner, run_plan
+from supervisor.scheduling.stream import Stream
+from supervisor.surfaces.failure import BadInput
 from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.workspace.git import GitWorkspaces
 from tests.support import nothing_left, quick
 from tests.test_janitor import AGENTS, BOUNDS, git, repository
 
@@ -234,6 +241,120 @@ async def test_what_was_closed_is_not_done_again(repository: Path) -> None:
     with JournalReader(StateDir(repository / ".sdd").journal) as reader:
         streams = [json.loads(row.data) for row in reader.entities() if row.kind == "workstream"]
     assert [(one["tasks"], one["resumes"]) for one in streams] == [(2, ""), (1, "workstream:plan")]
+
+
+# ------------------------------------------------------------------------------------------------ done, not merged
+def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
+    """One task that is done, and one that needs its work."""
+    alone = plan_of(then, lifecycle=CANCELLED)
+    first = {"id": "first", "agent": "sh", "prompt": "echo x >> mine.txt; echo tried >> ../../tries", **more}
+    after = alone.tasks[0].model_copy(update={"depends_on": ("first",)})
+    return Plan.model_validate({**dict(alone), "tasks": [first, after]})
+
+
+class Broken(Exception):
+    """Something that nobody expects."""
+
+
+async def given_up_as_it_merges(plan: Plan, where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan, on disk; it breaks when its first task is done, and before the work of that is merged."""
+
+    async def breaks(*_: object) -> Merge:
+        raise Broken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GitWorkspaces, "merge", breaks)
+        async with open_supervisor(where / ".sdd", agents=plan.agents, settings=plan.settings, workdir=where) as sup:
+            with pytest.raises(ExceptionGroup):
+                await run_plan(sup, plan)
+    assert not (where / "mine.txt").exists()
+    assert git(where, "show", "supervisor/first:mine.txt") == "x"
+
+
+def streams(where: Path) -> list[tuple[str, int]]:
+    """Every workstream, oldest first: its state, and how many tasks it has."""
+    with JournalReader(StateDir(where / ".sdd").journal) as reader:
+        rows = [row for row in reader.entities() if row.kind == "workstream"]
+    return [(row.state, json.loads(row.data)["tasks"]) for row in rows]
+
+
+async def test_what_was_done_is_merged_when_it_is_resumed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run was given up before it was merged: it is merged before what depends on it begins, and not done again."""
+    plan = of_two()
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    result = await carried_out(plan, repository, resume=True)
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"first": "completed", "t": "completed"}
+    assert "mine.txt" in (repository / "seen.txt").read_text()
+    assert (repository / "mine.txt").read_text() == "x\n"
+    assert (repository / ".sdd" / "tries").read_text() == "tried\n"
+    assert git(repository, "branch", "--format=%(refname:short)") == "main"
+    assert [one.metadata for one in facts(repository, "Merged")] == [{"task": "task:first", "session": "first"}]
+    assert streams(repository) == [("cancelled", 2), ("completed", 2)]
+    with pytest.raises(BadInput, match="nothing of this plan was cancelled"):
+        check_resumable(plan, StateDir(repository / ".sdd"))
+
+
+async def test_what_was_done_and_is_in_conflict_is_done_again(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after any conflict: from the target, and what was done before stays on its branch."""
+    plan = of_two(then="cat mine.txt > seen.txt")
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    (repository / "mine.txt").write_text("theirs\n")
+    git(repository, "add", "mine.txt")
+    git(repository, "commit", "-qm", "theirs")
+    assert (await carried_out(plan, repository, resume=True)).ok
+    assert (repository / "seen.txt").read_text() == "theirs\nx\n"
+    assert git(repository, "show", "supervisor/first:mine.txt") == "x"
+    (refused,) = facts(repository, "MergeRefused")
+    assert "in conflict with main: mine.txt" in refused.reason
+    assert [data.resumed_from for _, data in runs(repository, "first")] == ["", ""]
+
+
+async def test_a_run_that_only_merges_is_validated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task was done, and one was not merged: it is merged, and the whole looked at."""
+    both = of_two()
+    plan = Plan.model_validate({**dict(both), "tasks": both.tasks[:1], "validation": [{"file_exists": "mine.txt"}]})
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    check_resumable(plan, StateDir(repository / ".sdd"))
+    assert (await carried_out(plan, repository, resume=True)).ok
+    assert (repository / "mine.txt").read_text() == "x\n"
+    assert streams(repository) == [("cancelled", 1), ("completed", 1)]
+
+
+async def test_what_was_done_is_merged_by_whoever_goes_on(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor did not live to end the whole: the next one, which is told nothing, merges it."""
+
+    async def lost(*_: object) -> None:
+        """It was killed meanwhile."""
+
+    plan = of_two()
+    with monkeypatch.context() as patched:
+        patched.setattr(Stream, "cancel", lost)
+        await given_up_as_it_merges(plan, repository, monkeypatch)
+    result = await carried_out(plan, repository)
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"first": "completed", "t": "aborted"}
+    assert (repository / "mine.txt").read_text() == "x\n"
+    assert (repository / ".sdd" / "tries").read_text() == "tried\n"
+
+
+async def test_what_nobody_approved_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was done, and nobody had been asked yet: what is done again is put before somebody."""
+    plan = of_two(approval="after")
+    monkeypatch.setattr(Closing, "deliver", Closing.merge)  # its supervisor does not live to ask
+    await given_up_as_it_merges(plan, repository, monkeypatch)
+    monkeypatch.undo()
+    async with open_supervisor(
+        repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
+    ) as sup:
+        runner = PlanRunner(sup)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(runner.run, plan, resume=True))
+            await runner.begun.wait()
+            assert not (repository / "mine.txt").exists()
+            group.cancel_scope.cancel()
+    (refused,) = facts(repository, "MergeRefused")
+    assert refused.reason == "not merged: nobody has approved it"
 
 
 # ------------------------------------------------------------------------------------------------ another attempt

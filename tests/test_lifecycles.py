@@ -855,7 +855,7 @@ def test_worker_drains_what_it_holds() -> None:
 @pytest.mark.parametrize(
     ("data", "limits"),
     [
-        (task.TaskData(), {"max_retries": 3, "needs_approval": False, "claims": 0, "retries": 0}),
+        (task.TaskData(), {"max_retries": 3, "needs_approval": False, "claims": 0, "retries": 0, "unmerged": False}),
         (
             run.RunData(),
             {

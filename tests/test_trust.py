@@ -14,6 +14,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import AccessConfig, AgentConfig, Plan, Settings
 from supervisor.runtime import open_supervisor
+from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import LifecycleEvent
@@ -116,6 +117,40 @@ async def test_the_next_supervisor_knows(repository: Path) -> None:
     result, levels = await carried_out(again, repository)
     assert result.ok
     assert levels == {"sh": "probationary"}  # the violation is open
+
+
+@pytest.mark.parametrize(
+    ("prompt", "level", "what"), [("true", "probationary", "success"), ("echo b > b.txt", "untrusted", "violation")]
+)
+async def test_what_is_merged_late_is_judged(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, level: str, what: str
+) -> None:
+    """Its run broke when it was done: whoever resumes that looks at it as ever, says so of the workstream, and the next
+    supervisor knows. What may not be merged is done again."""
+
+    async def breaks(*_: object) -> None:
+        raise RuntimeError
+
+    plan = plan_of({"id": "t", "prompt": prompt})
+    with monkeypatch.context() as patched, pytest.raises(ExceptionGroup):
+        patched.setattr(Closing, "deliver", breaks)
+        await carried_out(plan, repository)
+    async with open_supervisor(
+        repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
+    ) as sup:
+        result = await run_plan(sup, plan, resume=True)
+    assert result.ok is (what == "success")
+    standing = facts(repository, "Standing")[0]
+    assert (standing.entity_id, standing.metadata["what"]) == ("workstream:plan-2", what)
+    assert standing.metadata["task"] == "task:t"
+    assert not (repository / "b.txt").exists()
+    refused = [(one.entity_id, one.metadata.get("task")) for one in facts(repository, "AccessRefused")]
+    assert refused == ([("workstream:plan-2", "task:t"), ("task:t-2", None)] if what == "violation" else [])
+    async with open_supervisor(
+        repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
+    ) as sup:
+        assert {name: one.level.value for name, one in sup.trust.standings.items()} == {"sh": level}
+        assert ("task:t" in sup.trust._counted) is (what == "success")
 
 
 async def test_who_declares_the_network_must_be_trusted_with_it(repository: Path) -> None:

@@ -72,6 +72,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ``workstream`` is the id of the one that it belongs to, ``name`` is its own in the plan, and ``digest`` stands for
     what the plan says of it: so another supervisor finds it again. ``part_of`` names the task that was split into it
     and others, and ``parts`` is what it was split into itself while it ran, as plain data: no plan file says that.
+    ``unmerged`` is true of one that was closed while nobody was there to merge its work.
     """
 
     max_retries: int = 3
@@ -87,6 +88,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     part_of: str = ""
     parts: tuple[dict[str, Any], ...] = ()
+    unmerged: bool = False
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -230,9 +232,10 @@ class Cancelled(TaskEvent, frozen=True, kw_only=True):
 
 
 class Closed(TaskEvent, frozen=True, kw_only=True):
-    """The result was verified and merged."""
+    """The result was verified and merged; *unmerged*: verified only, since nobody goes on with its plan."""
 
     spelled = "closed"
+    unmerged: bool = False
 
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
@@ -294,6 +297,10 @@ def keep_summary(data: TaskData, event: Completed | Recovered) -> Out:
 
 def keep_failure(data: TaskData, event: TaskEvent) -> Out:
     return replace(data, last_failure=event.reason), ()
+
+
+def keep_unmerged(data: TaskData, event: Closed) -> Out:
+    return replace(data, unmerged=event.unmerged), ()
 
 
 def wait_for_others(data: TaskData, event: Blocked) -> Out:
@@ -391,7 +398,7 @@ TASK: Machine[Task, TaskData] = Machine(
             do=[count_retry, release],
             trigger="Retry (respects max_retries, default 3)",
         ),
-        rule(Closed, T.DONE, T.CLOSED, trigger="Janitor verification passed + branch merged"),
+        rule(Closed, T.DONE, T.CLOSED, do=[keep_unmerged], trigger="Janitor verification passed + branch merged"),
         rule(
             VerificationRejected,
             T.DONE,

@@ -5,6 +5,7 @@ and tried again within its retries; or cancelled. Every way to the end of a task
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 import anyio
 
@@ -28,6 +29,10 @@ from supervisor.work import NoSuchEntity
 __all__ = ["Closing"]
 
 _log = get_logger()
+
+MERGED: Final = "Merged"
+MERGE_REFUSED: Final = "MergeRefused"
+"""Facts of a workstream, of a task that was closed in an earlier one before its work was merged."""
 
 
 class Closing:
@@ -156,6 +161,22 @@ class Closing:
         await case.post(task.Closed(reason=merge))
         await self._end(case, "completed", "")
 
+    async def merge_late(self, case: Case) -> tuple[bool, str]:
+        """It was closed with its work on its branch: bring that to where it is for. Whether it is there, and in
+        words what became of it. Its own log has ended: what is to be said is the workstream's."""
+        stream = self._load.stream
+        case.seq = stream.born_seq
+        unseen = case.task.approval == "after"  # it had not come to that
+        merge = "not merged: nobody has approved it" if unseen else await self._merged(case, on=stream.id)
+        is_merged = not merge.startswith("not merged")
+        if is_merged:
+            gate.count_success(self._load, case, on=stream.id)
+            await self._sup.janitor.forget(owned(self._sup, case))
+        await self.leave(case)
+        told = {"task": case.id, "session": case.session_id}
+        self._sup.tree.note(stream.id, MERGED if is_merged else MERGE_REFUSED, case.cause, told, reason=merge)
+        return is_merged, merge
+
     async def approve(self, case: Case, by: str) -> None:
         """A person wants the result: it is merged, and closed; both or neither, whoever has stopped to wait for it."""
         with anyio.CancelScope(shield=True):
@@ -177,11 +198,11 @@ class Closing:
         await case.post(task.ApprovalDenied(by=by, reason=reason))
         await self._failed_for_now(case, f"denied by {by}: {reason}")
 
-    async def _merged(self, case: Case) -> str:
-        """What became of the merge, in words."""
+    async def _merged(self, case: Case, *, on: str = "") -> str:
+        """What became of the merge, in words. *on*: whose facts are made of it, where the task was closed before."""
         if not case.session_id:
             return "nothing to merge: its subtasks did the work"
-        if why := await gate.refused_changes(self._load, case):
+        if why := await gate.refused_changes(self._load, case, on=on):
             return f"not merged: {why}"
         merge = await self._sup.janitor.merge(case.session_id, f"{case.name}: the work of session {case.session_id}")
         match merge.outcome:

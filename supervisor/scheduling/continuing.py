@@ -122,6 +122,15 @@ class Continuing:
         spent = retries_spent((left.data for left in self._left.values()), runs)
         self._load.budget = msgspec.structs.replace(self._load.budget, spent=spent)
 
+    @property
+    def unmerged(self) -> Mapping[str, Interrupted]:
+        """What was closed with its work on its branch, as the whole was given up: nobody lived to end that."""
+        return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.data.unmerged}
+
+    def do_again(self, names: Collection[str]) -> None:
+        """Have these tasks count as new ones."""
+        self._left = {name: left for name, left in self._left.items() if name not in names}
+
     def grown(self, plan: Plan) -> Iterator[Plan]:
         """*plan*, and what it had grown to when its tasks were split."""
         return grown(plan, self._left)

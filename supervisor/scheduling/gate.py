@@ -62,8 +62,9 @@ def may_split(load: Workload, case: Case) -> bool:
     return case.task.may_split and allows(load, case, "split")
 
 
-async def refused_changes(load: Workload, case: Case) -> str:
-    """Why the work on the task may not be merged: a violation, which counts; ``""`` where it may."""
+async def refused_changes(load: Workload, case: Case, *, on: str = "") -> str:
+    """Why the work on the task may not be merged: a violation, which counts; ``""`` where it may. *on*: whose facts
+    these are, where the task was closed before."""
     agent = _worker(load, case)
     rights, level = load.sup.trust.rights(agent), load.sup.trust.level(agent)
     if rights is None:
@@ -74,15 +75,17 @@ async def refused_changes(load: Workload, case: Case) -> str:
         return str(refusal)
     why = "" if changes is None else file_refusal(level, rights, changes.files, whole=changes.whole)
     if why:
-        case.note(REFUSED, {"agent": agent, "transition": "closed", "level": level.value}, why)
-        load.sup.trust.violation(agent, case.id, case.cause, why)
+        told = {"agent": agent, "transition": "closed", "level": level.value}
+        load.sup.tree.note(on or case.id, REFUSED, case.cause, {**told, "task": case.id} if on else told, reason=why)
+        load.sup.trust.violation(agent, case.id, case.cause, why, on=on)
     return why
 
 
-def count_success(load: Workload, case: Case) -> None:
-    """The task is about to be closed: its agent has a success more. Of the subtasks' work they have it."""
+def count_success(load: Workload, case: Case, *, on: str = "") -> None:
+    """The task is about to be closed, or was *on* another one's record: its agent has a success more. Of the subtasks'
+    work they have it."""
     if case.session_id:
-        load.sup.trust.success(_worker(load, case), case.id, case.cause)
+        load.sup.trust.success(_worker(load, case), case.id, case.cause, on=on)
 
 
 def _worker(load: Workload, case: Case) -> str:

@@ -71,6 +71,8 @@ class PlanRunner:
         """It is known what this run goes on with."""
         self.taken_over: tuple[str, ...] = ()
         """What this run went on with: a task and its state, in words."""
+        self.merged: tuple[str, ...] = ()
+        """What was done before, and is merged now: a task and what became of it, in words."""
         self.resumed: tuple[str, ...] = ()
         """What this run does again of the one that it resumes: a task and its checkpoint, in words."""
         self.operating = Operating(sup)
@@ -139,9 +141,15 @@ class PlanRunner:
         left = self._continuing.find(plan)
         resumes = self.load.stream.resumes if left else ""
         if resumes or (resume and not left):
-            self._before = before(plan, self._sup.settings, await self._sup.journal.entities(), resumes)
+            rows = await self._sup.journal.entities()
+            self._before = before(plan, self._sup.settings, rows, resumes)
+        unmerged = self._unmerged(plan)
         if not left:
-            self._open_stream(plan)
+            self._open_stream(plan, len(unmerged))
+        merged, refused = await self._merge_late(unmerged)
+        self._continuing.do_again(refused)
+        if refused and self._before is not None:
+            self._before = before(plan, self._sup.settings, rows, resumes, refused)
         await self.load.pool.start(self.load.stream.id, Cause(self.load.stream.seq, None, ACTOR))
         self.taken_over = self._continuing.words
         if self._before is not None and not left:
@@ -150,6 +158,8 @@ class PlanRunner:
         new = self._open_all(plan)
         await self.load.stream.opened()
         if not left:
+            if merged or refused:
+                await self.load.stream.merged(merged, sum(1 for case in new if not case.brought))
             await self._let_operate()
             self._consider_all(new)
             return
@@ -165,6 +175,32 @@ class PlanRunner:
         for case in [one for one in self.load.cases.values() if one.result is None]:
             if case.state is Task.WAITING_FOR_SUBTASKS:
                 self._blocking.watch(case)
+
+    def _unmerged(self, plan: Plan) -> list[Case]:
+        """What was done, and closed with its work on its branch since its run ended, in the order of the plan."""
+        if self._sup.janitor.in_place:
+            return []
+        resumed = self._before.unmerged if self._before is not None else {}
+        known = self._continuing.ids
+        left = {**{name: one for name, one in resumed.items() if name not in known}, **self._continuing.unmerged}
+        *_, grown = self._continuing.grown(plan)
+        cases = [Case(self._sup, one.task) for one in every_task(grown.tasks) if one.task.id in left]
+        for case in cases:
+            case.settled_id, case.session_id = left[case.name].entity_id, left[case.name].data.claimed_by
+        return cases
+
+    async def _merge_late(self, unmerged: Iterable[Case]) -> tuple[list[str], list[str]]:
+        """Merge them, before anything begins that may depend on them. Those that are merged, by their ids; and by name
+        those that cannot be: they are done again."""
+        merged, refused = dict[str, str](), list[str]()
+        for case in unmerged:
+            is_merged, words = await self._closing.merge_late(case)
+            if is_merged:
+                merged[case.id] = f"{case.name} ({words})"
+            else:
+                refused.append(case.name)
+        self.merged = tuple(merged.values())
+        return list(merged), refused
 
     def _open_all(self, plan: Plan) -> list[Case]:
         """The tasks of *plan*, and those that it had grown by under an earlier supervisor."""
@@ -354,10 +390,12 @@ class PlanRunner:
             case.open_job()
         return case
 
-    def _open_stream(self, plan: Plan) -> None:
+    def _open_stream(self, plan: Plan, unmerged: int) -> None:
         brought = self._before.closed if self._before is not None else {}
         count = sum(1 for one in every_task(plan.tasks) if one.task.id not in brought)
-        self.load.stream.open(plan.workstream, count, self._before.workstream if self._before is not None else "")
+        self.load.stream.open(
+            plan.workstream, count + unmerged, self._before.workstream if self._before is not None else ""
+        )
 
     def _bring(self, case: Case) -> bool:
         """Have it count as done, if it was closed in the run that this one resumes."""

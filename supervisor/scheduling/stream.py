@@ -7,7 +7,7 @@ settled. Then it is validated as a whole, if nothing failed and nothing was canc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from actors.machine import Event
@@ -36,7 +36,9 @@ class Stream:
         self._seq: int | None = None
         self._withdrawn = 0
         """How many of its tasks were never made: an earlier supervisor did not live to split a task into them, or was
-        refused that."""
+        refused that; or they were only merged."""
+        self._merged = ""
+        """A task that was only merged."""
 
     @property
     def id(self) -> str:
@@ -96,6 +98,13 @@ class Stream:
         if more := fresh + max(0, known - self.tasks):
             await self.added(more)
 
+    async def merged(self, tasks: Sequence[str], born: int) -> None:
+        """Of its tasks these were only merged, for they were done before; *born* are those that were made. There may be
+        more of them than were counted: what cannot be merged is made again, with its parts."""
+        self._withdrawn, self._merged = len(tasks), tasks[0] if tasks else ""
+        if more := born + len(tasks) - self.tasks:
+            await self.added(more)
+
     async def _post(self, event: Event, seq: int | None = None) -> None:
         cause = Cause(self._seq if seq is None else seq, None, ACTOR)
         self._seq = (await self._sup.tree.post(self.id, event, cause=cause)).seq
@@ -130,6 +139,8 @@ class Stream:
             return
         count = Counter(_how(case) for case in cases if not case.brought)
         completed, failed, cancelled = count["completed"] + self._withdrawn, count["failed"], count["cancelled"]
+        if self.state is Workstream.READY and self._merged and not (failed or cancelled):
+            await self._post(workstream.FirstTaskStarted(task_id=self._merged))
         if self.state is Workstream.READY:
             await self._post(workstream.UserCancelled(reason="none of its tasks was begun"))
         elif failed:
