@@ -311,6 +311,55 @@ def test_what_a_run_that_resumes_finds_closed_needs_no_merge_in_place(
 
 
 @pytest.mark.parametrize(
+    ("unmerged", "begun", "merges", "laws"),
+    [
+        (True, True, True, []),
+        (True, True, False, ["completion_requirement"] * 2),
+        (True, False, False, ["completion_requirement"]),
+        (False, True, True, []),
+        (False, True, False, ["completion_requirement"]),
+    ],
+)
+def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool, laws: list[str]) -> None:
+    """What a run that resumes finds closed, and every other task that is told to be done, is where the work is for:
+    also what nobody was left to merge when it was closed."""
+    judged = _Judged()
+    places = judged.books.savings.places = Places(judged.errands, worktrees=True)
+    judged.claimed("w0t0", by="w0t0")
+    places.prepare("w0t0")
+    errand = judged.errands.of("w0t0")
+    assert errand is not None
+    if begun:
+        judged.work("w0t0")
+        places.write("w0t0", errand.attempts[-1], errand)
+    judged.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason if unmerged else "merged")
+    judged.books.started()  # another supervisor
+    judged.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes="workstream:w0")
+    places.put_away("w0t0")
+    if merges:
+        errand.merge()
+        places.merged("w0t0")
+    judged.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
+    judged.books.told([TaskResult("w0t0", "", "completed", "", 0.0)], 1.0)
+    assert judged.laws == laws
+
+
+def test_what_is_merged_already_is_not_merged_again() -> None:
+    """Its supervisor did not live to say so: whoever merges it finds nothing to do, and is refused nothing."""
+    errands = errands_of(w0t0=(Way.DONE,))
+    errand, places = errands.of("w0t0"), Places(errands, worktrees=True)
+    assert errand is not None
+    places.prepare("w0t0")
+    assert not places.has("w0t0")
+    places.write("w0t0", errand.begin("w0t0", 0.0), errand)
+    assert not places.has("w0t0")
+    places.merged("w0t0")
+    places.put_away("w0t0")
+    assert places.has("w0t0")
+    assert places.lacks(["w0t0#0", "another"]) == ("another",)
+
+
+@pytest.mark.parametrize(
     ("last", "outcome", "by", "found"),
     [
         ("w0", "aborted", "w0t0", 0),

@@ -62,6 +62,7 @@ class TaskCopy(Copy):
         self.max_retries: int = data["max_retries"]
         self.needs_approval: bool = data["needs_approval"]
         self.waiting_for = list(data.get("waiting_for", ()))
+        self.unmerged = False
 
     def knows(self, event: str, meta: Meta) -> bool:
         if event == "retried" and self.retries >= self.max_retries:
@@ -72,6 +73,7 @@ class TaskCopy(Copy):
         before, self.state = self.state, EDGES[self.state, event]
         self.over = self.state in ("CLOSED", "CANCELLED")
         self.retries = 0 if event == "reopened" else self.retries + (event == "retried")
+        self.unmerged = bool(meta.get("unmerged")) if event == "closed" else self.unmerged
         if event == "claimed":
             self.claimed_by, self.claims = meta["by"], self.claims + 1
         elif self.state == "OPEN" and before != "PLANNED":
@@ -85,6 +87,6 @@ class TaskCopy(Copy):
         return []
 
     def differs(self, data: Any) -> str:
-        here = (self.claimed_by, self.claims, self.retries, self.waiting_for)
-        there = (data.claimed_by, data.claims, data.retries, list(data.waiting_for))
+        here = (self.claimed_by, self.claims, self.retries, self.waiting_for, self.unmerged)
+        there = (data.claimed_by, data.claims, data.retries, list(data.waiting_for), data.unmerged)
         return f"{there} of {here}" if here != there else ""

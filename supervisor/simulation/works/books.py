@@ -214,8 +214,10 @@ class WorkBooks:
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:
                 self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")
-            if book.nobodys and not self._brought_in_place(book, stream):  # somebody did, and this is the answer
+            if book.nobodys and not self._is_brought(book, stream):  # somebody did, and this is the answer
                 self._say("completion_requirement", one.id, f"is closed without a merge, since {NOBODYS}")
+            if one.outcome == "completed":
+                self._check_merged(book)
             if one.outcome == "failed":
                 self.papers.failed(book.entity_id)
             if not 0 <= one.took_s <= now_s + ROUNDING_S:
@@ -230,12 +232,20 @@ class WorkBooks:
                 streams.add(stream)
         return max(sorted(streams), key=lambda one: self._moved.get(one, 0), default="")
 
-    def _brought_in_place(self, book: TaskBook, stream: str) -> bool:
-        """It was closed in a run that this one resumes, for which it counts as done (docs/plans.md); and its work is
-        where it was done, so that there is nothing to merge."""
-        places, streams = self.savings.places, self._by_stream[book.name]
-        if places is None or places.worktrees:
-            return False
+    def _check_merged(self, book: TaskBook) -> None:
+        """What counts as done is where the work is for: also what nobody was left to merge, when it was closed."""
+        places, errand = self.savings.places, self._errands.of(book.name)
+        if places is None or errand is None or not places.worktrees:
+            return
+        if book.unmerged and not (errand.merged and errand.merged[-1]):
+            self._say("completion_requirement", book.name, f"counts as done; its merges were {errand.merged}")
+        done = [one for one in errand.attempts if one.way is Way.DONE and one.session_id == book.holder]
+        if done and not book.excused and (missing := places.lacks(done[-1].pieces)):
+            self._say("completion_requirement", book.name, f"counts as done, and {missing[0]} is not merged")
+
+    def _is_brought(self, book: TaskBook, stream: str) -> bool:
+        """It was closed in a run that this one resumes, for which it counts as done (docs/plans.md)."""
+        streams = self._by_stream[book.name]
         while stream and streams.get(stream) is not book:
             stream = self._resumed.get(stream, "")
             if streams.get(stream) is book:

@@ -7,6 +7,7 @@ holds, and whether anything is gone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha1
 
 from supervisor.ports import Merge, Place, Released
@@ -125,10 +126,22 @@ class Places:
 
     def merged(self, session_id: str) -> Merge:
         """It has been brought to where the work is for."""
-        key = self._key(session_id)
-        new = self._trees.get(key, self._branches.get(key, ()))
+        new = self._done_by(session_id)
         self._target = (*self._target, *(piece for piece in new if piece not in set(self._target)))
         return Merge(outcome="merged", commit=f"{len(self._target):040x}", target="main")
+
+    def has(self, session_id: str) -> bool:
+        """What was done there has been brought to where the work is for."""
+        done = self._done_by(session_id)
+        return self.worktrees and bool(done) and set(done) <= set(self._target)
+
+    def lacks(self, pieces: Iterable[str]) -> Pieces:
+        """What of these pieces is not where the work is for."""
+        return tuple(piece for piece in pieces if piece not in set(self._target))
+
+    def _done_by(self, session_id: str) -> Pieces:
+        key = self._key(session_id)
+        return self._trees.get(key, self._branches.get(key, ()))
 
     def put_away(self, session_id: str) -> Released:
         """Nobody works there any more."""

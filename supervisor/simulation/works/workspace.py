@@ -89,6 +89,8 @@ class SimulatedWorkspace(DirectoryWorkspace):
         if errand is None:
             return await super().merge(session_id, message)
         await self._pass(self._chance.between(0.01, 2.0, "merge", session_id))
+        if self._places.has(session_id):  # whoever merged it did not live to say so
+            return Merge(outcome="nothing", target="main", why="everything is in main already")
         if errand.merge():
             return self._places.merged(session_id)
         return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan
-from supervisor.ports import EntityRow, Ready, Released
+from supervisor.ports import EntityRow, Merge, Ready, Released
+from supervisor.scheduling.resuming import before
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 
@@ -320,4 +321,80 @@ async def resumed(desk: Desk) -> None:
     desk.same("anew", (third.outcomes(again), sorted(prompt for _, _, prompt in third.asked)), (wanted, [*"abcdg"]))
 
 
-AFTER = (functions_die, functions_are_done, puppets_go_on, saved, unsaid, taken_back, worktrees, resumed)
+def _of_two(**keys: Any) -> Plan:
+    tasks = (task("a", **ONCE), task("b", depends_on=["a"], **ONCE))
+    return plan_of(*tasks, workspace="worktree", validation=[{"command": ["x"]}], **keys)
+
+
+def _in_worktrees(desk: Desk, store: MemoryStore | None = None) -> Office:
+    office = Office(desk, store=store)
+    office.rooms.temporary = True
+    return office
+
+
+async def _done_and_killed(desk: Desk) -> MemoryStore:
+    """What is left of a plan whose supervisor was killed as it merged its first task."""
+    first = _in_worktrees(desk)
+    first.rooms.takes_s["merge"] = 10.0
+    await first.run(_of_two(), copy_after_s=8.0)
+    return first.copies[0]
+
+
+async def late_merges(desk: Desk) -> None:
+    """What was done when its supervisor was killed, and is ended by the next one, is merged by who resumes the plan:
+    before what depends on it begins; in conflict, it is done again."""
+    for merge in (Merge(outcome="merged", commit="c" * 40, target="main"), Merge(outcome="refused", why="in conflict")):
+        other = _in_worktrees(desk, await _done_and_killed(desk))
+        await other.run(plan_of(task("c")))
+        closed = {one.entity_id: one.metadata["unmerged"] for one in other.records() if one.event == "closed"}
+        desk.same("how it is closed, and another one's", closed, {"task:a": True, "task:c": False})
+        third, last = _in_worktrees(desk, other.store), other.store.last_seq
+        third.rooms.merges = [merge]
+        result = await third.run(_of_two(), resume=True)
+        assert result is not None
+        desk.same("the outcomes", (third.outcomes(result), result.error), ({"a": "completed", "b": "completed"}, ""))
+        again = merge.outcome == "refused"
+        desk.same("who was asked", [prompt for _, _, prompt in third.asked], ["a", "b"] if again else ["b"])
+        asked = [(what, whose) for what, whose in _asked(third) if what in ("merge", "prepare", "put_away")]
+        desk.same("what comes first", asked[:2], [("merge", "a"), ("put_away", "a")])
+        said = [(one.event, one.metadata["task"]) for one in third.records(last) if one.event.startswith("Merge")]
+        desk.same("what is on record", said, [("MergeRefused" if again else "Merged", "task:a")])
+        states = [row.state for row in third.store.entities.values() if row.kind == "workstream"]
+        desk.same("the whole", states, ["cancelled", "completed", "completed"])
+        left = before(_of_two(), _of_two().settings, third.store.entities.values())
+        desk.same("what is left", left and (left.again, left.unmerged), ({}, {}))
+
+
+async def only_merged(desk: Desk) -> None:
+    """A run that has nothing to do but to merge ends as any other: the whole is looked at."""
+    for status, ends in ((0, ""), (1, "the whole is not accepted: command x: exited with 1")):
+        plan = _of_two().model_copy(update={"tasks": _of_two().tasks[:1]})
+        other = _in_worktrees(desk, await _done_and_killed(desk))
+        await other.run(plan_of(task("c")))
+        third, last = _in_worktrees(desk, other.store), other.store.last_seq
+        third.checks = [status]
+        result = await third.run(plan, resume=True)
+        assert result is not None
+        desk.same("how it ends", (third.outcomes(result), result.error), ({"a": "completed"}, ends))
+        third.tells(
+            f"""
+            workstream:plan-3 0: Born tasks=1 > Merged > all_tasks_created count=1 > first_task_started >
+                all_tasks_completed completed=1 > validation_{"failed" if status else "passed"}
+            """,
+            after=last,
+            whose="workstream",
+        )
+
+
+AFTER = (
+    functions_die,
+    functions_are_done,
+    puppets_go_on,
+    saved,
+    unsaid,
+    taken_back,
+    worktrees,
+    resumed,
+    late_merges,
+    only_merged,
+)
