@@ -154,7 +154,7 @@ class _Run:
                 and not self.intruded
                 and all(one.startswith(WORK) for one in self.world.faults.struck)
             ):
-                self.oracle.works.as_foretold(settings.limits.value())
+                self.oracle.works.as_foretold(settings.limits.value(), settings.liveness.value())
             self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
             outside.cancel_scope.cancel()
 

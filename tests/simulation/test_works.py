@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.lifecycles.session import SessionLimits
+from supervisor.liveness import Liveness
 from supervisor.plans import Plan
 from supervisor.ports import Append
 from supervisor.recovery import VERIFIED
@@ -133,10 +134,40 @@ def test_a_session_that_gives_up_is_foretold(limits: SessionLimits, retries: int
 @pytest.mark.parametrize(("way", "stable_after_s"), [(Way.BUSY, 5.0), (Way.HANGS, 0.0)])
 def test_when_a_session_gives_up_may_be_a_matter_of_time(way: Way, stable_after_s: float) -> None:
     """Of how long an agent has to go well before its failures are in a row no more; and of who ends one that hangs."""
-    plan = a_plan({"id": "w0t0"}, task_lifecycle=FAST | {"max_attempts": 9})
+    plan = a_plan({"id": "w0t0", "timeout_s": 60.0}, task_lifecycle=FAST | {"max_attempts": 9})
     limits = replace(BEARING, stable_after_s=stable_after_s)
     assert foretell(plan, errands_of(w0t0=(way,) * 3 + (Way.DONE,)), limits) is None
     assert foretell(plan, errands_of(w0t0=(way, Way.DONE)), limits) == {"w0t0": Ending("completed", 2, 1)}
+
+
+@pytest.mark.parametrize(
+    ("said", "begun"),
+    [
+        ({"timeout_s": 90.0}, 1),  # over before
+        ({"timeout_s": 150.0}, 2),
+        ({"timeout_s": 100.0}, None),  # as soon as it may be
+        ({}, 3),
+        ({"scope": "small"}, 3),
+        ({"scope": "xl"}, 3),
+    ],
+)
+def test_who_hangs_begins_again_within_the_attempt(said: dict[str, Any], begun: int | None) -> None:
+    """It is woken up, and asked to stop, before it is ended: unless its time is over before, that is no other try."""
+    plan = a_plan({"id": "w0t0", "max_retries": 0, **said}, task_lifecycle=FAST | {"max_attempts": 2})
+    failed = None if begun is None else {"w0t0": Ending("failed", 2 * begun, 1)}
+    assert foretell(plan, errands_of(w0t0=(Way.HANGS,))) == failed
+    if begun is not None:
+        done = Ending("completed", begun + 1, 1)
+        assert foretell(plan, errands_of(w0t0=(Way.HANGS,) * begun + (Way.DONE,))) == {"w0t0": done}
+        woken = foretell(plan, errands_of(w0t0=(Way.HANGS,) * (begun - 1) + (Way.DONE,)))
+        assert woken == {"w0t0": Ending("completed", begun, 0)}
+
+
+def test_nobody_wakes_who_is_not_looked_at() -> None:
+    """Without snapshots an agent that hangs is ended by the time-out of its turn alone."""
+    plan, errands = a_plan({"id": "w0t0"}), errands_of(w0t0=(Way.HANGS, Way.DONE))
+    assert foretell(plan, errands) == {"w0t0": Ending("completed", 2, 0)}
+    assert foretell(plan, errands, liveness=Liveness(snapshot_s=0.0)) == {"w0t0": Ending("completed", 2, 1)}
 
 
 def test_what_depends_on_a_failure_is_blocked() -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from supervisor.lifecycles.session import SessionLimits
+from supervisor.liveness import Liveness
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.ports import Append
@@ -21,7 +22,7 @@ from supervisor.scheduling.case import ACTOR
 from supervisor.scheduling.results import TaskResult
 from supervisor.simulation.works.archive import ArchiveBooks
 from supervisor.simulation.works.errands import Attempt, Errand, Errands, Way
-from supervisor.simulation.works.foretold import USUAL, Ending, foretell
+from supervisor.simulation.works.foretold import USUAL, WATCHED, Ending, foretell
 from supervisor.simulation.works.hearts import HeartBooks
 from supervisor.simulation.works.held import HeldBooks
 from supervisor.simulation.works.idling import Idling
@@ -392,14 +393,14 @@ class WorkBooks:
         if book.state == "CLOSED" and task.subtasks and task.acceptance and errand.checked and not errand.checked[-1]:
             self._say("completion_requirement", task.id, f"is closed; the tests of the whole said {errand.checked}")
 
-    def as_foretold(self, session: SessionLimits = USUAL) -> None:
+    def as_foretold(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
         """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
-        much; but in a plan whose worker was lost with what it had, which is another one's then."""
+        much, and are watched so; but in a plan whose worker was lost with what it had, which is another one's then."""
         for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.hearts.robbed]:
             for task in tasks.values():
                 self._check_times(plan, task)
                 self._check_sessions(task)
-            endings = foretell(plan, self._errands, session)
+            endings = foretell(plan, self._errands, session, liveness)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 

@@ -3,7 +3,8 @@
 Where nobody interferes, what becomes of a task follows from what it meets: how often it is tried, and whether it is
 completed in the end. Time plays no part in that. So it is reckoned here task by task, in the order of dependencies, and
 compared with what the supervisor made of it. A plan in which time does play a part, since a task that fails cancels
-the others, since retries run out, or since it decides which failures of a session are in a row, is not foretold.
+the others, since retries run out, since it decides which failures of a session are in a row, or whether an agent that
+hangs is woken up before its time is over, is not foretold.
 """
 
 from __future__ import annotations
@@ -12,34 +13,45 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from supervisor.lifecycles.session import SessionLimits
+from supervisor.liveness import Liveness
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.simulation.works.errands import Errand, Errands, Way
 from supervisor.simulation.works.plans import DEPUTY, WORKER
 
-__all__ = ["USUAL", "Ending", "foretell"]
+__all__ = ["USUAL", "WATCHED", "Ending", "foretell"]
 
 MET: Final = frozenset({"completed", "skipped"})
 WORDS: Final = 4
 """Different words in which errors are told that nobody knows: one in four times it is the same as four tries before."""
 USUAL: Final = SessionLimits()
 """What a session bears where nobody says otherwise."""
+LEAST_S: Final = 300.0
+"""An attempt at a task with a scope has no less, whatever others of its kind took (``scheduling/timeouts``)."""
+SLACK_S: Final = 5.0
+"""What it takes on top until an agent has its prompt, and is heard of first."""
+WATCHED: Final = Liveness()
+"""When an agent is woken up, where nobody says otherwise."""
+LARGE: Final = frozenset({"large", "xl"})
 
 
 class Ending(NamedTuple):
-    """How a task ends, and after how many attempts and claims' retries."""
+    """How a task ends, how often its agents began to work on it, and after how many retries of runs and claims."""
 
     outcome: str
     attempts: int = 0
     retries: int = 0
 
 
-def foretell(plan: Plan, errands: Errands, session: SessionLimits = USUAL) -> Mapping[str, Ending] | None:
-    """The ending of every task, whose sessions bear so much; ``None`` where it depends on more than the errands."""
+def foretell(
+    plan: Plan, errands: Errands, session: SessionLimits = USUAL, liveness: Liveness = WATCHED
+) -> Mapping[str, Ending] | None:
+    """The ending of every task, whose sessions bear so much, and are watched so; ``None`` where it depends on more than
+    the errands."""
     tasks = {one.task.id: one for one in every_task(plan.tasks)}
     if any(one.task.agent not in (WORKER, DEPUTY) or one.task.may_split for one in tasks.values()):
         return None
-    oracle = _Foretelling(plan, errands, session)
+    oracle = _Foretelling(plan, errands, session, liveness)
     for task in plan.tasks:
         oracle.ending(task)
     spent = sum(one.retries for one in oracle.endings.values())
@@ -49,12 +61,12 @@ def foretell(plan: Plan, errands: Errands, session: SessionLimits = USUAL) -> Ma
 
 
 class _Foretelling:
-    def __init__(self, plan: Plan, errands: Errands, session: SessionLimits) -> None:
+    def __init__(self, plan: Plan, errands: Errands, session: SessionLimits, liveness: Liveness) -> None:
         self.plan = plan
         self.endings: dict[str, Ending] = {}
         self.in_time = False
-        """Time decides whether some session gives up."""
-        self._errands, self._session = errands, session
+        """Time decides whether some session gives up, or some agent is woken up."""
+        self._errands, self._session, self._liveness = errands, session, liveness
         self._limits = plan.task_lifecycle.value()
 
     def ending(self, task: TaskConfig) -> Ending:
@@ -94,18 +106,18 @@ class _Foretelling:
         return Ending("failed", tries.attempts, tries.retries + task.max_retries)
 
     def _claim(self, task: TaskConfig, tries: _Tries) -> bool:
-        if not self._run(tries):
+        if not self._run(task, tries):
             return False
         if task.acceptance and not tries.checks():
             return False
         return not (task.approval == "after" and not tries.approvals()) and tries.merges()
 
-    def _run(self, tries: _Tries) -> bool:
+    def _run(self, task: TaskConfig, tries: _Tries) -> bool:
         """One run: whether an attempt of it succeeds before its circuit is settled (seed 002), or its session, which is
         the same for all of them, gives up: that has had all its tries then."""
         limits, failures, same, last, probes, probing = self._limits, 0, 0, "", 0, False
         while True:
-            way, error = tries.attempt()
+            way, error = self._attempt(task, tries)
             if way is Way.DONE:
                 return True
             if way is Way.PERMANENT:
@@ -120,6 +132,26 @@ class _Foretelling:
                 probes, probing = probes + 1, True
             else:
                 tries.retries += 1
+
+    def _attempt(self, task: TaskConfig, tries: _Tries) -> tuple[Way, str]:
+        """One of a run. An agent that hangs is woken up, and then asked to stop: each time it begins once more, in the
+        same attempt (docs/budgets.md), unless the time of its turn is over before."""
+        liveness, limit_s = self._liveness, self._least_s(task)
+        profile = liveness.large if task.scope in LARGE else liveness.default
+        way, error = tries.begin()
+        for snapshots in (profile.wake, profile.stop) if liveness.snapshot_s else ():
+            if way is not Way.HANGS or limit_s <= snapshots * liveness.snapshot_s:
+                break
+            # the first snapshot heard of it, at any time until then
+            self.in_time = self.in_time or limit_s <= (snapshots + 1) * liveness.snapshot_s + SLACK_S
+            way, error = tries.begin()
+        return way, error
+
+    def _least_s(self, task: TaskConfig) -> float:
+        """What a turn may take at least."""
+        if task.timeout_s is not None:
+            return task.timeout_s
+        return LEAST_S if task.scope is not None else self.plan.task_lifecycle.default_timeout
 
     def _gives_up(self, errors: int, way: Way) -> bool:
         """Whether a session does so at that error, which it has begun well before (seed 003)."""
@@ -152,8 +184,8 @@ class _Tries:
         self.attempts = self.retries = 0
         self._seen = {"checks": 0, "merges": 0, "approvals": 0}
 
-    def attempt(self) -> tuple[Way, str]:
-        """The way of the next one, and what stands for its error."""
+    def begin(self) -> tuple[Way, str]:
+        """The way of an agent that begins, and what stands for its error."""
         number, self.attempts = self.attempts, self.attempts + 1
         way = self._errand.way(number)
         return way, f"{way} {number % WORDS}" if way is Way.UNKNOWN else way.value
