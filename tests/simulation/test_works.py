@@ -170,6 +170,33 @@ def test_nobody_wakes_who_is_not_looked_at() -> None:
     assert foretell(plan, errands, liveness=Liveness(snapshot_s=0.0)) == {"w0t0": Ending("completed", 2, 1)}
 
 
+@pytest.mark.parametrize(
+    ("said", "checks", "approvals", "ending", "follows"),
+    [
+        ({}, (True,), (True,), Ending("completed"), "skipped"),
+        ({}, (False, True), (True,), Ending("failed"), "completed"),
+        ({"max_retries": 1}, (False, True), (True,), Ending("completed", 1, 1), "skipped"),
+        ({"approval": "after"}, (True,), (True,), Ending("completed"), "skipped"),
+        ({"approval": "after"}, (True,), (False, True), Ending("failed"), "completed"),
+        ({"approval": "after", "max_retries": 1}, (True,), (False, True), Ending("completed", 1, 1), "skipped"),
+    ],
+)
+def test_a_whole_that_is_rejected_has_failed(
+    said: dict[str, Any], checks: tuple[bool, ...], approvals: tuple[bool, ...], ending: Ending, follows: str
+) -> None:
+    """By its tests or by a person: it is claimed anew, if it may be, and what waits for a failure has one."""
+    whole = {"id": "w0t0", "max_retries": 0, "acceptance": [{"command": ["x"]}], **said}
+    plan = a_plan(
+        whole | {"subtasks": [{"id": "w0t0s0", "agent": "worker", "prompt": ""}]},
+        {"id": "w0t1", "when": {"task": "w0t0", "is": "failed"}},
+    )
+    errands = errands_of(w0t0s0=(Way.DONE,))
+    errands.add(Errand("w0t0", checks=checks, approvals=approvals))
+    endings = foretell(plan, errands)
+    assert endings is not None
+    assert (endings["w0t0"], endings["w0t1"].outcome) == (ending, follows)
+
+
 def test_what_depends_on_a_failure_is_blocked() -> None:
     """A task whose dependency has failed is not tried; an optional one counts as skipped."""
     plan = a_plan(

@@ -99,8 +99,11 @@ class _Foretelling:
         return task.when.task is not None and self.endings[task.when.task].outcome == task.when.outcome
 
     def _worked_on(self, task: TaskConfig, errand: Errand) -> Ending:
-        tries = _Tries(errand)
-        for claim in range(task.max_retries + 1):
+        return self._claims(task, _Tries(errand), range(task.max_retries + 1))
+
+    def _claims(self, task: TaskConfig, tries: _Tries, numbers: range) -> Ending:
+        """How it ends that is claimed so often, by number: each from 1 on is a retry."""
+        for claim in numbers:
             if self._claim(task, tries):
                 return Ending("completed", tries.attempts, tries.retries + claim)
         return Ending("failed", tries.attempts, tries.retries + task.max_retries)
@@ -166,14 +169,16 @@ class _Foretelling:
         return spent
 
     def _whole(self, task: TaskConfig, errand: Errand) -> Ending:
-        """A task that was split by the plan: its subtasks do the work."""
+        """A task that was split by the plan: its subtasks do the work. Where that is rejected, it has failed like any
+        other, and is claimed anew: by an agent of its own."""
         parts = [self.ending(one) for one in task.subtasks]
         if any(one.outcome not in MET for one in parts):
             return Ending("aborted")
         tries = _Tries(errand)
-        if task.acceptance and not tries.checks():
-            return Ending("")
-        return Ending("completed") if task.approval != "after" else Ending("")
+        accepted = not task.acceptance or tries.checks()
+        if accepted and (task.approval != "after" or tries.approvals()):  # there is nothing to merge
+            return Ending("completed")
+        return self._claims(task, tries, range(1, task.max_retries + 1))
 
 
 class _Tries:
