@@ -222,12 +222,13 @@ def test_what_time_decides_is_not_foretold() -> None:
 class _Judged:
     """The books of one plan of two tasks, and what they found."""
 
-    def __init__(self) -> None:
+    def __init__(self, *tasks: dict[str, Any]) -> None:
         self.found: list[tuple[str, str, str]] = []
         self.seq = 0
         self.errands = errands_of(w0t0=(Way.DONE,), w0t1=(Way.DONE,))
-        self.books = WorkBooks(lambda *words: self.found.append(words), self.errands, 60.0, lambda: 0.0)
-        plan = a_plan({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})
+        self.now_s = 0.0
+        self.books = WorkBooks(lambda *words: self.found.append(words), self.errands, 60.0, lambda: self.now_s)
+        plan = a_plan(*(tasks or ({"id": "w0t0"}, {"id": "w0t1", "depends_on": ["w0t0"]})))
         self.books.planned(plan)
         for task in plan.tasks:
             born = {"name": task.id, "part_of": "", "workstream": "workstream:w0", "waiting_for": [*task.depends_on]}
@@ -464,6 +465,30 @@ def test_another_ending_is_noticed() -> None:
     judged.hear("w0t1", "closed", "CLOSED")
     judged.books.as_foretold()
     assert judged.laws == ["counted_right", "counted_right"]
+
+
+@pytest.mark.parametrize(
+    ("critical", "state", "ended_s", "laws"),
+    [
+        (True, "FAILED", 50.0, []),
+        (True, "FAILED", 49.0, ["punctual"]),
+        (False, "FAILED", 50.0, ["punctual"]),
+        (True, "CLOSED", 50.0, ["punctual"]),
+    ],
+)
+def test_who_hangs_is_ended_with_its_plan(critical: bool, state: str, ended_s: float, laws: list[str]) -> None:
+    """Since a critical task has failed nobody wants the others; until then one that hangs has its time."""
+    judged = _Judged({"id": "w0t0", "critical": critical}, {"id": "w0t1"})
+    errand = judged.errands.of("w0t1")
+    assert errand is not None
+    errand.ways = (Way.HANGS,)
+    judged.claimed("w0t1", by="w0t1")
+    judged.work("w0t1")
+    errand.attempts[-1].ended_s = ended_s
+    judged.now_s = 50.0
+    judged.hear("w0t0", "settled", state)
+    judged.books.as_foretold()
+    assert [law for law in judged.laws if law != "counted_right"] == laws
 
 
 @pytest.mark.parametrize(("state", "laws"), [("idle", ["counted_right"]), ("busy", [])])

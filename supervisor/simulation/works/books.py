@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
+from math import inf
 from typing import Final
 
 import msgspec
@@ -397,15 +398,22 @@ class WorkBooks:
         """Nothing has struck, and nobody has interfered: every task has ended as it had to, in sessions that bear so
         much, and are watched so; but in a plan whose worker was lost with what it had, which is another one's then."""
         for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.hearts.robbed]:
+            given_up_s = self._given_up_s(tasks)
             for task in tasks.values():
-                self._check_times(plan, task)
+                self._check_times(plan, task, given_up_s)
                 self._check_sessions(task)
             endings = foretell(plan, self._errands, session, liveness)
             for name in tasks if endings is not None else ():
                 self._compare(name, endings[name] if endings is not None else Ending(""))
 
-    def _check_times(self, plan: Plan, task: TaskConfig) -> None:
-        """Who hangs is ended when its time is over, and not before, but where nobody hears of it for long."""
+    def _given_up_s(self, tasks: Mapping[str, TaskConfig]) -> float:
+        """Since when nobody wants what is still under way: a critical task has failed (docs/work.md)."""
+        critical = (self._tasks.get(name) for name, task in tasks.items() if task.critical)
+        return min((one.left_s for one in critical if one is not None and one.state == "FAILED"), default=inf)
+
+    def _check_times(self, plan: Plan, task: TaskConfig, given_up_s: float) -> None:
+        """Who hangs is ended when its time is over, and not before, but where nobody hears of it for long, or since its
+        plan is given up."""
         errand = self._errands.of(task.id)
         if errand is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
             return
@@ -416,7 +424,8 @@ class WorkBooks:
             took_s = (one.ended_s if one.ended_s is not None else one.began_s) - one.began_s
             if took_s > most_s + ENDED_S:
                 self._say("punctual", task.id, f"an attempt of it took {took_s:.3f} s, of {most_s:g} s")
-            if one.way is Way.HANGS and took_s < min(most_s, UNHEARD_S) - STARTED_S:
+            unwanted = one.ended_s is not None and one.ended_s >= given_up_s
+            if one.way is Way.HANGS and not unwanted and took_s < min(most_s, UNHEARD_S) - STARTED_S:
                 self._say("punctual", task.id, f"a try that hung was ended after {took_s:.3f} s, of {most_s:g} s")
 
     def _check_sessions(self, task: TaskConfig) -> None:
