@@ -16,6 +16,8 @@ from supervisor.adapters.framing import Lines
 from supervisor.entity import Refused
 from supervisor.ports import Malformed
 from supervisor.scheduling import backlog, leases, operating, workload
+from supervisor.simulation.chance import Chance
+from supervisor.simulation.drills.kernel.waiting import draw_senders
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.misuse import misuse
 from supervisor.simulation.running import simulate, simulate_main
@@ -42,6 +44,13 @@ def test_another_order_of_lanes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(mailbox, "URGENT_RUN_MAX", 31)
     problems = simulate(_drawn(Schedule.FIFO)).problems
     assert {one.split(": ")[1] for one in problems} == {"lanes", "bounds", "plain", "bursts"}
+
+
+def test_no_two_senders_give_up_at_once() -> None:
+    """Which of the two is first would be a matter of rounding: what the drill foresees knows nothing of that."""
+    for seed in range(50):
+        told = draw_senders(Chance(seed))
+        assert len({round(one.until_s, 6) for one in told}) == len(told)
 
 
 def test_a_timer_that_cannot_be_cancelled_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

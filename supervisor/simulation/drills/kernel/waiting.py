@@ -11,9 +11,10 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from actors import Context, Limits, MailboxFull, Ref
+from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
 
-__all__ = ["WAITING"]
+__all__ = ["WAITING", "draw_senders"]
 
 SENDERS: Final = 14
 ARRIVES_S: Final = 0.4
@@ -80,14 +81,7 @@ async def senders(desk: Desk) -> None:
         taker, name = Taker(), f"t{number}"
         ref = desk.system.spawn(taker, name, limits=Limits(most, most_bytes))
         queued = [f"q{place}" for place in range(most + 1)]
-        told = [
-            Sender(
-                place + ARRIVES_S,
-                chance.integer(0, 9, "patience", place) + GIVES_UP_S,
-                f"{place:02d}".ljust(chance.choice((2, 2, 9, 25, 44), "size", place), "."),
-            )
-            for place in range(SENDERS)
-        ]
+        told = draw_senders(chance)
         heard, refused = foreseen(told, queued[1:], most, most_bytes)
         full = await _send_all(ref, queued, told)
         await anyio.sleep(60.0)
@@ -96,6 +90,18 @@ async def senders(desk: Desk) -> None:
         desk.same("who was refused", sorted(full), sorted(refused))
         desk.system.stop(name)
         await desk.system.join(name)
+
+
+def draw_senders(chance: Chance) -> list[Sender]:
+    """Nobody gives up in the second in which another one does: of the two either might be the first."""
+    told, taken = list[Sender](), set[int]()
+    for place in range(SENDERS):
+        second = place + chance.integer(0, 9, "patience", place)
+        second = next(one for one in range(second, second + SENDERS) if one not in taken)
+        taken.add(second)
+        text = f"{place:02d}".ljust(chance.choice((2, 2, 9, 25, 44), "size", place), ".")
+        told.append(Sender(place + ARRIVES_S, second - place + GIVES_UP_S, text))
+    return told
 
 
 async def _send_all(ref: Ref, queued: list[str], told: list[Sender]) -> list[str]:
