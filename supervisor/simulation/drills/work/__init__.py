@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from supervisor.simulation.drills.work.after import AFTER
 from supervisor.simulation.drills.work.befallen import BEFALLEN
+from supervisor.simulation.drills.work.chains import CHAINS
 from supervisor.simulation.drills.work.commanded import COMMANDED
 from supervisor.simulation.drills.work.killed import KILLED
 from supervisor.simulation.drills.work.ordering import ORDERING
@@ -13,4 +14,4 @@ from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING)
+OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS)
