@@ -301,7 +301,7 @@ def test_lease_without_length_is_refused(lease_s: float) -> None:
 
 def test_nothing_is_granted_twice() -> None:
     """The ledger of leases itself refuses a second holder."""
-    leases = Leases()
+    leases = Leases(0)
     leases.grant("a", "w1", 0.0, 1.0)
 
     with pytest.raises(ValueError, match="'a' is held by 'w1'"):

@@ -113,7 +113,7 @@ class Commands:
         """
         if command.id is None:
             return await self._taken(command, take)
-        if not 0 < len(command.id) <= ID_MAX:
+        if not command.id or len(command.id) > ID_MAX:
             raise ValueError(f"command id: {command.id[:20]!r} has {len(command.id)} characters; give 1 to {ID_MAX}")
         while (before := self._under_way.get(command.id)) is not None:
             self._check(command, before[0])

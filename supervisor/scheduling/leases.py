@@ -45,7 +45,7 @@ class Leases:
         last_token: the largest token that was granted before, by whoever had these things to grant: 0 if nobody.
     """
 
-    def __init__(self, last_token: int = 0) -> None:
+    def __init__(self, last_token: int) -> None:
         self._last = last_token
         self._held: dict[str, Claim] = {}
         self._lease_s: dict[str, float] = {}

@@ -6,6 +6,7 @@ from supervisor.simulation.drills.work.after import AFTER
 from supervisor.simulation.drills.work.befallen import BEFALLEN
 from supervisor.simulation.drills.work.chains import CHAINS
 from supervisor.simulation.drills.work.commanded import COMMANDED
+from supervisor.simulation.drills.work.cut import CUT
 from supervisor.simulation.drills.work.killed import KILLED
 from supervisor.simulation.drills.work.ordering import ORDERING
 from supervisor.simulation.drills.work.trying import TRYING
@@ -14,4 +15,4 @@ from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS)
+OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS, *CUT)

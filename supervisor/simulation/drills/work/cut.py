@@ -1,0 +1,334 @@
+"""Cut short: a kill, or the end of a plan, in the middle of what takes more than one record.
+
+Held to docs/recovery.md ("what a later supervisor finds") and docs/work.md: nobody is begun twice, nothing stays alive
+that nobody goes on with, and what is counted is what there is.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Final
+
+import anyio
+
+from supervisor.journal.memory import MemoryStore
+from supervisor.plans import TaskConfig
+from supervisor.plans.settings import RecoveryConfig
+from supervisor.ports import JournalUnavailable, Place, Ready
+from supervisor.runtime import Supervisor
+from supervisor.scheduling.runner import PlanRunner
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
+from supervisor.vocabulary import AbortScope
+
+__all__ = ["CUT"]
+
+ORPHANED: Final = "the supervisor of its session ended"
+
+
+def _office(desk: Desk, store: MemoryStore | None = None, named: str | None = "its-name", **tries: Try) -> Office:
+    """One whose puppets' conversations have that name: it can be loaded, or not."""
+    office = Office(desk, {name: [one] for name, one in tries.items()}, store)
+    office.ready = lambda puppet: [Ready(named, "a puppet")]
+    office.last_seq = store.last_seq if store is not None else 0
+    return office
+
+
+def _right_after(office: Office, entity_id: str, event: str) -> None:
+    """Have the journal copied when that is on record, and nothing that came later."""
+
+    def is_it(seq: int) -> bool:
+        last = next(iter(office.store.log.after(seq - 1, 1)), None)
+        return last is not None and (last.entity_id, last.event) == (entity_id, event)
+
+    office.cuts, office.cut_at = [], is_it
+
+
+def _puppets(*names: str) -> list[TaskConfig]:
+    return [task(name).model_copy(update={"agent": "p"}) for name in names]
+
+
+def _only(office: Office) -> MemoryStore:
+    """What the kill has left."""
+    assert office.cuts, "it came to that"
+    return office.cuts[0]
+
+
+async def unclaimed(desk: Desk) -> None:
+    """A session that was begun for a task, and is not on record to hold it, is ended by the next supervisor, which
+    begins another one; who was begun by a person goes on."""
+    life = _office(desk)
+    plan = plan_of(task("a", approval="before").model_copy(update={"agent": "p"}))
+    _right_after(life, "a", "Born")
+
+    async def begins(sup: Supervisor, runner: PlanRunner) -> None:
+        await sup.start_session("own", agent="p")
+
+    await life.run(plan, Hand(2.0, "approve", "a"), beside=begins, give_up_after_s=3.0)
+    heir, alive = _office(desk, _only(life)), list[str]()
+
+    async def looks(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(1.0)
+        alive.extend(sup.tree.works)
+
+    result = await heir.run(plan, beside=looks)
+    desk.same("outcomes", heir.outcomes(result), {"a": "completed"})
+    desk.same("who is alive", sorted(alive), ["a-2", "own"])
+    ends = [(one.reason, one.actor) for one in await heir.events("a", "OperatorStop")]
+    desk.same("why the first one ends", ends, [(ORPHANED, "plan")])
+    left = [one[1] for one in heir.rooms.noted if one[0] == "put_away"]
+    desk.same("whose place is put away", left, ["a", "a-2"])
+
+
+async def counted(desk: Desk) -> None:
+    """A split that is cut short: the counts of the workstream add up to as many tasks as it was said to have, and
+    nobody whose task is not split into them works on subtasks."""
+    parts = tuple(TaskConfig.model_validate({"id": one, "prompt": one, "agent": "f", "max_retries": 0}) for one in "xy")
+    moments = (("task:x", "Born"), ("job:y", "Born"), ("workstream:plan", "tasks_added"), ("task:a", "split"))
+    for entity_id, event in moments:
+        life = _office(desk, a=Try(20.0))
+        plan = plan_of(task("a"), task("b", approval="before"))
+        _right_after(life, entity_id, event)
+        await life.run(plan, Hand(4.0, "split", "a", (parts,)), give_up_after_s=6.0)
+        heir = _office(desk, _only(life), a=Try(20.0))
+        result = await heir.run(plan, Hand(8.0, "approve", "b"))
+        split, what = event == "split", f"after {event} of {entity_id}"
+        names = "abxy" if split else "ab"
+        desk.same(f"{what}: outcomes", heir.outcomes(result), dict.fromkeys(names, "completed"))
+        streams = [one for one in heir.records(heir.last_seq) if one.entity_type == "workstream"]
+        said = [(one.event, one.metadata.get("completed")) for one in streams]
+        count = len(names) + 2 * (event == "tasks_added")
+        desk.same(
+            f"{what}: what is said of the whole", said, [("all_tasks_completed", count), ("validation_passed", None)]
+        )
+
+
+async def grown(desk: Desk) -> None:
+    """A plan that is read again, and killed before it was said to have more tasks: its heir says so, of these and of
+    those that are new with it."""
+    tasks = [task(one) for one in "abcd"]
+    life = _office(desk, a=Try(20.0))
+
+    async def reads(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(4.0)
+        runner.add(plan_of(*tasks[:3]))
+
+    _right_after(life, "job:c", "Born")
+    await life.run(plan_of(*tasks[:1]), beside=reads, give_up_after_s=6.0)
+    for names in ("abc", "abcd"):
+        heir = _office(desk, copy.deepcopy(_only(life)))
+        result = await heir.run(plan_of(*tasks[: len(names)]))
+        desk.same("outcomes", heir.outcomes(result), dict.fromkeys(names, "completed"))
+        streams = [one for one in heir.records(heir.last_seq) if one.entity_type == "workstream"]
+        said = [(one.event, *one.metadata.values()) for one in streams]
+        desk.same(
+            "what is said of the whole",
+            said,
+            [("tasks_added", len(names) - 1), ("all_tasks_completed", len(names)), ("validation_passed",)],
+        )
+
+
+async def done_before(desk: Desk) -> None:
+    """What waited for a task follows from the job that completed it, whichever supervisor saw that; a job that was
+    given up, since its task counts as done without it, is none."""
+    tasks = [task("gate", approval="before"), task("b", depends_on=["gate", "a", "x"]), task("c")]
+    plan = plan_of(*_puppets("x", "a"), *tasks, max_sessions=3)
+    life = _office(desk, None, None, a=Try(100.0), x=Try(100.0), c=Try(3.0))
+    await life.run(plan, copy_after_s=5.0, give_up_after_s=6.0)
+    second = _office(desk, life.copies[0], None, a=Try(100.0), x=Try(100.0))
+    narrow = plan.model_copy(update={"max_sessions": 1, "recovery": RecoveryConfig(sessions="restart")})
+    await second.run(narrow, copy_after_s=5.0, give_up_after_s=6.0)
+    jobs = {one.id: one.state for one in second.copies[0].entities.values() if one.kind == "job"}
+    desk.same("their jobs", [jobs[f"job:{one}"] for one in "xac"], ["running", "queued", "completed"])
+    third = _office(desk, second.copies[0])
+    done = plan.model_copy(update={"recovery": RecoveryConfig(orphans="done")})
+    await third.run(done, copy_after_s=1.0, give_up_after_s=2.0)
+    states = {one.id: one.state for one in third.copies[0].entities.values() if one.kind in ("job", "task")}
+    desk.same("who is done", [states[f"task:{one}"] for one in "xac"], ["CLOSED"] * 3)
+    desk.same("by which job", [states[f"job:{one}"] for one in "xac"], ["completed", "cancelled", "completed"])
+    last = _office(desk, third.copies[0])
+    result = await last.run(plan, Hand(1.0, "approve", "gate"))
+    desk.same("outcomes", last.outcomes(result), dict.fromkeys(["x", "a", "c", "gate", "b"], "completed"))
+    follows = [
+        one.metadata["depends_on"]
+        for one in last.records(last.last_seq)
+        if one.entity_id == "job:b" and one.event == "scheduler_assigned"
+    ]
+    desk.same("what it follows from", follows, [["job:gate", "job:x"]])
+
+
+def _of(office: Office, *whats: str) -> dict[str, list[str]]:
+    """What was asked of the places that tasks own, by the task."""
+    found: dict[str, list[str]] = {}
+    for what, *more in office.rooms.noted:
+        if what in whats:
+            found.setdefault(next(one.owner for one in more if isinstance(one, Place)), []).append(what)
+    return found
+
+
+async def given_up_in_place(desk: Desk) -> None:
+    """A plan is given up: what is at work is saved where the plan wants that, and is taken back then; what nobody wants
+    back is left; and what is verified is there to stay, also where an heir only was to bring it home."""
+    office = Office(desk, {"working": [Try(60.0)], "left": [Try(60.0)]})
+    tasks = [task("working", rollback=True, files=["w"]), task("left")]
+    lifecycle = {**FLAT, "checkpoint": {"save_on_states": ["CANCELLED"]}}
+    desk.same("its result", await office.run(plan_of(*tasks, task_lifecycle=lifecycle), give_up_after_s=7.0), None)
+    wanted = {"task:working": ["begin", "save", "roll_back"], "task:left": ["save"]}
+    desk.same("what was asked", _of(office, "begin", "save", "roll_back", "forget"), wanted)
+    saved = [
+        (one.entity_id, one.metadata["state"], one.metadata["session"], one.metadata["saved_as"])
+        for one in office.records()
+        if one.event == "checkpoint_saved"
+    ]
+    kept = [(f"run:{one}", "CANCELLED", one, "saved") for one in ("left", "working")]
+    desk.same("checkpoints", sorted(saved), kept)
+    life, plan = Office(desk), plan_of(task("done", rollback=True, files=["d"]))
+    life.rooms.takes_s["merge"] = 10.0
+    await life.run(plan, copy_after_s=7.0, give_up_after_s=8.0)
+    heir = _office(desk, life.copies[0])
+    heir.rooms.takes_s["merge"] = 10.0
+    desk.same("its heir's result", await heir.run(plan, give_up_after_s=3.0), None)
+    desk.same("what is verified stays", _of(heir, "begin", "save", "roll_back", "forget"), {"task:done": ["forget"]})
+    said = [(one.event, one.reason) for one in heir.records(heir.last_seq) if one.entity_id == "task:done"]
+    verified = "verified; nobody goes on with its plan: what a worktree held is on its branch"
+    desk.same("what is said of it", said, [("closed", verified)])
+
+
+async def given_up_untouched(desk: Desk) -> None:
+    """An heir that is given up before it has come to what it took over leaves nobody at work, and nothing that looks
+    alive: what it had not touched ends as where no plan goes on with it."""
+    life = _office(desk, a=Try(60.0), b=Try(5.0))
+    tasks = (task("c", depends_on=["a"]), task("d", approval="before"), task("e", approval="after"))
+    plan = plan_of(*_puppets("a", "b"), *tasks, workers={"v": {"slots": 2}, "w": {"slots": 2}})
+    await life.run(plan, copy_after_s=8.0, give_up_after_s=9.0)
+    heir = _office(desk, life.copies[0], a=Try(60.0))
+    heir.commit_s = 1.0
+    desk.same("its result", await heir.run(plan, give_up_after_s=0.5), None)
+    alive = {row.id: row.state for row in heir.store.entities.values() if not row.ended}
+    desk.same("what is not over, but rests", alive, {"task:a": "FAILED"})
+    states = {row.id: row.state for row in heir.store.entities.values() if row.kind in ("task", "workstream", "worker")}
+    wanted = {
+        "workstream:plan": "cancelled",
+        "task:a": "FAILED",
+        "task:b": "CLOSED",
+        **dict.fromkeys(("task:c", "task:d", "task:e"), "CANCELLED"),
+        **dict.fromkeys(("worker:v", "worker:w"), "shutdown"),
+    }
+    desk.same("how they end", states, wanted)
+    ends = [one.reason for one in await heir.events("a", "OperatorStop")]
+    desk.same("why its session ends", ends, ["the plan was given up"])
+
+
+async def unheard(desk: Desk) -> None:
+    """What a session had come to when its supervisor was killed, and its task had not heard of: it counts."""
+    for how in ("failed", "aborted"):
+        life = _office(desk, a=Try(60.0))
+        life.cannot_start = {"puppet"} if how == "failed" else set()
+        _right_after(life, "a", "Ended")
+        plan = plan_of(*_puppets("a"))
+        await life.run(plan, beside=_ends_it if how == "aborted" else None, give_up_after_s=100.0)
+        heir = _office(desk, _only(life))
+        result = await heir.run(plan)
+        desk.same(how, heir.outcomes(result), {"a": "completed" if how == "failed" else "aborted"})
+        heir.tells(FAILED if how == "failed" else ABORTED, after=heir.last_seq, whose="task job workstream")
+        first = next(one for one in heir.records(heir.last_seq) if one.entity_id == "task:a")
+        words = "too many errors (5 in a row, 5 in all): puppet cannot be started"
+        desk.same(f"why it is {how}", first.reason, words if how == "failed" else "no more of that")
+
+
+async def _ends_it(sup: Supervisor, runner: PlanRunner) -> None:
+    await anyio.sleep(2.0)
+    await sup.abort("a", AbortScope.SESSION, reason="no more of that")
+
+
+FAILED: Final = """
+    job:a 0: execution_failed error=too many errors (5 in a row, 5 in all): puppet cannot be started final=True
+    task:a 0: failed > retried > claimed by=a-2 > started / 5: completed > closed
+    job:a-2 0: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local-2 / 5:
+        execution_completed > validation_passed
+    workstream:plan 5: all_tasks_completed completed=1 > validation_passed
+    """
+ABORTED: Final = """
+    task:a 0: cancelled
+    job:a 0: user_cancelled
+    workstream:plan 0: settled_with_cancellations completed=0 cancelled=1
+    """
+
+
+async def through_conditions(desk: Desk) -> None:
+    """Who is blocked on what waits for it by a condition, or by what that is a part of, is in a dead end as others are:
+    a plan does not wait for ever."""
+    office = Office(desk, {"a": [Try(9.0), Try(5.0)]})
+    tasks = (
+        task("a"),
+        task("b", when={"task": "a", "is": "completed"}),
+        task("c", when={"task": "d", "is": "completed"}),
+        task("d"),
+    )
+    result = await office.run(plan_of(*tasks), Hand(3.0, "block", "a", (("b",),)))
+    desk.same("outcomes", office.outcomes(result), {"a": "aborted", "b": "skipped", "c": "completed", "d": "completed"})
+    why = [one.reason for one in office.records() if one.entity_id == "task:a" and one.event == "cancelled"]
+    desk.same("why", why, ["it was blocked on tasks that wait for it"])
+
+
+async def given_up_unregistered(desk: Desk) -> None:
+    """A plan that is given up while no record of it could be made, not even that its workers are there: when the disk
+    is back, they are not."""
+    office = Office(desk)
+
+    async def recovers(sup: Supervisor, runner: PlanRunner) -> None:
+        office.disk_fails = JournalUnavailable("full")
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(30.0)
+            office.disk_fails = None
+            await anyio.sleep(10.0)
+            states = {row.id: row.state for row in office.store.entities.values()}
+            desk.same("what looks alive", [one for one, state in states.items() if state in ("idle", "busy")], [])
+            desk.same("its workers", [states.get(f"worker:{one}") for one in "wv"], ["shutdown"] * 2)
+
+    plan = plan_of(task("a"), workers={"w": {}, "v": {}})
+    desk.same("its result", await office.run(plan, beside=recovers, give_up_after_s=2.0), None)
+
+
+async def asked_again(desk: Desk) -> None:
+    """A kill between the record that another attempt begins and its prompt: how the last one ended is known, and
+    charged once; the prompt is asked by the heir."""
+    life = _office(desk)
+    life.tries["a"] = [Try(3.0, "it broke"), Try(60.0)]
+    plan = plan_of(*_puppets("a"))
+    _right_after(life, "run:a", "backoff_completed")
+    await life.run(plan, give_up_after_s=10.0)
+    heir = _office(desk, _only(life), a=Try(4.0))
+    desk.same("outcomes", heir.outcomes(await heir.run(plan)), {"a": "completed"})
+    desk.same("who is asked", [one[0] for one in heir.asked], ["p"])
+    failed = [
+        one.entity_id for one in heir.records() if one.event == "execution_failed" and one.metadata.get("charged")
+    ]
+    desk.same("what is charged", failed, ["run:a"])
+
+
+async def named_commands(desk: Desk) -> None:
+    """The id of a command has 1 to 200 characters; another one is refused, and nothing is done for it."""
+    office = Office(desk, {"a": [Try(20.0)]})
+    hands = [Hand(5.0 + at, "cancel", "a", id="x" * count) for at, count in enumerate((0, 201, 200))]
+    await office.run(plan_of(task("a")), *hands)
+    desk.same("who is refused", [words[:11] for _, _, words in office.refused], ["command id:"] * 2)
+    desk.same("who is not", office.answers_to, [("cancel", "a", "CANCELLED", False)])
+    office = Office(desk, {"a": [Try(20.0)]})
+    await office.run(plan_of(task("a")), Hand(5.0, "cancel", "a", id="x"))
+    desk.same("one character is enough", office.answers_to, [("cancel", "a", "CANCELLED", False)])
+
+
+CUT = (
+    unclaimed,
+    counted,
+    grown,
+    done_before,
+    given_up_in_place,
+    given_up_untouched,
+    given_up_unregistered,
+    unheard,
+    asked_again,
+    through_conditions,
+    named_commands,
+)
