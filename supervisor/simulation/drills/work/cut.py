@@ -139,22 +139,40 @@ async def done_before(desk: Desk) -> None:
     narrow = plan.model_copy(update={"max_sessions": 1, "recovery": RecoveryConfig(sessions="restart")})
     await second.run(narrow, copy_after_s=5.0, give_up_after_s=6.0)
     jobs = {one.id: one.state for one in second.copies[0].entities.values() if one.kind == "job"}
-    desk.same("their jobs", [jobs[f"job:{one}"] for one in "xac"], ["running", "queued", "completed"])
+    has, waits = sorted("ax", key=lambda one: jobs[f"job:{one}"], reverse=True)  # whoever came first
+    desk.same("their jobs", [jobs[f"job:{one}"] for one in (has, waits, "c")], ["running", "queued", "completed"])
     third = _office(desk, second.copies[0])
     done = plan.model_copy(update={"recovery": RecoveryConfig(orphans="done")})
     await third.run(done, copy_after_s=1.0, give_up_after_s=2.0)
     states = {one.id: one.state for one in third.copies[0].entities.values() if one.kind in ("job", "task")}
     desk.same("who is done", [states[f"task:{one}"] for one in "xac"], ["CLOSED"] * 3)
-    desk.same("by which job", [states[f"job:{one}"] for one in "xac"], ["completed", "cancelled", "completed"])
+    over = [states[f"job:{one}"] for one in (has, waits, "c")]
+    desk.same("by which job", over, ["completed", "cancelled", "completed"])
     last = _office(desk, third.copies[0])
     result = await last.run(plan, Hand(1.0, "approve", "gate"))
     desk.same("outcomes", last.outcomes(result), dict.fromkeys(["x", "a", "c", "gate", "b"], "completed"))
-    follows = [
-        one.metadata["depends_on"]
-        for one in last.records(last.last_seq)
-        if one.entity_id == "job:b" and one.event == "scheduler_assigned"
-    ]
-    desk.same("what it follows from", follows, [["job:gate", "job:x"]])
+    said = [one for one in last.records(last.last_seq) if (one.entity_id, one.event) == ("job:b", "scheduler_assigned")]
+    desk.same("what it follows from", [one.metadata["depends_on"] for one in said], [["job:gate", f"job:{has}"]])
+
+
+async def put_in_order(desk: Desk) -> None:
+    """A kill right after the last word on a task, and before its place was put in order: the next one does that. What
+    was cancelled is taken back; what is closed is there to stay."""
+    for entity_id, event, wanted in (
+        ("task:a", "closed", ["forget"]),
+        ("job:a", "user_cancelled", ["roll_back"]),
+    ):
+        life = _office(desk)
+        life.tries["a"] = [Try(8.0)]
+        plan = plan_of(task("a", rollback=True, files=["a"]), task("b", depends_on=["c"]), task("c"))
+        life.tries["c"] = [Try(30.0)]
+        _right_after(life, entity_id, event)
+        await life.run(plan, *([Hand(5.0, "cancel", "a")] if event != "closed" else []), give_up_after_s=20.0)
+        heir = _office(desk, _only(life))
+        ends = {"a": "completed" if event == "closed" else "aborted", "b": "completed", "c": "completed"}
+        desk.same(f"{event}: outcomes", heir.outcomes(await heir.run(plan)), ends)
+        asked = _of(heir, "begin", "save", "roll_back", "forget")
+        desk.same(f"{event}: what is done of it", asked.get("task:a"), wanted)
 
 
 def _of(office: Office, *whats: str) -> dict[str, list[str]]:
@@ -324,6 +342,7 @@ CUT = (
     counted,
     grown,
     done_before,
+    put_in_order,
     given_up_in_place,
     given_up_untouched,
     given_up_unregistered,
