@@ -120,7 +120,7 @@ def left_over(rows: Sequence[EntityRow]) -> set[str]:
     """What nobody can go on with: of workstreams that had ended before all of theirs had, the tasks, the sessions that
     hold them, and the runs, jobs and workers."""
     over = {row.id for row in rows if row.kind == Kind.WORKSTREAM and row.ended}
-    held = {row.id: msgspec.json.decode(row.data, type=TaskData) for row in rows if over and row.kind == Kind.TASK}
+    held = {row.id: msgspec.json.decode(row.data, type=TaskData) for row in rows if row.kind == Kind.TASK}
     holders = {task_id: data.claimed_by for task_id, data in held.items() if data.workstream in over}
     ids, owners = {*holders, *holders.values()}, {*holders, *over}
     return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}

@@ -371,7 +371,7 @@ class Backlog:
     def _is_met(self, item: Item, needed: str) -> bool:
         """Whether *item* has not to wait for *needed* any more."""
         outcome = self._outcome(needed)
-        return outcome is True or (outcome is False and needed not in item.depends_on)
+        return outcome is not None and (outcome or needed not in item.depends_on)
 
     def _dooms(self, item: Item, needed: str) -> bool:
         return self._outcome(needed) is False and needed in item.depends_on
