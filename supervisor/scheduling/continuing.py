@@ -274,8 +274,11 @@ class Continuing:
     async def _begun_for(self, session_id: str) -> str:
         """Whose record a session was begun for."""
         journal = self._sup.journal
-        cause_id = (await journal.events(entity_id=session_id, limit=1))[0].cause_id
-        return (await journal.events(after_seq=cause_id - 1, limit=1))[0].entity_id if cause_id else ""
+        [born] = await journal.events(entity_id=session_id, limit=1)
+        if not born.cause_id:
+            return ""
+        [cause] = await journal.events(after_seq=born.cause_id - 1, limit=1)
+        return cause.entity_id
 
     async def _end_session(self, session_id: str) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
