@@ -159,9 +159,10 @@ class Operating:
 
         self.at.load.start(give)
         await over.wait()
-        if isinstance(said[0], Exception):
-            raise said[0]
-        return said[0]
+        [answer] = said
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
         return await self._give(Verb.UNBLOCK, self._unblock, task, by, reason, command_id)

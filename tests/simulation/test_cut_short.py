@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.ledger import Cause
-from supervisor.scheduling import commands
+from supervisor.scheduling import commands, execution
 from supervisor.scheduling.blocking import Blocking
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.closing import Closing
@@ -68,6 +68,8 @@ def _all_named(held: Continuing, task_id: str) -> str:
         (Execution, "_began_seq", _zero, "asked_again"),
         (Blocking, "_may_begin", lambda blocking, case: True, "through_conditions"),
         (commands, "ID_MAX", 199, "named_commands"),
+        (execution, "_is_late", lambda outcome: False, "hopeless"),
+        (Pool, "_shut_down", lambda pool, worker: None, "told_to_drain"),
     ],
 )
 def test_what_is_otherwise_is_noticed(

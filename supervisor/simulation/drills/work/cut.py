@@ -337,6 +337,37 @@ async def named_commands(desk: Desk) -> None:
     desk.same("one character is enough", office.answers_to, [("cancel", "a", "CANCELLED", False)])
 
 
+async def hopeless(desk: Desk) -> None:
+    """What took too long, and is worth no other try by a plug-in's word, has failed for good: it is not said to have
+    run out of time."""
+    for again in (None, False):
+        office = Office(desk, {"a": [Try(100.0), Try(2.0)]})
+        office.advice.again = {"": again} if again is not None else {}  # its words have no kind of error before them
+        result = await office.run(plan_of(task("a", timeout_s=10, max_retries=0)))
+        desk.same("outcomes", office.outcomes(result), {"a": "failed" if again is False else "completed"})
+        ends = [one for one in office.records() if one.event in ("execution_timed_out", "execution_failed")]
+        of_run = [(one.event, one.metadata.get("category")) for one in ends if one.entity_type == "run"]
+        failed = ("execution_failed", "permanent") if again is False else ("execution_timed_out", None)
+        desk.same("what its run says", of_run, [failed])
+
+
+async def told_to_drain(desk: Desk) -> None:
+    """A worker that is not wanted any more is told so once, and shut down when it holds nothing."""
+    office = Office(desk, {"a": [Try(6.0)], "b": [Try(9.0)], "c": [Try(12.0)]})
+    tasks = [task(one) for one in "abc"]
+
+    async def reads(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(3.0)
+        runner.add(plan_of(*tasks, workers={"v": {}}))
+
+    result = await office.run(plan_of(*tasks, workers={"w": {"slots": 3}}), beside=reads)
+    desk.same("outcomes", office.outcomes(result), dict.fromkeys("abc", "completed"))
+    told = [one for one in office.records() if (one.entity_id, one.event) == ("worker:w", "shutdown_requested")]
+    desk.same("what it is told", [one.reason for one in told], ["told to drain", "drained"])
+    desk.at("when first", 3.0, given_s=told[0].monotonic_s - office.began_s)
+    desk.at("when last", 12.0, timers=20, given_s=told[-1].monotonic_s - office.began_s)
+
+
 CUT = (
     unclaimed,
     counted,
@@ -350,4 +381,6 @@ CUT = (
     asked_again,
     through_conditions,
     named_commands,
+    hopeless,
+    told_to_drain,
 )
