@@ -63,12 +63,19 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def read_snapshot(db: apsw.Connection) -> tuple[Standing, str] | None:
-    """The last snapshot, and the boot that it was taken in."""
+    """The last snapshot, and the boot that it was taken in.
+
+    Raises:
+        apsw.CorruptError: that is none: it is read before any page is checked.
+    """
     row = db.execute(_READ).fetchone()
     if row is None:
         return None
-    seq, chain, records, entities, digest, boot = row
-    return Standing(seq, chain, records, entities, int.from_bytes(digest)), str(boot)
+    try:
+        seq, chain, records, entities, digest, boot = msgspec.convert(row, tuple[int, bytes, int, int, bytes, str])
+    except msgspec.ValidationError as error:
+        raise apsw.CorruptError(f"the snapshot is not what was written there: {error}") from error
+    return Standing(seq, chain, records, entities, int.from_bytes(digest)), boot
 
 
 def write_snapshot(db: apsw.Connection, standing: Standing, boot: str) -> None:
