@@ -239,6 +239,12 @@ class Ledger:
         else:
             self._then.append((self._seq, then))
 
+    async def durable(self) -> None:
+        """Wait until all that is recorded now is durable, or lost with the journal."""
+        durable = Moment()
+        self.when_durable(durable.set)
+        await durable.wait()
+
     def _call_waiting(self, seq: int) -> None:
         while self._then and self._then[0][0] <= seq:
             self._then.popleft()[1]()

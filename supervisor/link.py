@@ -288,9 +288,7 @@ class LinkBase:
         if turn_id is None:
             return
         if tool_id is None:
-            settled = Moment()
-            self.tree.ledger.when_durable(settled.set)
-            await settled.wait()
+            await self.tree.ledger.durable()
         because = self._causes.get(tool_id or "")
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
         if call_id in self._aborting:

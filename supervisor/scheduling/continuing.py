@@ -224,7 +224,8 @@ class Continuing:
 
     async def go_on(self) -> list[Case]:
         """Bring everything to where it goes on; those that only wait for others."""
-        await self._end_unclaimed()
+        for session_id in await self.unclaimed():
+            self._load.start(self._end_session, session_id)
         await end_work(self._sup.tree, self._strays)
         for remains in self._remains:
             await self._end_remains(remains)
@@ -254,15 +255,14 @@ class Continuing:
         elif case.task.rollback:
             await self._sup.janitor.forget(owned(self._sup, case))
 
-    async def _end_unclaimed(self) -> None:
-        """A session that was begun for a task, and does not hold it, has nothing to do: its claim is not on record, or
-        the task is settled."""
+    async def unclaimed(self) -> list[str]:
+        """The sessions that were begun for a task, and do not hold it: their claim is not on record, or the task is
+        settled. They have nothing to do."""
         ids, rows = set(self.ids.values()), self._sup.inherited.rows
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
-        for session_id in [one for one in self._sup.tree.works if one in rows and one not in held]:
-            if rows[session_id].parent_id is None and await self._begun_for(session_id) in ours:
-                self._load.start(self._end_session, session_id)
+        idle = [one for one in self._sup.tree.works if one in rows and one not in held and ours]
+        return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
 
     async def _end_remains(self, entity: Entity) -> None:
         cancelled = run.Cancelled if entity.kind is Kind.RUN else job.UserCancelled

@@ -141,6 +141,7 @@ class PlanRunner:
         left = self._continuing.find(plan)
         resumes = self.load.stream.resumes if left else ""
         if resumes or (resume and not left):
+            await self._sup.ledger.durable()  # what this supervisor has just given up is still on its way to the disk
             rows = await self._sup.journal.entities()
             self._before = before(plan, self._sup.settings, rows, resumes)
         unmerged = self._unmerged(plan)
@@ -300,6 +301,7 @@ class PlanRunner:
                 group.start_soon(self._leave, case, case in done)
             for one in [one for one in self._untouched if one.kind is Kind.TASK]:
                 group.start_soon(self._end_session, one.data.claimed_by)
+            group.start_soon(self._end_unclaimed)
         if load.stream.state is Workstream.FAILED:
             await keep_dossier(load)
 
@@ -345,6 +347,12 @@ class PlanRunner:
         if session_id in self._sup.tree.works:
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP)
+
+    async def _end_unclaimed(self) -> None:
+        """Those that were begun for its tasks, under an earlier supervisor, and hold none: nobody else ends them."""
+        with suppress(JournalError):
+            for session_id in await self._continuing.unclaimed():
+                await self._end_session(session_id)
 
     def _bury(self) -> None:
         close_scopes(self.load)

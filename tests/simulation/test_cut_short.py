@@ -40,6 +40,10 @@ async def _nothing(*given: Any, **more: Any) -> None:
     """Nobody does anything."""
 
 
+async def _none(*given: Any) -> list[str]:
+    return []
+
+
 async def _zero(*given: Any) -> int:
     return 0
 
@@ -58,7 +62,7 @@ def _all_named(held: Continuing, task_id: str) -> str:
     ("whose", "name", "other", "drill"),
     [
         (Case, "cause", property(lambda case: Cause(actor="plan")), "chains"),
-        (Continuing, "_end_unclaimed", _nothing, "unclaimed"),
+        (Continuing, "unclaimed", _none, "unclaimed"),
         (Stream, "go_on", _uncounted, "quiescence"),
         (Continuing, "_last_job", _all_named, "dependency_satisfaction"),
         (Continuing, "_end_place", _nothing, "put_in_order"),

@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+import anyio
+
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan
 from supervisor.ports import EntityRow, Merge, Ready, Released
 from supervisor.scheduling.resuming import before
+from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 
@@ -29,6 +32,8 @@ ENDS: Final = {
     "below": "blocked",
 }
 """How each task of the life ends, whoever is killed meanwhile."""
+SLOW_S: Final = 8.0
+"""More than a plan that is given up waits for its last records."""
 OVER: Final = ("CLOSED", "CANCELLED", "FAILED")
 
 
@@ -340,6 +345,23 @@ async def _done_and_killed(desk: Desk) -> MemoryStore:
     return first.copies[0]
 
 
+async def resumed_at_once(desk: Desk) -> None:
+    """Whoever resumes a plan in the supervisor that has just given it up goes on with all that it had come to: also
+    with what is still on its way to a slow disk."""
+    office = Office(desk, {"a": [Try(60.0), Try(5.0)]})
+    plan = plan_of(task("a"), task_lifecycle=_saves("CANCELLED"))
+    async with office.staffed(plan.settings) as sup:
+        async with anyio.create_task_group() as group:
+            group.start_soon(PlanRunner(sup).run, plan)
+            await anyio.sleep(20.0)
+            office.commit_s = SLOW_S
+            group.cancel_scope.cancel()
+        result = await PlanRunner(sup).run(plan, resume=True)
+    desk.same("the outcomes", office.outcomes(result), {"a": "completed"})
+    born = {one.entity_id: one.metadata for one in office.records() if one.event == "Born"}
+    desk.same("where it goes on", born["run:a-2"]["resumed_from"], "run:a")
+
+
 async def late_merges(desk: Desk) -> None:
     """What was done when its supervisor was killed, and is ended by the next one, is merged by who resumes the plan:
     before what depends on it begins; in conflict, it is done again."""
@@ -395,6 +417,7 @@ AFTER = (
     taken_back,
     worktrees,
     resumed,
+    resumed_at_once,
     late_merges,
     only_merged,
 )

@@ -56,7 +56,7 @@ def _only(office: Office) -> MemoryStore:
 
 async def unclaimed(desk: Desk) -> None:
     """A session that was begun for a task, and is not on record to hold it, is ended by the next supervisor, which
-    begins another one; who was begun by a person goes on."""
+    begins another one, or gives the plan up at once; who was begun by a person goes on."""
     life = _office(desk)
     plan = plan_of(task("a", approval="before").model_copy(update={"agent": "p"}))
     _right_after(life, "a", "Born")
@@ -65,7 +65,7 @@ async def unclaimed(desk: Desk) -> None:
         await sup.start_session("own", agent="p")
 
     await life.run(plan, Hand(2.0, "approve", "a"), beside=begins, give_up_after_s=3.0)
-    heir, alive = _office(desk, _only(life)), list[str]()
+    heir, alive = _office(desk, copy.deepcopy(_only(life))), list[str]()
 
     async def looks(sup: Supervisor, runner: PlanRunner) -> None:
         await anyio.sleep(1.0)
@@ -78,6 +78,14 @@ async def unclaimed(desk: Desk) -> None:
     desk.same("why the first one ends", ends, [(ORPHANED, "plan")])
     left = [one[1] for one in heir.rooms.noted if one[0] == "put_away"]
     desk.same("whose place is put away", left, ["a", "a-2"])
+    unwilling = _office(desk, _only(life))
+    async with unwilling.staffed(plan.settings) as sup:
+        async with anyio.create_task_group() as group:
+            unwilling.commit_s = 1.0
+            group.start_soon(PlanRunner(sup).run, plan)
+            await anyio.sleep(0.5)
+            group.cancel_scope.cancel()
+        desk.same("who is left by who gives it up", [*sup.tree.works], ["own"])
 
 
 async def counted(desk: Desk) -> None:
