@@ -259,9 +259,11 @@ class Continuing:
         """The sessions that were begun for a task, and do not hold it: their claim is not on record, or the task is
         settled. They have nothing to do."""
         ids, rows = set(self.ids.values()), self._sup.inherited.rows
+        if not ids:
+            return []
         ours = ids | {row.id for row in rows.values() if row.parent_id in ids}
         held = {left.data.claimed_by for left in self._left.values() if left.state not in FINAL}
-        idle = [one for one in self._sup.tree.works if one in rows and one not in held and ours]
+        idle = [one for one in self._sup.tree.works if one in rows and one not in held]
         return [one for one in idle if rows[one].parent_id is None and await self._begun_for(one) in ours]
 
     async def _end_remains(self, entity: Entity) -> None:

@@ -44,6 +44,7 @@ from actors import (
 )
 from actors.actor import is_clean
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.kernel.supervising import Member
 
 __all__ = ["MEETING"]
 
@@ -53,24 +54,13 @@ SOON: Final = Backoff(base_s=0.0, cap_s=0.0)
 CLEANS_S: Final = 3.0
 
 
-class Member:
-    """Notes its lives; crashes when it is told to, after some clean-up where it has a task that wants that."""
-
-    def __init__(self, name: str, noted: list[str]) -> None:
-        self.name, self.noted = name, noted
-
-    def started(self, ctx: Context) -> None:
-        self.noted.append(f"+{self.name}")
-
-    def stopped(self, ctx: Context, reason: object) -> None:
-        self.noted.append(f"-{self.name}")
+class Tidy(Member):
+    """One that can have a task, which wants some clean-up."""
 
     def receive(self, ctx: Context, message: Any) -> Any:
-        if message == "crash":
-            raise RuntimeError(self.name)
         if message == "work":
             ctx.start_task(self._work, ctx, name="work")
-        return ctx.incarnation
+        return super().receive(ctx, message)
 
     async def _work(self, ctx: Context) -> None:
         try:
@@ -93,7 +83,7 @@ def _tell(desk: Desk, actor_id: str, words: str) -> None:
 
 
 def _spec(child_id: str, noted: list[str], **options: Any) -> ChildSpec:
-    return ChildSpec(child_id, lambda: Member(child_id, noted), **options)
+    return ChildSpec(child_id, lambda: Tidy(child_id, noted), **options)
 
 
 def _app(names: str, noted: list[str], strategy: Strategy = Strategy.ONE_FOR_ALL) -> Supervisor:

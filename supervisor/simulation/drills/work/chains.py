@@ -12,7 +12,17 @@ from supervisor.plans import TaskConfig
 from supervisor.ports import Merge
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import FLAT, OF_WORK, Hand, Office, Try, plan_of, task
-from supervisor.simulation.drills.work.stage import AFTER_ALL, AT_S, BROKEN, LATE, STAGE, first, second, staged
+from supervisor.simulation.drills.work.stage import (
+    AFTER_ALL,
+    AT_S,
+    BROKEN,
+    LATE,
+    STAGE,
+    first,
+    inherited,
+    second,
+    staged,
+)
 from supervisor.vocabulary import LifecycleEvent, Severity
 
 __all__ = ["CHAINS"]
@@ -378,17 +388,6 @@ async def _tried(desk: Desk) -> Office:
     return office
 
 
-async def _inherited(desk: Desk, **recovery: str) -> Office:
-    office = staged(desk)
-    await office.run(first(), *STAGE, copy_after_s=AT_S, give_up_after_s=AT_S + 1.0)
-    heir = staged(desk, store=office.copies[0])
-    heir.last_seq = office.copies[0].last_seq
-    for name in ("delayed", "blocked", "behind"):
-        heir.tries[name] = [Try(5.0)]
-    await heir.run(first(recovery=recovery), *LATE)
-    return heir
-
-
 # ------------------------------------------------------------------------------------------------------- the drills
 async def chains(desk: Desk) -> None:
     """Each record of a plan follows from the one before, or from who said so, and says why."""
@@ -413,10 +412,10 @@ async def pulled_chains(desk: Desk) -> None:
 
 async def chains_of_heirs(desk: Desk) -> None:
     """What an heir says first of each of them follows from nothing that is there, and the rest from that."""
-    _holds(desk, await _inherited(desk), HEIR)
-    _holds(desk, await _inherited(desk, orphans="failed"), ORPHANS_FAIL)
-    _holds(desk, await _inherited(desk, orphans="done"), ORPHANS_DONE)
-    _holds(desk, await _inherited(desk, sessions="stop"), BEGUN_ANEW)
+    _holds(desk, await inherited(desk), HEIR)
+    _holds(desk, await inherited(desk, orphans="failed"), ORPHANS_FAIL)
+    _holds(desk, await inherited(desk, orphans="done"), ORPHANS_DONE)
+    _holds(desk, await inherited(desk, sessions="stop"), BEGUN_ANEW)
 
 
 async def relations(desk: Desk) -> None:

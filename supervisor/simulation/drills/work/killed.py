@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.work.office import Office, Try
 from supervisor.simulation.drills.work.stage import (
-    AT_S,
     KINDS,
-    LATE,
     RACED,
-    STAGE,
-    first,
-    staged,
+    inherited,
 )
 
 __all__ = ["KILLED"]
 
 
-async def _inherited(desk: Desk, **recovery: str) -> Office:
-    """The first supervisor is killed; the next one has that policy."""
-    office = staged(desk)
-    await office.run(first(), *STAGE, copy_after_s=AT_S, give_up_after_s=AT_S + 1.0)
-    heir = staged(desk, store=office.copies[0])
-    heir.last_seq = office.copies[0].last_seq
-    for name in ("delayed", "blocked", "behind"):
-        heir.tries[name] = [Try(5.0)]
-    await heir.run(first(recovery=recovery), *LATE)
-    return heir
-
-
 async def taken_over(desk: Desk) -> None:
     """The supervisor is killed: what is settled stays so, and everything else goes on with the next one."""
-    heir = await _inherited(desk)
+    heir = await inherited(desk)
     heir.tells(
         """
         task:gate 0: orphaned > requeued > claimed by=gate-2 > started / 40: completed > closed
@@ -89,7 +72,7 @@ async def taken_over(desk: Desk) -> None:
 
 async def orphans_fail(desk: Desk) -> None:
     """Whoever lost its session has failed, where the policy says so: but it has its retries."""
-    heir = await _inherited(desk, orphans="failed")
+    heir = await inherited(desk, orphans="failed")
     heir.tells(
         """
         task:gate 0: orphaned > recovery_failed > DeadLettered attempts=0 claims=1
@@ -141,7 +124,7 @@ async def orphans_fail(desk: Desk) -> None:
 
 async def orphans_are_done(desk: Desk) -> None:
     """What an orphan has left counts as the whole, where the policy says so."""
-    heir = await _inherited(desk, orphans="done")
+    heir = await inherited(desk, orphans="done")
     heir.tells(
         """
         task:working 0: orphaned > recovered > closed
@@ -196,7 +179,7 @@ async def orphans_are_done(desk: Desk) -> None:
 
 async def begun_anew(desk: Desk) -> None:
     """Where no session goes on nothing else does: the whole is told its end, and the plan begins anew."""
-    heir = await _inherited(desk, sessions="stop")
+    heir = await inherited(desk, sessions="stop")
     heir.tells(
         """
         task:gate 0: orphaned > recovery_failed

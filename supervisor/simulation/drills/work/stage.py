@@ -27,6 +27,7 @@ __all__ = [
     "STAGE",
     "WHOM",
     "first",
+    "inherited",
     "second",
     "staged",
 ]
@@ -224,3 +225,15 @@ ENDABLE: Final = ("behind", "blocked", "delayed", "parent", "pending", "queued",
 RACED: Final = ("gate", "queued", "gate-2", "queued-2")
 """Both want one slot: who has it first where both come at once is nobody's business."""
 AFTER_ALL: Final = {"prompt": "x", "agent": "f", "capabilities": ["o"], "max_retries": 0}
+
+
+async def inherited(desk: Desk, **recovery: str) -> Office:
+    """The first supervisor is killed; the next one has that policy."""
+    office = staged(desk)
+    await office.run(first(), *STAGE, copy_after_s=AT_S, give_up_after_s=AT_S + 1.0)
+    heir = staged(desk, store=office.copies[0])
+    heir.last_seq = office.copies[0].last_seq
+    for name in ("delayed", "blocked", "behind"):
+        heir.tries[name] = [Try(5.0)]
+    await heir.run(first(recovery=recovery), *LATE)
+    return heir
