@@ -118,8 +118,16 @@ class Closing:
             await self._accept(case)
             return
         await self._fail_tests(case, problem)
+        await self.reject_whole(case, problem)
+
+    async def reject_whole(self, case: Case, error: str) -> None:
+        """Its subtasks are closed, and what they made together did not pass."""
         await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
-        await self._not_merged(case, f"not accepted: {problem}")
+        await self.turn_down(case, error)
+
+    async def turn_down(self, case: Case, error: str) -> None:
+        """It was counted as done, and is not accepted."""
+        await self._not_merged(case, f"not accepted: {error}")
 
     async def leave_to_parts(self, case: Case) -> None:
         """What was to be done of it is its subtasks': whoever worked on it is free, and it waits for them."""
@@ -226,9 +234,7 @@ class Closing:
     async def failed_before(self, case: Case) -> None:
         """It had failed already when its supervisor ended; perhaps its run and its job had not heard of that."""
         why = case.data.last_failure
-        if case.has_run and case.run is not Run.CIRCUIT_OPEN:  # which rests
-            await self._cancel_run(case, why)
-        await self._cancel_job(case, why)
+        await self.end_records(case, why)
         await self._failed_for_now(case, why)
 
     async def _failed_for_now(self, case: Case, error: str) -> None:
@@ -307,11 +313,17 @@ class Closing:
         await take_back(self._sup, case)
         case.note("PlaceKept", {"session": case.session_id}, "cleanup_on_cancel is false")
 
-    async def cancel_records(self, case: Case, reason: str, *, task_too: bool = True) -> None:
+    async def cancel_records(self, case: Case, reason: str) -> None:
         """Say of the task, and of what it has of a run and a job, that nobody wants it any more."""
-        if task_too and (last := _last_word(case, reason)) is not None:
+        if (last := _last_word(case, reason)) is not None:
             await case.post(last)
         await self._cancel_run(case, reason)
+        await self._cancel_job(case, reason)
+
+    async def end_records(self, case: Case, reason: str) -> None:
+        """It has failed: what it has of a run and a job is over; a run whose circuit is open rests."""
+        if case.has_run and case.run is not Run.CIRCUIT_OPEN:
+            await self._cancel_run(case, reason)
         await self._cancel_job(case, reason)
 
     async def _cancel_run(self, case: Case, reason: str) -> None:

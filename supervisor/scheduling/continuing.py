@@ -28,7 +28,7 @@ from supervisor.scheduling import gate
 from supervisor.scheduling.case import ACTOR, Case, Checkpoint, checkpoint_after
 from supervisor.scheduling.checkpoints import owned, take_back
 from supervisor.scheduling.closing import Closing
-from supervisor.scheduling.execution import Execution
+from supervisor.scheduling.execution import Execution, is_delayed
 from supervisor.scheduling.results import TaskResult
 from supervisor.scheduling.retry_budget import retries_spent
 from supervisor.scheduling.workload import Workload
@@ -191,6 +191,15 @@ class Continuing:
         row = self._last.get((Kind.JOB, task_id))
         return row.id if row is not None and row.state == Job.COMPLETED.value else ""
 
+    def _is_rejected(self, case: Case) -> bool:
+        """Its run is, by its tests, and its job or itself had not heard of that."""
+        if not case.has_run or case.run not in (Run.FAILED, Run.RETRYING, Run.CIRCUIT_OPEN):
+            return False
+        if case.job is Job.VALIDATING:
+            return case.state is Task.WAITING_FOR_SUBTASKS or case.run is not Run.RETRYING
+        row = None if case.job is not None else self._last.get((Kind.JOB, case.id))
+        return case.state is Task.WAITING_FOR_SUBTASKS and row is not None and row.state == Job.FAILED.value
+
     def _is_completed(self, case: Case) -> bool:
         """Its run is, and it had not heard of that."""
         row = None if case.has_run else self._last.get((Kind.RUN, case.id))
@@ -239,7 +248,8 @@ class Continuing:
                 await take_back(self._sup, case)
         waiting = []
         for case in self._cases:
-            waits = case.state is Task.WAITING_FOR_SUBTASKS and not (self._is_completed(case) or self._skipped(case))
+            told = self._is_completed(case) or self._skipped(case) or self._is_rejected(case)
+            waits = case.state is Task.WAITING_FOR_SUBTASKS and not told
             if waits:
                 await self._let_wait(case)
             if waits or case.state is Task.PLANNED or self._is_untouched(case):
@@ -308,7 +318,7 @@ class Continuing:
                 await self._accept(case)
             case Task.CLAIMED | Task.IN_PROGRESS if not case.has_run:  # that was cancelled, and itself was to fail
                 await self._closing.failed(case, self._last_error(case))
-            case Task.CLAIMED | Task.IN_PROGRESS if self._is_rejected(case):
+            case Task.CLAIMED | Task.IN_PROGRESS | Task.WAITING_FOR_SUBTASKS if self._is_rejected(case):
                 await self._reject(case)
             case Task.CLAIMED | Task.IN_PROGRESS:
                 await (self._with_session if self._load.lives(case.session_id) else self._without_session)(case)
@@ -316,20 +326,20 @@ class Continuing:
                 await self._adopt(case)
             case Task.BLOCKED:
                 await self._blocked(case)
+            case Task.DONE if case.has_run:  # a completed one is over: this whole was turned down
+                await self._closing.turn_down(case, case.run_data.last_error)
             case Task.DONE:
                 await self._closing.deliver(case)
             case Task.FAILED:
                 await self._closing.failed_before(case)
 
-    def _is_rejected(self, case: Case) -> bool:
-        """Its run is, by its tests, and its job and itself had not heard of that."""
-        return case.has_run and case.job is Job.VALIDATING and case.run in (Run.FAILED, Run.CIRCUIT_OPEN)
-
     async def _reject(self, case: Case) -> None:
         error = case.run_data.last_error
         await self._load.decide(case)
-        await case.post_job(job.ValidationFailed(failed_rules=(error,)))
-        await self._closing.failed(case, error)
+        if case.job is Job.VALIDATING:
+            await case.post_job(job.ValidationFailed(failed_rules=(error,)))
+        is_split = case.state is Task.WAITING_FOR_SUBTASKS
+        await (self._closing.reject_whole if is_split else self._closing.failed)(case, error)
 
     async def _blocked(self, case: Case) -> None:
         """It stays so; nobody works on it meanwhile."""
@@ -355,13 +365,14 @@ class Continuing:
         return max(0.0, delay_s - (self._sup.ledger.clock.wall.time() - case.run_changed_at))
 
     async def _let_wait(self, case: Case) -> None:
-        """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'."""
+        """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'. If
+        it was to be tried again, its delay goes on."""
         if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=ORPHANED))
         await self._load.decide(case, charged=False)
-        if case.run is Run.CIRCUIT_OPEN:
-            await case.post_run(run.CooldownExpired())
-        if case.job is Job.RETRYING:
+        if is_delayed(case) and case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
+            self._load.start(self._execution.wait, case, self._delay_left_s(case))
+        elif case.job is Job.RETRYING:
             await case.post_job(job.RetryDelayElapsed())
         case.followed = case.run is Run.IN_PROGRESS and case.job is Job.QUEUED and self._load.lives(case.session_id)
         if case.followed:
@@ -467,9 +478,10 @@ class Continuing:
         if case.run is Run.IN_PROGRESS:
             failed = run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await case.post_run(failed)
+        if case.run is Run.FAILED:
             await self._load.decide(case)
         await self._give_up_validation(case)
         if case.job is Job.RUNNING:
             await case.post_job(job.ExecutionFailed(error=error, final=True))
-        await self._closing.cancel_records(case, error, task_too=False)
+        await self._closing.end_records(case, error)
         await self._closing.failed(case, error)

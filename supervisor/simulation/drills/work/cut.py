@@ -7,6 +7,7 @@ that nobody goes on with, and what is counted is what there is.
 from __future__ import annotations
 
 import copy
+from textwrap import dedent
 from typing import Final
 
 import anyio
@@ -376,8 +377,97 @@ async def told_to_drain(desk: Desk) -> None:
     desk.at("when last", 12.0, timers=20, given_s=told[-1].monotonic_s - office.began_s)
 
 
+async def rejected_whole(desk: Desk) -> None:
+    """A kill while a whole is turned down: it fails under the heir, too, and is looked at anew only where its task has
+    a try left, or where its tests had said nothing yet. Its parts are not done again."""
+    rejected = (
+        ("run:a", "tests_failed"),
+        ("run:a", "retry_decided"),
+        ("job:a", "validation_failed"),
+        ("task:a", "subtasks_completed"),
+        ("task:a", "verification_rejected"),
+    )
+    part = {"id": "b", "prompt": "b", "agent": "f"}
+    for entity_id, event in (("job:a", "execution_completed"), *rejected):
+        for max_retries, max_attempts in ((0, 1), (0, 5), (1, 1), (1, 5)):
+            life = _office(desk)
+            life.checks = [1] * 9
+            lifecycle = {**FLAT, "max_attempts": max_attempts}
+            whole = task("a", subtasks=[part], acceptance=[{"command": ["x"]}], max_retries=max_retries)
+            plan = plan_of(whole, task_lifecycle=lifecycle)
+            _right_after(life, entity_id, event)
+            await life.run(plan)
+            heir = _office(desk, _only(life))
+            result = await heir.run(plan)
+            again = max_retries > 0 or event == "execution_completed"
+            what = f"after {event} of {entity_id}, with {max_retries} more tries of {max_attempts} attempts"
+            desk.same(what, heir.outcomes(result), {"a": "completed" if again else "failed", "b": "completed"})
+            said = [one.event for one in heir.records() if one.entity_id == "task:a" and one.from_status]
+            first = [] if event == "execution_completed" else ["verification_rejected", "retried"][: 1 + max_retries]
+            last = ["claimed", "started", "completed"] if first and again else ["subtasks_completed"] * again
+            last = [*last, "closed"] if again else []
+            desk.same(f"{what}: what is said of it", said[-len([*first, *last]) :], [*first, *last])
+            desk.same(f"{what}: who has done parts", [one[1] for one in heir.asked if one[1].startswith("b")], [])
+
+
+async def cooling_parent(desk: Desk) -> None:
+    """A task that was split while its circuit was open is its parts' under the next supervisor, and its cooldown goes
+    on; where its last probe was taken away, another run takes that one's place then."""
+    part = TaskConfig.model_validate({"id": "b", "prompt": "b", "agent": "f"})
+    anew = """
+        run:a-2 10: Born max_attempts=1 > executor_started > execution_completed > tests_passed
+        job:a 10: user_cancelled
+        job:a-2 10: Born max_retries=0 > scheduler_assigned > worker_started worker_id=worker:local-2 >
+            execution_completed > validation_passed
+    """
+    probed = """
+        run:a 10: cooldown_expired > probe_started > execution_completed > tests_passed
+        job:a 10: retry_delay_elapsed > worker_started worker_id=worker:local-2 > execution_completed >
+            validation_passed
+    """
+    for probes, its_own in ((1, anew), (2, probed)):
+        life = _office(desk)
+        life.tries["a"] = [Try(2.0, "it broke"), Try(50.0)]
+        lifecycle = {**FLAT, "max_attempts": 1, "circuit_breaker": {"probes_max": probes, "cooldown_period": 20}}
+        plan = plan_of(task("a", max_retries=3), task_lifecycle=lifecycle)
+        _right_after(life, "task:a", "split")
+        await life.run(plan, Hand(30.0, "requeue", "a"), Hand(32.0, "split", "a", ((part,),)), give_up_after_s=40.0)
+        heir = _office(desk, _only(life))
+        result = await heir.run(plan)
+        desk.same("outcomes", heir.outcomes(result), {"a": "completed", "b": "completed"})
+        wanted = "task:a 10: subtasks_completed > closed\n" + dedent(its_own).strip()
+        heir.tells(wanted, after=heir.last_seq, whose="task:a run:a job:a")
+
+
+async def gave_up(desk: Desk) -> None:
+    """A session that gave up is the last try of its task, whenever its supervisor is killed: the run, whose circuit is
+    open then, rests, and is not cancelled."""
+    last = (
+        ("a", "Ended"),
+        ("run:a", "execution_failed"),
+        ("run:a", "retry_decided"),
+        ("job:a", "execution_failed"),
+        ("task:a", "failed"),
+    )
+    plan = plan_of(task("a", max_retries=0).model_copy(update={"agent": "p"}))
+    for entity_id, event in last:
+        life = _office(desk)
+        life.ready = lambda puppet: []
+        _right_after(life, entity_id, event)
+        await life.run(plan)
+        heir = _office(desk, _only(life))
+        result, what = await heir.run(plan), f"after {event} of {entity_id}"
+        desk.same(f"{what}: outcomes", heir.outcomes(result), {"a": "failed"})
+        ends = {one.entity_id: one.to_status for one in heir.records()}
+        found = [ends[one] for one in ("task:a", "run:a", "job:a")]
+        desk.same(f"{what}: its states", found, ["FAILED", "CIRCUIT_OPEN", "failed"])
+
+
 CUT = (
     unclaimed,
+    gave_up,
+    rejected_whole,
+    cooling_parent,
     counted,
     grown,
     done_before,
