@@ -18,6 +18,7 @@ from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.runtime import Session, Supervisor, TurnResult
 from supervisor.scheduling.results import PlanResult, TaskResult
+from supervisor.scheduling.resuming import before
 from supervisor.scheduling.runner import PlanRunner, run_plan
 from supervisor.simulation.asking import Desk
 from supervisor.simulation.chance import Chance
@@ -68,6 +69,8 @@ class Customer:
         """The plan that is run for it."""
         self.resumes = False
         """It is run again, as it has grown by then, to go on with what was not closed."""
+        self.gave_up = False
+        """It wanted that plan no more, and has thought better of it."""
 
     @property
     def done(self) -> bool:
@@ -149,7 +152,7 @@ class Host:
     async def _serve(self, customer: Customer, arrival_s: float) -> None:
         await anyio.sleep(max(0.0, arrival_s - self._world.now()))
         await self._come_back(customer)
-        while not (customer.done or self._dead or self._sup.stopping.is_set()):
+        while not (customer.done or self._is_leaving):
             if customer.session_id is not None or customer.plan is not None:
                 await self._resume(customer)
                 continue
@@ -213,6 +216,11 @@ class Host:
         """The supervisor that was asked was killed: whatever it seems to have answered since, nobody heard. It unwinds
         beside the next one."""
         return _KILLED.get().is_set()
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Nothing is begun here any more: its supervisor ends, or is dead."""
+        return self._dead or self._sup.stopping.is_set()
 
     async def _prompt_on(self, customer: Customer, session: Session) -> None:
         """One prompt after the other; then the session is closed."""
@@ -319,16 +327,14 @@ class Host:
                 result = await self._carried_out(customer, plan)
                 results = list(result.tasks.values())
             said.append(" ".join(f"{one.id}={one.outcome}" for one in results) or "given up")
-        if said[-1] == "refused: Refused" and not self._dead and not self._sup.stopping.is_set():
+        if said[-1] == "refused: Refused" and not self._is_leaving:
             self._oracle.violated("nothing_lost", f"w{customer.number}", "its plan was refused when it was under way")
         if results and customer.works and not self._dead:
             self._check_nobody_left([one.id for one in results])
-        if results and not self._dead and customer.saves and not customer.resumes and not self._sup.stopping.is_set():
-            customer.resumes = _is_resumable(customer.plan or plan, results)
-            if customer.resumes:
-                self._oracle.works.savings.resumed([one.id for one in results])
-                await self._run_plan(customer)
-                return
+        if await self._wants_the_rest(customer, results, given_up=said[-1] == "given up"):
+            customer.resumes = True
+            await self._run_plan(customer)
+            return
         if not self._dead:
             self._oracle.works.told(results, self._world.now())
             customer.plan = None
@@ -336,6 +342,25 @@ class Host:
                 self._count(customer, one.outcome)
             if customer.sessions_left <= 0 and results and all(one.outcome == "completed" for one in results):
                 self._want_no_more(customer)
+
+    async def _wants_the_rest(self, customer: Customer, results: Sequence[TaskResult], *, given_up: bool) -> bool:
+        """Who saves what was done resumes a plan once, where anything of it is left: it is over, or was given up."""
+        if not customer.saves or customer.resumes or customer.plan is None or self._is_leaving:
+            return False
+        if results:
+            return _is_resumable(customer.plan, results)
+        return given_up and await self._thinks_better(customer, customer.plan)
+
+    async def _thinks_better(self, customer: Customer, plan: Plan) -> bool:
+        """Of what it had given up: whether the journal has anything to resume, once all is on record."""
+        await anyio.sleep(RETRY_S)
+        if self._sup.outage is not None or not self._sup.ledger.clean:
+            return False
+        with self._desk.asking(f"what is left of customer {customer.number}'s plan") as said:
+            left = before(plan, self._world.drawn.settings, await self._sup.journal.entities())
+            said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
+        customer.gave_up = said[-1] == "something" and not self._is_leaving
+        return customer.gave_up
 
     def _check_nobody_left(self, tasks: Sequence[str]) -> None:
         """A plan that is over has told every session that it had begun to end: no task has it any more."""
@@ -348,7 +373,7 @@ class Host:
     def _gives_up_s(self, customer: Customer) -> float | None:
         """When it wants its plan no more, under this supervisor; ``None``: it waits for the end of it."""
         place = f"c{customer.number}.{customer.sessions_left}.{self._world.lives}"
-        if not self._faults.strikes("host.gives_up", place):
+        if customer.gave_up or not self._faults.strikes("host.gives_up", place):
             return None
         how = self._faults.draws("host.gives_up", place)
         return how.choice(GIVES_UP_S, "how long") * how.unit("after")
