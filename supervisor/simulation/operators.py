@@ -208,6 +208,9 @@ class Operators:
                 self._oracle.promised(one.id, receipt.abort_id)
             if one.outcome == "ended":
                 self._oracle.gone(one.id, receipt.abort_id)
+        for one in receipt.nodes:
+            if one.kind == "tool" and one.outcome == "ended":
+                self._oracle.call_gone(one.id, receipt.abort_id)
         if receipt.scope is AbortScope.SESSION and not receipt.already_ended:
             self._oracle.told_to_end(receipt.target, at_s, within_s)
 

@@ -93,6 +93,8 @@ class Oracle:
         self._offset_s = 0.0
         self._live: dict[str, dict[int, str]] = {}
         """Processes that are there, by the session that they work for: pid to name."""
+        self._call_of: dict[int, str] = {}
+        """Of those the ones that were started for a call, as the journal says, to its id."""
         self._due: dict[str, float] = {}
         """When every process of a session must be gone."""
         self._record_due: dict[str, float] = {}
@@ -253,6 +255,13 @@ class Oracle:
         if left := self._left(session_id):
             self.violated("no_survivor", session_id, f"has ended by the receipt of {abort_id}, but these live: {left}")
 
+    def call_gone(self, call_id: str, abort_id: str) -> None:
+        """A receipt says that this call has ended: so has what was started for it, as far as that is on record."""
+        left = [str(pid) for pid, call in self._call_of.items() if call == call_id and pid not in self._lost]
+        if left:
+            words = f"has ended by the receipt of {abort_id}, but these of its processes live: {', '.join(left)}"
+            self.violated("no_survivor", call_id, words)
+
     @property
     def anybody_left(self) -> bool:
         """True while a process lives whose warden is not lost."""
@@ -274,6 +283,8 @@ class Oracle:
             self.works.wrote(one, at_s)
             if one.record.entity_type == "session":
                 self._session(one.record, one.ended)
+            elif one.record.event == "ProcessStarted":
+                self._started_for(str(one.record.metadata["tool"]), one.record.metadata["pid"])
 
     def _record(self, record: LifecycleEvent) -> None:
         self.records += 1
@@ -366,11 +377,17 @@ class Oracle:
                 self._statuses[event.pid] = event.detail
             case "reaped":
                 self._check_due(session_id)
+                self._call_of.pop(event.pid, None)
                 live = self._live.get(session_id, {})
                 if live.pop(event.pid, None) is not None and event.pid not in self._lost:
                     self._reaped_at[session_id] = self._now()
                 if not live:
                     self._live.pop(session_id, None)
+
+    def _started_for(self, call_id: str, pid: int) -> None:
+        """It is on record whose process that is, which may be over by then."""
+        if pid in self._live.get(call_id.partition(":")[0], {}):
+            self._call_of[pid] = call_id
 
     def _spawned(self, session_id: str, event: ProcessEvent) -> None:
         self._statuses.pop(event.pid, None)
