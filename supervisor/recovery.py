@@ -9,7 +9,7 @@ nobody continues is stopped, and ends by the ladder like any other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -61,6 +61,7 @@ from supervisor.lifecycles.task import (
     Task,
     TaskEvent,
     Unclaimed,
+    VerificationRejected,
 )
 from supervisor.lifecycles.turn import Turn
 from supervisor.ports import EntityRow, Journal, JournalUnavailable
@@ -118,6 +119,7 @@ class Recovery:
         admit: makes the work of a session.
         goes_on: which sessions go on.
         stays: which tasks wait to be taken up.
+        turned_down: the tasks whose newest run did not complete.
         ended: waits for a session's last record.
     """
 
@@ -131,10 +133,12 @@ class Recovery:
         admit: Admit,
         goes_on: GoesOn,
         stays: Callable[[Entity], bool],
+        turned_down: Collection[str],
         ended: Callable[[Work], Awaitable[None]],
     ) -> None:
         self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
         self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
+        self._turned_down = turned_down
         self._pasts: dict[str, Past] = {}
         self._states: dict[str, Session] = {}
         """The state in which each session was left."""
@@ -171,7 +175,7 @@ class Recovery:
                 self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(works)
         self._go_on(works, again)
-        await end_work(self._tree, [one for one in self._work if not self._stays(one)])
+        await end_work(self._tree, [one for one in self._work if not self._stays(one)], self._turned_down)
         stopped = [work for work in works if work.told]
         for work in stopped:
             await self._ended(work)
@@ -437,24 +441,24 @@ _LAST_OF_WORK: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.WORKER, Kind.RUN, Kind.T
 """What of it ends first: the whole. So where that is cut short nobody goes on with a part of it (``left_over``)."""
 
 
-async def end_work(tree: Tree, work: Sequence[Entity]) -> None:
-    """End work that nobody takes up.
+async def end_work(tree: Tree, work: Sequence[Entity], turned_down: Collection[str]) -> None:
+    """End work that nobody takes up. *turned_down*: of the tasks, those whose newest run did not complete.
 
     Raises:
         JournalError: the journal failed meanwhile.
     """
     for entity in _in_order(work):
         cause = CAUSE
-        for event in _end_of(entity, tree):
+        for event in _end_of(entity, tree, turned_down):
             cause = Cause((await tree.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
     for entity in work:
         tree.bury(entity.id)
 
 
-def tell_end_of_work(tree: Tree, work: Sequence[Entity]) -> None:
+def tell_end_of_work(tree: Tree, work: Sequence[Entity], turned_down: Collection[str]) -> None:
     """The same without waiting: what is said once is recorded when it can be."""
     for entity in _in_order(work):
-        for event in _end_of(entity, tree):
+        for event in _end_of(entity, tree, turned_down):
             tree.tell(entity.id, event, cause=CAUSE)
 
 
@@ -462,8 +466,10 @@ def _in_order(work: Sequence[Entity]) -> list[Entity]:
     return sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind))
 
 
-def _end_of(entity: Entity, tree: Tree) -> Sequence[Event]:
+def _end_of(entity: Entity, tree: Tree, turned_down: Collection[str]) -> Sequence[Event]:
     match entity.kind:
+        case Kind.TASK if _is_turned_down(entity, turned_down):
+            return [VerificationRejected(reason=WHY)]
         case Kind.TASK:
             return _end_of_task(Task(entity.state))
         case Kind.JOB:
@@ -472,12 +478,16 @@ def _end_of(entity: Entity, tree: Tree) -> Sequence[Event]:
             return end_of_worker(entity)
         case Kind.RUN:
             task = tree.entities.get(entity.parent_id or "")
-            rests = task is not None and task.state is Task.FAILED and entity.state is run.Run.CIRCUIT_OPEN
-            return [] if rests else [run.Cancelled(reason=WHY)]
+            failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, turned_down))
+            return [] if failed and entity.state is run.Run.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
         case _:
             return [workstream.UserCancelled(reason=WHY)]
+
+
+def _is_turned_down(task: Entity, turned_down: Collection[str]) -> bool:
+    return task.state is Task.DONE and task.id in turned_down
 
 
 def end_of_worker(entity: Entity) -> list[Event]:

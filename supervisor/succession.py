@@ -11,7 +11,7 @@ import msgspec
 
 from supervisor.entity import Entity
 from supervisor.hands import Hands
-from supervisor.inheritance import Answered, Past, at_rest, left_over
+from supervisor.inheritance import Answered, Past, at_rest, left_over, turned_down
 from supervisor.ladder import Endings
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
@@ -93,6 +93,7 @@ class Succession:
             admit=partial(self._revive, heir, _launches(rows)),
             goes_on=heir.goes_on,
             stays=heir.stays,
+            turned_down=turned_down(rows),
             ended=self._ended,
         )
         rests = at_rest(rows)
@@ -106,7 +107,8 @@ class Succession:
     async def end_work(self) -> None:
         """Nobody has taken this up."""
         with suppress(JournalError):
-            await end_work(self._tree, [self._tree.entity(one) for one in sorted(self.left.work)])
+            left = [self._tree.entity(one) for one in sorted(self.left.work)]
+            await end_work(self._tree, left, turned_down(list(self.left.rows.values())))
         self.left.work.clear()
 
     def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: Past) -> Work:

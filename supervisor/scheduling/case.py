@@ -214,6 +214,11 @@ class Case:
         return self.result is not None or self.ending
 
     @property
+    def is_done(self) -> bool:
+        """It only has to be merged. (Its run is over then; that of a whole that was turned down is not.)"""
+        return self.state is Task.DONE and not self.has_run
+
+    @property
     def is_met(self) -> bool:
         """Whether those that wait for it can go on."""
         return self.result is not None and self.result.outcome in WELL

@@ -339,7 +339,9 @@ class Closing:
     def tell_cancelled(self, case: Case, reason: str) -> None:
         """The same of the task and its job without waiting: what is said once is recorded when it can be."""
         tell = self._sup.tree.tell
-        if (last := VERIFIED if case.state is Task.DONE else _last_word(case, reason)) is not None:
+        if case.state is Task.DONE:
+            tell(case.id, VERIFIED if case.is_done else task.VerificationRejected(reason=reason), cause=case.cause)
+        elif (last := _last_word(case, reason)) is not None:
             tell(case.id, last, cause=case.cause)
         if case.job is not None and job.UserCancelled in JOB.allowed(case.job):
             tell(case.job_id, job.UserCancelled(reason=reason), cause=case.cause)

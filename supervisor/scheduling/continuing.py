@@ -38,6 +38,7 @@ from supervisor.work import NoSuchEntity
 __all__ = ["Continuing"]
 
 ORPHANED = "the supervisor of its session ended"
+WAITS_AGAIN = "what it was blocked on is there; it waits for its subtasks again"
 BEFORE = "settled before the supervisor of this run ended"
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 
@@ -193,12 +194,13 @@ class Continuing:
 
     def _is_rejected(self, case: Case) -> bool:
         """Its run is, by its tests, and its job or itself had not heard of that."""
-        if not case.has_run or case.run not in (Run.FAILED, Run.RETRYING, Run.CIRCUIT_OPEN):
+        if not case.has_run or case.run not in (Run.FAILED, Run.CIRCUIT_OPEN):
             return False
-        if case.job is Job.VALIDATING:
-            return case.state is Task.WAITING_FOR_SUBTASKS or case.run is not Run.RETRYING
-        row = None if case.job is not None else self._last.get((Kind.JOB, case.id))
-        return case.state is Task.WAITING_FOR_SUBTASKS and row is not None and row.state == Job.FAILED.value
+        if case.state is not Task.WAITING_FOR_SUBTASKS:
+            return case.job is Job.VALIDATING
+        row = self._last.get((Kind.JOB, case.id))
+        was_tested = row is not None and row.state in (Job.VALIDATING.value, Job.FAILED.value)
+        return was_tested and all(part.is_met for part in case.parts)  # else it failed itself, and was split then
 
     def _is_completed(self, case: Case) -> bool:
         """Its run is, and it had not heard of that."""
@@ -235,7 +237,7 @@ class Continuing:
         """Bring everything to where it goes on; those that only wait for others."""
         for session_id in await self.unclaimed():
             self._load.start(self._end_session, session_id)
-        await end_work(self._sup.tree, self._strays)
+        await end_work(self._sup.tree, self._strays, ())
         for remains in self._remains:
             await self._end_remains(remains)
         for case in self._load.cases.values():
@@ -248,6 +250,8 @@ class Continuing:
                 await take_back(self._sup, case)
         waiting = []
         for case in self._cases:
+            if case.state is Task.OPEN and case.data.parts and any(part.result is None for part in case.parts):
+                await case.post(task.Split(subtasks=tuple(part.id for part in case.parts), reason=WAITS_AGAIN))
             told = self._is_completed(case) or self._skipped(case) or self._is_rejected(case)
             waits = case.state is Task.WAITING_FOR_SUBTASKS and not told
             if waits:
@@ -300,7 +304,12 @@ class Continuing:
     def _is_untouched(self, case: Case) -> bool:
         """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
         fresh = case.has_run and case.run is Run.PENDING
-        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh
+        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh and not self._is_joined(case)
+
+    @staticmethod
+    def _is_joined(case: Case) -> bool:
+        """It was split, and its subtasks are settled: it is tried as it is, and not split again."""
+        return bool(case.parts) and all(part.result is not None and not part.brought for part in case.parts)
 
     async def _go_on(self, case: Case, *, task_status: TaskStatus[None]) -> None:
         async with case.lock:
@@ -326,10 +335,13 @@ class Continuing:
                 await self._adopt(case)
             case Task.BLOCKED:
                 await self._blocked(case)
-            case Task.DONE if case.has_run:  # a completed one is over: this whole was turned down
-                await self._closing.turn_down(case, case.run_data.last_error)
-            case Task.DONE:
+            case Task.DONE if case.is_done:
                 await self._closing.deliver(case)
+            case Task.DONE:  # as a whole it was turned down
+                await self._closing.turn_down(case, case.run_data.last_error)
+            case Task.FAILED if case.data.last_failure == ORPHANED:  # nobody tries it again by himself
+                await self._closing.cancel_records(case, ORPHANED)
+                await self._closing.rest(case, ORPHANED)
             case Task.FAILED:
                 await self._closing.failed_before(case)
 
@@ -351,7 +363,11 @@ class Continuing:
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, case: Case) -> None:
         """Have its run and job wait for another worker."""
-        if not case.has_run or case.job not in (Job.QUEUED, Job.RUNNING, Job.RETRYING):
+        if case.has_run and case.run is Run.PENDING and case.job in (None, Job.PENDING):
+            if case.job is None:
+                case.open_job()
+            await self._load.queue(case)
+        elif not case.has_run or case.job not in (Job.QUEUED, Job.RUNNING, Job.RETRYING):
             case.bury_run()
             await self._load.open_again(case)
         elif case.job is Job.RETRYING:
@@ -370,7 +386,9 @@ class Continuing:
         if case.job is Job.RUNNING:
             await case.post_job(job.WorkerLost(error=ORPHANED))
         await self._load.decide(case, charged=False)
-        if is_delayed(case) and case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
+        if case.job is None and case.run is Run.CIRCUIT_OPEN:  # another run was about to take its place
+            await self._execution.renew(case)
+        elif is_delayed(case) and case.run in (Run.CIRCUIT_OPEN, Run.RETRYING):
             self._load.start(self._execution.wait, case, self._delay_left_s(case))
         elif case.job is Job.RETRYING:
             await case.post_job(job.RetryDelayElapsed())
@@ -478,8 +496,13 @@ class Continuing:
         if case.run is Run.IN_PROGRESS:
             failed = run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
             await case.post_run(failed)
-        if case.run is Run.FAILED:
+        if case.run in (Run.FAILED, Run.CIRCUIT_OPEN):
             await self._load.decide(case)
+        if case.run is Run.RETRYING:  # a plug-in wanted another try
+            if case.job is Job.RUNNING:
+                await case.post_job(job.ExecutionFailed(error=error))
+            await self._queue(case)
+            return
         await self._give_up_validation(case)
         if case.job is Job.RUNNING:
             await case.post_job(job.ExecutionFailed(error=error, final=True))

@@ -365,6 +365,9 @@ class Execution:
         """Its job has no retry left to wait in: it keeps its worker until the circuit lets a probe through; or, where
         its run was reset and counts anew, until that may try again."""
         await self._load.sleep(_delay_s(case))
+        if self._sup.stopping.is_set() and case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+            await self._closing.given_up(case, "the supervisor is ending")
+            return False
         if self._sup.stopping.is_set():
             await self._closing.open_circuit(case, "the supervisor is ending")
             await case.post_job(job.ExecutionFailed(error=case.run_data.last_error, final=True))
@@ -417,11 +420,16 @@ class Execution:
     async def _begin_anew(self, case: Case) -> None:
         """Its last probe was taken away, charged with nothing: another run takes its place."""
         await case.post_job(job.UserCancelled(reason="its last probe was taken away"))
+        await self.renew(case)
+        if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+            self._load.on_let_go(case)
+
+    async def renew(self, case: Case) -> None:
+        """Another run takes the place of one that rests; what was split waits for its subtasks still."""
         case.bury_run()
         await self._load.open_again(case)
-        if case.state is Task.WAITING_FOR_SUBTASKS:  # it was split meanwhile
+        if case.state is Task.WAITING_FOR_SUBTASKS:
             self._load.backlog.hold(case.name)
-            self._load.on_let_go(case)
 
     # ------------------------------------------------------------------ taken away
     async def take(self, case: Case, why: str, blocked_on: tuple[str, ...] = ()) -> bool:

@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from supervisor.entity import Entity, Refused
+from supervisor.inheritance import turned_down
 from supervisor.interrupted import digest_of
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, task
@@ -104,11 +105,13 @@ class PlanRunner:
             await self._carry_out(plan, resume)
             error = await self._conclude()
         except BaseException:
-            with self._sup.tree.system.timers.limit(self._end_s, shield=True):
-                await self._give_up()
+            if self.load.stream.is_opened:
+                with self._sup.tree.system.timers.limit(self._end_s, shield=True):
+                    await self._give_up()
             raise
         finally:
-            self._bury()
+            if self.load.stream.is_opened:
+                self._bury()
         return PlanResult({case.name: self._result(case) for case in self.load.cases.values()}, error)
 
     async def _carry_out(self, plan: Plan, resume: bool) -> None:
@@ -287,11 +290,11 @@ class PlanRunner:
         """A plan that is given up leaves nobody at work, and nothing looking alive."""
         load = self.load
         unsettled = [case for case in load.cases.values() if case.result is None and case.is_opened]
-        done = [case for case in unsettled if case.state is Task.DONE]
+        done = [case for case in unsettled if case.is_done]
         for case in unsettled:
             self._closing.tell_cancelled(case, GIVEN_UP)
         self._untouched = self._continuing.untouched(load.cases.values())
-        tell_end_of_work(self._sup.tree, self._untouched)
+        tell_end_of_work(self._sup.tree, self._untouched, turned_down(list(self._sup.inherited.rows.values())))
         jobs = [case.job_id for case in unsettled if case.job is not None]
         jobs += [one.id for one in self._untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:  # what is said once is recorded when it can be

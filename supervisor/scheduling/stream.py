@@ -41,6 +41,11 @@ class Stream:
         """A task that was only merged."""
 
     @property
+    def is_opened(self) -> bool:
+        """Its log has begun, or goes on; not where its plan is given up before."""
+        return self._entity is not None
+
+    @property
     def id(self) -> str:
         return self._the().id
 

@@ -153,6 +153,10 @@ class Workload:
     async def queue_again(self, case: Case) -> None:
         """Its run is to be tried: a new job, for whoever tries next."""
         case.open_job()
+        await self.queue(case)
+
+    async def queue(self, case: Case) -> None:
+        """Its job, which is new, waits for whoever tries next."""
         needed = (self.cases[name] for name in case.task.depends_on)
         depends_on = tuple(one.completed_job for one in needed if one.completed_job)
         await case.post_job(SchedulerAssigned(depends_on=depends_on))

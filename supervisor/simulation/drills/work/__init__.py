@@ -9,10 +9,11 @@ from supervisor.simulation.drills.work.commanded import COMMANDED
 from supervisor.simulation.drills.work.cut import CUT
 from supervisor.simulation.drills.work.killed import KILLED
 from supervisor.simulation.drills.work.ordering import ORDERING
+from supervisor.simulation.drills.work.parents import PARENTS
 from supervisor.simulation.drills.work.trying import TRYING
 from supervisor.simulation.drills.work.waiting import WAITING
 from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS, *CUT)
+OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS, *CUT, *PARENTS)

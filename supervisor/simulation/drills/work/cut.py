@@ -7,18 +7,18 @@ that nobody goes on with, and what is counted is what there is.
 from __future__ import annotations
 
 import copy
-from textwrap import dedent
 from typing import Final
 
 import anyio
 
-from supervisor.journal.memory import MemoryStore
+from supervisor.ledger import Cause
 from supervisor.plans import TaskConfig
 from supervisor.plans.settings import RecoveryConfig
-from supervisor.ports import JournalUnavailable, Place, Ready
+from supervisor.ports import JournalUnavailable, Place
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.work.kills import left_by, office_of, right_after
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 from supervisor.vocabulary import AbortScope
 
@@ -27,46 +27,22 @@ __all__ = ["CUT"]
 ORPHANED: Final = "the supervisor of its session ended"
 
 
-def _office(desk: Desk, store: MemoryStore | None = None, named: str | None = "its-name", **tries: Try) -> Office:
-    """One whose puppets' conversations have that name: it can be loaded, or not."""
-    office = Office(desk, {name: [one] for name, one in tries.items()}, store)
-    office.ready = lambda puppet: [Ready(named, "a puppet")]
-    office.last_seq = store.last_seq if store is not None else 0
-    return office
-
-
-def _right_after(office: Office, entity_id: str, event: str) -> None:
-    """Have the journal copied when that is on record, and nothing that came later."""
-
-    def is_it(seq: int) -> bool:
-        last = next(iter(office.store.log.after(seq - 1, 1)), None)
-        return last is not None and (last.entity_id, last.event) == (entity_id, event)
-
-    office.cuts, office.cut_at = [], is_it
-
-
 def _puppets(*names: str) -> list[TaskConfig]:
     return [task(name).model_copy(update={"agent": "p"}) for name in names]
-
-
-def _only(office: Office) -> MemoryStore:
-    """What the kill has left."""
-    assert office.cuts, "it came to that"
-    return office.cuts[0]
 
 
 async def unclaimed(desk: Desk) -> None:
     """A session that was begun for a task, and is not on record to hold it, is ended by the next supervisor, which
     begins another one, or gives the plan up at once; who was begun by a person goes on."""
-    life = _office(desk)
+    life = office_of(desk)
     plan = plan_of(task("a", approval="before").model_copy(update={"agent": "p"}))
-    _right_after(life, "a", "Born")
+    right_after(life, "a", "Born")
 
     async def begins(sup: Supervisor, runner: PlanRunner) -> None:
         await sup.start_session("own", agent="p")
 
     await life.run(plan, Hand(2.0, "approve", "a"), beside=begins, give_up_after_s=3.0)
-    heir, alive = _office(desk, copy.deepcopy(_only(life))), list[str]()
+    heir, alive = office_of(desk, copy.deepcopy(left_by(life))), list[str]()
 
     async def looks(sup: Supervisor, runner: PlanRunner) -> None:
         await anyio.sleep(1.0)
@@ -79,7 +55,7 @@ async def unclaimed(desk: Desk) -> None:
     desk.same("why the first one ends", ends, [(ORPHANED, "plan")])
     left = [one[1] for one in heir.rooms.noted if one[0] == "put_away"]
     desk.same("whose place is put away", left, ["a", "a-2"])
-    unwilling = _office(desk, _only(life))
+    unwilling = office_of(desk, left_by(life))
     async with unwilling.staffed(plan.settings) as sup:
         async with anyio.create_task_group() as group:
             unwilling.commit_s = 1.0
@@ -95,11 +71,11 @@ async def counted(desk: Desk) -> None:
     parts = tuple(TaskConfig.model_validate({"id": one, "prompt": one, "agent": "f", "max_retries": 0}) for one in "xy")
     moments = (("task:x", "Born"), ("job:y", "Born"), ("workstream:plan", "tasks_added"), ("task:a", "split"))
     for entity_id, event in moments:
-        life = _office(desk, a=Try(20.0))
+        life = office_of(desk, a=Try(20.0))
         plan = plan_of(task("a"), task("b", approval="before"))
-        _right_after(life, entity_id, event)
+        right_after(life, entity_id, event)
         await life.run(plan, Hand(4.0, "split", "a", (parts,)), give_up_after_s=6.0)
-        heir = _office(desk, _only(life), a=Try(20.0))
+        heir = office_of(desk, left_by(life), a=Try(20.0))
         result = await heir.run(plan, Hand(8.0, "approve", "b"))
         split, what = event == "split", f"after {event} of {entity_id}"
         names = "abxy" if split else "ab"
@@ -116,16 +92,16 @@ async def grown(desk: Desk) -> None:
     """A plan that is read again, and killed before it was said to have more tasks: its heir says so, of these and of
     those that are new with it."""
     tasks = [task(one) for one in "abcd"]
-    life = _office(desk, a=Try(20.0))
+    life = office_of(desk, a=Try(20.0))
 
     async def reads(sup: Supervisor, runner: PlanRunner) -> None:
         await anyio.sleep(4.0)
         runner.add(plan_of(*tasks[:3]))
 
-    _right_after(life, "job:c", "Born")
+    right_after(life, "job:c", "Born")
     await life.run(plan_of(*tasks[:1]), beside=reads, give_up_after_s=6.0)
     for names in ("abc", "abcd"):
-        heir = _office(desk, copy.deepcopy(_only(life)))
+        heir = office_of(desk, copy.deepcopy(left_by(life)))
         result = await heir.run(plan_of(*tasks[: len(names)]))
         desk.same("outcomes", heir.outcomes(result), dict.fromkeys(names, "completed"))
         streams = [one for one in heir.records(heir.last_seq) if one.entity_type == "workstream"]
@@ -142,22 +118,22 @@ async def done_before(desk: Desk) -> None:
     given up, since its task counts as done without it, is none."""
     tasks = [task("gate", approval="before"), task("b", depends_on=["gate", "a", "x"]), task("c")]
     plan = plan_of(*_puppets("x", "a"), *tasks, max_sessions=3)
-    life = _office(desk, None, None, a=Try(100.0), x=Try(100.0), c=Try(3.0))
+    life = office_of(desk, None, None, a=Try(100.0), x=Try(100.0), c=Try(3.0))
     await life.run(plan, copy_after_s=5.0, give_up_after_s=6.0)
-    second = _office(desk, life.copies[0], None, a=Try(100.0), x=Try(100.0))
+    second = office_of(desk, life.copies[0], None, a=Try(100.0), x=Try(100.0))
     narrow = plan.model_copy(update={"max_sessions": 1, "recovery": RecoveryConfig(sessions="restart")})
     await second.run(narrow, copy_after_s=5.0, give_up_after_s=6.0)
     jobs = {one.id: one.state for one in second.copies[0].entities.values() if one.kind == "job"}
     has, waits = sorted("ax", key=lambda one: jobs[f"job:{one}"], reverse=True)  # whoever came first
     desk.same("their jobs", [jobs[f"job:{one}"] for one in (has, waits, "c")], ["running", "queued", "completed"])
-    third = _office(desk, second.copies[0])
+    third = office_of(desk, second.copies[0])
     done = plan.model_copy(update={"recovery": RecoveryConfig(orphans="done")})
     await third.run(done, copy_after_s=1.0, give_up_after_s=2.0)
     states = {one.id: one.state for one in third.copies[0].entities.values() if one.kind in ("job", "task")}
     desk.same("who is done", [states[f"task:{one}"] for one in "xac"], ["CLOSED"] * 3)
     over = [states[f"job:{one}"] for one in (has, waits, "c")]
     desk.same("by which job", over, ["completed", "cancelled", "completed"])
-    last = _office(desk, third.copies[0])
+    last = office_of(desk, third.copies[0])
     result = await last.run(plan, Hand(1.0, "approve", "gate"))
     desk.same("outcomes", last.outcomes(result), dict.fromkeys(["x", "a", "c", "gate", "b"], "completed"))
     said = [one for one in last.records(last.last_seq) if (one.entity_id, one.event) == ("job:b", "scheduler_assigned")]
@@ -171,13 +147,13 @@ async def put_in_order(desk: Desk) -> None:
         ("task:a", "closed", ["forget"]),
         ("job:a", "user_cancelled", ["roll_back"]),
     ):
-        life = _office(desk)
+        life = office_of(desk)
         life.tries["a"] = [Try(8.0)]
         plan = plan_of(task("a", rollback=True, files=["a"]), task("b", depends_on=["c"]), task("c"))
         life.tries["c"] = [Try(30.0)]
-        _right_after(life, entity_id, event)
+        right_after(life, entity_id, event)
         await life.run(plan, *([Hand(5.0, "cancel", "a")] if event != "closed" else []), give_up_after_s=20.0)
-        heir = _office(desk, _only(life))
+        heir = office_of(desk, left_by(life))
         ends = {"a": "completed" if event == "closed" else "aborted", "b": "completed", "c": "completed"}
         desk.same(f"{event}: outcomes", heir.outcomes(await heir.run(plan)), ends)
         asked = _of(heir, "begin", "save", "roll_back", "forget")
@@ -212,7 +188,7 @@ async def given_up_in_place(desk: Desk) -> None:
     life, plan = Office(desk), plan_of(task("done", rollback=True, files=["d"]))
     life.rooms.takes_s["merge"] = 10.0
     await life.run(plan, copy_after_s=7.0, give_up_after_s=8.0)
-    heir = _office(desk, life.copies[0])
+    heir = office_of(desk, life.copies[0])
     heir.rooms.takes_s["merge"] = 10.0
     desk.same("its heir's result", await heir.run(plan, give_up_after_s=3.0), None)
     desk.same("what is verified stays", _of(heir, "begin", "save", "roll_back", "forget"), {"task:done": ["forget"]})
@@ -224,11 +200,11 @@ async def given_up_in_place(desk: Desk) -> None:
 async def given_up_untouched(desk: Desk) -> None:
     """An heir that is given up before it has come to what it took over leaves nobody at work, and nothing that looks
     alive: what it had not touched ends as where no plan goes on with it."""
-    life = _office(desk, a=Try(60.0), b=Try(5.0))
+    life = office_of(desk, a=Try(60.0), b=Try(5.0))
     tasks = (task("c", depends_on=["a"]), task("d", approval="before"), task("e", approval="after"))
     plan = plan_of(*_puppets("a", "b"), *tasks, workers={"v": {"slots": 2}, "w": {"slots": 2}})
     await life.run(plan, copy_after_s=8.0, give_up_after_s=9.0)
-    heir = _office(desk, life.copies[0], a=Try(60.0))
+    heir = office_of(desk, life.copies[0], a=Try(60.0))
     heir.commit_s = 1.0
     desk.same("its result", await heir.run(plan, give_up_after_s=0.5), None)
     alive = {row.id: row.state for row in heir.store.entities.values() if not row.ended}
@@ -249,12 +225,12 @@ async def given_up_untouched(desk: Desk) -> None:
 async def unheard(desk: Desk) -> None:
     """What a session had come to when its supervisor was killed, and its task had not heard of: it counts."""
     for how in ("failed", "aborted"):
-        life = _office(desk, a=Try(60.0))
+        life = office_of(desk, a=Try(60.0))
         life.cannot_start = {"puppet"} if how == "failed" else set()
-        _right_after(life, "a", "Ended")
+        right_after(life, "a", "Ended")
         plan = plan_of(*_puppets("a"))
         await life.run(plan, beside=_ends_it if how == "aborted" else None, give_up_after_s=100.0)
-        heir = _office(desk, _only(life))
+        heir = office_of(desk, left_by(life))
         result = await heir.run(plan)
         desk.same(how, heir.outcomes(result), {"a": "completed" if how == "failed" else "aborted"})
         heir.tells(FAILED if how == "failed" else ABORTED, after=heir.last_seq, whose="task job workstream")
@@ -320,12 +296,12 @@ async def given_up_unregistered(desk: Desk) -> None:
 async def asked_again(desk: Desk) -> None:
     """A kill between the record that another attempt begins and its prompt: how the last one ended is known, and
     charged once; the prompt is asked by the heir."""
-    life = _office(desk)
+    life = office_of(desk)
     life.tries["a"] = [Try(3.0, "it broke"), Try(60.0)]
     plan = plan_of(*_puppets("a"))
-    _right_after(life, "run:a", "backoff_completed")
+    right_after(life, "run:a", "backoff_completed")
     await life.run(plan, give_up_after_s=10.0)
-    heir = _office(desk, _only(life), a=Try(4.0))
+    heir = office_of(desk, left_by(life), a=Try(4.0))
     desk.same("outcomes", heir.outcomes(await heir.run(plan)), {"a": "completed"})
     desk.same("who is asked", [one[0] for one in heir.asked], ["p"])
     failed = [
@@ -377,68 +353,6 @@ async def told_to_drain(desk: Desk) -> None:
     desk.at("when last", 12.0, timers=20, given_s=told[-1].monotonic_s - office.began_s)
 
 
-async def rejected_whole(desk: Desk) -> None:
-    """A kill while a whole is turned down: it fails under the heir, too, and is looked at anew only where its task has
-    a try left, or where its tests had said nothing yet. Its parts are not done again."""
-    rejected = (
-        ("run:a", "tests_failed"),
-        ("run:a", "retry_decided"),
-        ("job:a", "validation_failed"),
-        ("task:a", "subtasks_completed"),
-        ("task:a", "verification_rejected"),
-    )
-    part = {"id": "b", "prompt": "b", "agent": "f"}
-    for entity_id, event in (("job:a", "execution_completed"), *rejected):
-        for max_retries, max_attempts in ((0, 1), (0, 5), (1, 1), (1, 5)):
-            life = _office(desk)
-            life.checks = [1] * 9
-            lifecycle = {**FLAT, "max_attempts": max_attempts}
-            whole = task("a", subtasks=[part], acceptance=[{"command": ["x"]}], max_retries=max_retries)
-            plan = plan_of(whole, task_lifecycle=lifecycle)
-            _right_after(life, entity_id, event)
-            await life.run(plan)
-            heir = _office(desk, _only(life))
-            result = await heir.run(plan)
-            again = max_retries > 0 or event == "execution_completed"
-            what = f"after {event} of {entity_id}, with {max_retries} more tries of {max_attempts} attempts"
-            desk.same(what, heir.outcomes(result), {"a": "completed" if again else "failed", "b": "completed"})
-            said = [one.event for one in heir.records() if one.entity_id == "task:a" and one.from_status]
-            first = [] if event == "execution_completed" else ["verification_rejected", "retried"][: 1 + max_retries]
-            last = ["claimed", "started", "completed"] if first and again else ["subtasks_completed"] * again
-            last = [*last, "closed"] if again else []
-            desk.same(f"{what}: what is said of it", said[-len([*first, *last]) :], [*first, *last])
-            desk.same(f"{what}: who has done parts", [one[1] for one in heir.asked if one[1].startswith("b")], [])
-
-
-async def cooling_parent(desk: Desk) -> None:
-    """A task that was split while its circuit was open is its parts' under the next supervisor, and its cooldown goes
-    on; where its last probe was taken away, another run takes that one's place then."""
-    part = TaskConfig.model_validate({"id": "b", "prompt": "b", "agent": "f"})
-    anew = """
-        run:a-2 10: Born max_attempts=1 > executor_started > execution_completed > tests_passed
-        job:a 10: user_cancelled
-        job:a-2 10: Born max_retries=0 > scheduler_assigned > worker_started worker_id=worker:local-2 >
-            execution_completed > validation_passed
-    """
-    probed = """
-        run:a 10: cooldown_expired > probe_started > execution_completed > tests_passed
-        job:a 10: retry_delay_elapsed > worker_started worker_id=worker:local-2 > execution_completed >
-            validation_passed
-    """
-    for probes, its_own in ((1, anew), (2, probed)):
-        life = _office(desk)
-        life.tries["a"] = [Try(2.0, "it broke"), Try(50.0)]
-        lifecycle = {**FLAT, "max_attempts": 1, "circuit_breaker": {"probes_max": probes, "cooldown_period": 20}}
-        plan = plan_of(task("a", max_retries=3), task_lifecycle=lifecycle)
-        _right_after(life, "task:a", "split")
-        await life.run(plan, Hand(30.0, "requeue", "a"), Hand(32.0, "split", "a", ((part,),)), give_up_after_s=40.0)
-        heir = _office(desk, _only(life))
-        result = await heir.run(plan)
-        desk.same("outcomes", heir.outcomes(result), {"a": "completed", "b": "completed"})
-        wanted = "task:a 10: subtasks_completed > closed\n" + dedent(its_own).strip()
-        heir.tells(wanted, after=heir.last_seq, whose="task:a run:a job:a")
-
-
 async def gave_up(desk: Desk) -> None:
     """A session that gave up is the last try of its task, whenever its supervisor is killed: the run, whose circuit is
     open then, rests, and is not cancelled."""
@@ -451,11 +365,11 @@ async def gave_up(desk: Desk) -> None:
     )
     plan = plan_of(task("a", max_retries=0).model_copy(update={"agent": "p"}))
     for entity_id, event in last:
-        life = _office(desk)
+        life = office_of(desk)
         life.ready = lambda puppet: []
-        _right_after(life, entity_id, event)
+        right_after(life, entity_id, event)
         await life.run(plan)
-        heir = _office(desk, _only(life))
+        heir = office_of(desk, left_by(life))
         result, what = await heir.run(plan), f"after {event} of {entity_id}"
         desk.same(f"{what}: outcomes", heir.outcomes(result), {"a": "failed"})
         ends = {one.entity_id: one.to_status for one in heir.records()}
@@ -463,11 +377,55 @@ async def gave_up(desk: Desk) -> None:
         desk.same(f"{what}: its states", found, ["FAILED", "CIRCUIT_OPEN", "failed"])
 
 
+async def gave_up_and_tried_again(desk: Desk) -> None:
+    """The same where a plug-in has it tried again: another session tries, after a kill, too, and one retry is spent."""
+    plan = plan_of(task("a", max_retries=0).model_copy(update={"agent": "p"}), retry_budget={"share": 0, "least": 1})
+    for entity_id, event in (("run:a", "execution_failed"), ("run:a", "retry_decided"), ("job:a", "execution_failed")):
+        life = office_of(desk)
+        life.ready = lambda puppet: []
+        life.advice.again = {"the agent was not ready in time": True}
+        right_after(life, entity_id, event)
+        await life.run(plan, give_up_after_s=400.0)
+        heir = office_of(desk, left_by(life))
+        result, what = await heir.run(plan), f"after {event} of {entity_id}"
+        desk.same(f"{what}: outcomes", heir.outcomes(result), {"a": "completed"})
+        runs = [row.id for row in heir.store.entities.values() if row.kind == "run"]
+        desk.same(f"{what}: its runs", runs, ["run:a"])
+
+
+async def not_recovered(desk: Desk) -> None:
+    """A task that could not be recovered has failed for good, however often its supervisor is killed."""
+    plan = plan_of(task("a"), task("c", approval="before"), recovery=RecoveryConfig(orphans="failed"))
+    life = office_of(desk, a=Try(60.0))
+    await life.run(plan, copy_after_s=5.0, give_up_after_s=6.0)
+    heir = office_of(desk, life.copies[0])
+    await heir.run(plan, copy_after_s=5.0, give_up_after_s=6.0)
+    last = office_of(desk, heir.copies[0])
+    result = await last.run(plan, Hand(3.0, "approve", "c"))
+    desk.same("outcomes", last.outcomes(result), {"a": "failed", "c": "completed"})
+
+
+async def given_up_before_it_begins(desk: Desk) -> None:
+    """A plan that is given up while its resumption is still read is given up, and nothing of it is begun."""
+    office = office_of(desk)
+    plan = plan_of(task("a"))
+    await office.run(plan, give_up_after_s=1.0)
+    office.commit_s = 5.0
+    async with office.staffed(plan.settings) as sup:
+        await sup.start_session("own", agent="p")
+        sup.tree.note("own", "Noted", Cause(None, None, "me"), {})
+        with anyio.move_on_after(1.0):
+            await PlanRunner(sup).run(plan, resume=True)
+        streams = [row.id for row in office.store.entities.values() if row.kind == "workstream"]
+    desk.same("its workstreams", streams, ["workstream:plan"])
+
+
 CUT = (
     unclaimed,
     gave_up,
-    rejected_whole,
-    cooling_parent,
+    gave_up_and_tried_again,
+    not_recovered,
+    given_up_before_it_begins,
     counted,
     grown,
     done_before,
