@@ -65,8 +65,13 @@ class Overseer:
         self._scopes: dict[str, Scope] = {}
         self._running: dict[str, Watch] = {}
         self._timer: Timer | None = None
-        self.model_failed: Callable[[str, ModelFailure], None] = lambda session_id, failure: None
-        """Called when the model of a session's agent failed once."""
+        self.on_model_failed: list[Callable[[str, ModelFailure], None]] = []
+        """Each is called when the model of any session's agent failed once: many plans may run at the same time."""
+
+    def model_failed(self, session_id: str, failure: ModelFailure) -> None:
+        """The model of a session's agent failed once: everybody who wants to know hears of it."""
+        for hear in list(self.on_model_failed):
+            hear(session_id, failure)
 
     # ------------------------------------------------------------------ scopes
     def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:

@@ -61,7 +61,6 @@ class Workload:
         self.backlog = Backlog(last_token=_last_token(sup))
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
         self.providers = Providers()
-        sup.overseer.model_failed = self._model_failed
         self._at_work: dict[str, Case] = {}
         """Whose each session is."""
         self.durations = Durations()
@@ -84,6 +83,11 @@ class Workload:
     def have(self, group: TaskGroup | None) -> None:
         """What is begun runs in *group*; ``None``: nothing is begun any more."""
         self._group = group
+        heard = self.sup.overseer.on_model_failed
+        if group is not None:
+            heard.append(self._model_failed)
+        elif self._model_failed in heard:
+            heard.remove(self._model_failed)
 
     def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
         """Begin something of the run; nothing, where the run has ended, or is ending: a command may outlive it. (What

@@ -10,13 +10,13 @@ from typing import Any, Final
 import anyio
 
 from supervisor.adapters.inprocess import AgentTurn
-from supervisor.ports import JournalUnavailable
+from supervisor.ports import JournalUnavailable, ModelTrouble, TurnEnded
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Pool
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
-from supervisor.vocabulary import AbortScope
+from supervisor.vocabulary import AbortScope, ModelProblem
 
 __all__ = ["WAITING"]
 
@@ -326,4 +326,23 @@ async def ends_without_a_disk(desk: Desk) -> None:
     desk.same("how everything ends", states, {**over, **jobs})
 
 
-WAITING = (dead_ends, circles, at_once, uncharged, silent_agents, shared_budgets, ends_without_a_disk)
+async def two_plans(desk: Desk) -> None:
+    """What an agent's model meets counts in its own plan, whichever plan was begun or has ended on its supervisor."""
+    office = Office(desk, {"x": [Try(2.0)], "y": [Try(20.0)]})
+    office.answers = lambda puppet, text: ()
+    met = [ModelTrouble(ModelProblem.OVERLOADED, attempt=number) for number in range(1, 6)]
+
+    async def others(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(1.0)
+        async with anyio.create_task_group() as group:
+            for name in "xy":
+                group.start_soon(PlanRunner(sup).run, plan_of(task(name), workstream=name))
+            await anyio.sleep(5.0)
+            office.puppets[0].says(*met, TurnEnded("end_turn"))
+
+    await office.run(plan_of(task("a", agent="p")), beside=others)
+    told = [(one.entity_id, one.metadata["circuit"]) for one in office.records() if one.event == "ProviderBreaker"]
+    desk.same("the breaker", told, [("task:a", "open")])
+
+
+WAITING = (dead_ends, circles, at_once, uncharged, silent_agents, shared_budgets, ends_without_a_disk, two_plans)
