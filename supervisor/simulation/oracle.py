@@ -138,14 +138,18 @@ class Oracle:
         return len(self.violations) + self.omitted
 
     # ------------------------------------------------------------------ supervisors
-    def started(self, wall_s: float) -> None:
-        """A supervisor starts at that Unix time; its clock is the run's from here on, and never before its journal."""
-        self._offset_s = max(wall_s, self._last_s) - self._now()
-        self.promises.forget(self._offset_s)
+    def started(self) -> None:
+        """A supervisor starts."""
         self.works.started()
         for session_id in [one for one in self._due if not self.hearing.is_stopped(one)]:
             self._check_due(session_id)  # nobody knows any more that it was to end: it may go on
             self._due.pop(session_id, None)
+
+    def clock_set(self, wall_s: float) -> None:
+        """It has read the wall clock for the first time, and its own is the run's from here on, and never before its
+        journal: a jump between its start and this is none to it."""
+        self._offset_s = max(wall_s, self._last_s) - self._now()
+        self.promises.forget(self._offset_s)
 
     def killed(self) -> None:
         """It was killed: what it was asked it never answers, and what it promised is the next one's to keep."""

@@ -69,6 +69,21 @@ class SimulatedWall:
         return self._now() + self.offset_s
 
 
+class _FirstLook:
+    """That clock, for one supervisor: *looked* hears what it shows when it is read first."""
+
+    def __init__(self, wall: SimulatedWall, looked: Callable[[float], None]) -> None:
+        self._wall, self._looked = wall, looked
+        self._has_looked = False
+
+    def time(self) -> float:
+        time_s = self._wall.time()
+        if not self._has_looked:
+            self._has_looked = True
+            self._looked(time_s)
+        return time_s
+
+
 def _no_transcript(session_id: str) -> TranscriptSink:
     return NoTranscript()
 
@@ -154,7 +169,7 @@ class World:
             observe=self.oracle.process,
             pieces=self.drawn.pieces,
         )
-        self.oracle.started(self.wall.time())
+        self.oracle.started()
         return Parts(
             journal=self._journal,
             processes=self._processes,
@@ -162,7 +177,7 @@ class World:
                 self.chance.below("workspace"), self.faults, self.errands, self.places, self.killed
             ),
             files=SimulatedFiles(),
-            wall=self.wall,
+            wall=_FirstLook(self.wall, self.oracle.clock_set),
             transcript_of=_no_transcript,
             seed=self.chance.integer(0, 2**48, "kernel", self.lives),
             upkeep=SimulatedArchive(archive) if (archive := self.oracle.works.archive) is not None else None,
