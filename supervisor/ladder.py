@@ -128,6 +128,9 @@ class Endings:
         work = climb.work
         self._tell_children(climb)
         for child in [one for one in work.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
+            entity = self._tree.entities.get(child.session_id)
+            if entity is not None and entity.ended:
+                continue  # there is nothing of it to live on: its last record is on its way
             if child.mode is CancelMode.WAIT_REQUESTED:
                 work.wait_for(child.heard)
             self._tree.rehome(child, climb.cause, climb.abort_id)

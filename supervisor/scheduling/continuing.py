@@ -106,6 +106,12 @@ class Continuing:
         alive = (self._sup.tree.entities.get(one) for one in self._taken - known)
         return [one for one in alive if one is not None and not one.ended]
 
+    @property
+    def over(self) -> list[Entity]:
+        """What was taken over, and is over by now, though nobody lived to see that."""
+        known = (self._sup.tree.entities.get(one) for one in self._taken)
+        return [one for one in known if one is not None and one.ended]
+
     def _read(self) -> None:
         """Whose every run and job is, once for all tasks; and what they have spent."""
         for one in self._sup.tree.entities.values():

@@ -361,7 +361,7 @@ class PlanRunner:
         close_scopes(self.load)
         for case in self.load.cases.values():
             case.bury()
-        for one in self._untouched:
+        for one in (*self._untouched, *self._continuing.over):
             self._sup.tree.bury(one.id)
         self.load.stream.bury()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -535,4 +536,24 @@ async def changes(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
-HOSTING = (names, homes, waits, drains, lefts, losses, disks, farewells, keeping, changes)
+async def aborted_twice(desk: Desk) -> None:
+    """Two sibling aborts of one session, while its last record is on its way: who has ended is nobody else's
+    child by then, and the second abort reaches nobody whom the first does not."""
+    house = House(desk)
+    policy = AbortPolicy(sibling_to_session=True)
+    async with hosted(house) as (sup, _):
+        root = await sup.start_session("r", agent="f", policy=policy)
+        child = await root.start_child("c", cancel_mode="try")
+        below = await child.start_child("b", cancel_mode="try")
+        house.commit_s = 2.0
+        await root.send("a message")  # the disk is busy with it
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(sup.abort, below.id, AbortScope.SIBLING, now=True))
+            await anyio.sleep(0.5)
+            await sup.abort(below.id, AbortScope.SIBLING)
+        house.commit_s = 0.0
+        desk.same("who lives on", [*sup.tree.works], [root.id])
+        await sup.abort(root.id, AbortScope.SESSION)
+
+
+HOSTING = (names, homes, waits, drains, lefts, losses, disks, farewells, keeping, changes, aborted_twice)
