@@ -420,7 +420,25 @@ async def given_up_before_it_begins(desk: Desk) -> None:
     desk.same("its workstreams", streams, ["workstream:plan"])
 
 
+async def given_up_with_remains(desk: Desk) -> None:
+    """A plan that is given up while what is left of a settled task is being ended: nothing of it stays in memory."""
+    life = office_of(desk, a=Try(60.0))
+    plan = plan_of(task("a"), task("c", approval="before"))
+    right_after(life, "run:a", "cancelled")
+    await life.run(plan, Hand(5.0, "cancel", "a"), give_up_after_s=9.0)
+    for after_s in (0.5, 1.5, 2.5, 3.5):
+        heir = office_of(desk, copy.deepcopy(left_by(life)))
+        heir.commit_s = 1.0
+        async with heir.staffed(plan.settings) as sup:
+            with anyio.move_on_after(after_s):
+                await PlanRunner(sup).run(plan)
+            await sup.ledger.durable()
+            left = [one for one in sup.tree.entities if one.startswith(("task:", "run:", "job:"))]
+            desk.same(f"what is left in memory, given up after {after_s} s", left, [])
+
+
 CUT = (
+    given_up_with_remains,
     unclaimed,
     gave_up,
     gave_up_and_tried_again,
