@@ -190,12 +190,11 @@ class Recovery:
         )
 
     async def _settle_the_dead(self) -> None:
-        """Who has ended owes nothing: that is on record with the next record, or at the end. (A write of its own, past
-        the ledger, could fail without anybody being told.) What cannot be read just now, the next take-over sees to."""
+        """Who has ended owes nothing. Where the disk does not answer just now, the next take-over sees to it."""
         with suppress(JournalUnavailable):
-            for effect_id, whose, _ in await self._journal.owed():
-                if whose not in self._tree.entities:
-                    self._tree.ledger.settle(effect_id)
+            owed = await self._journal.owed()
+            if dead := [effect_id for effect_id, whose, _ in owed if whose not in self._tree.entities]:
+                await self._journal.settle(dead)
 
     # ------------------------------------------------------------------ who is there
     async def _read(self, rows: Sequence[EntityRow]) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:

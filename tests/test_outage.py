@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from unittest.mock import patch
 
 import anyio
 import apsw
@@ -15,15 +14,13 @@ import msgspec
 import pytest
 
 from actors.backoff import Backoff
-from supervisor import AgentTurn, Degraded, outage, runtime, shutdown, supervision
+from supervisor import AgentTurn, Degraded, outage, shutdown, supervision
 from supervisor.abort import Receipt
-from supervisor.effects import StartTimer, encoded
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.events import BackoffElapsed
 from supervisor.lifecycles.task import TaskData
 from supervisor.outage import Outage
 from supervisor.plans import AgentConfig, Plan, TaskConfig
@@ -270,42 +267,6 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
     assert run.sup.tree.works["s"].over.is_set()
-
-
-class DeafJournal(FailingJournal):
-    """A disk that is down from the start, also for settlements."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        super().__init__(store)
-        self.broken = True
-        self.refused: list[str] = []
-        """The settlements that it did not take."""
-
-    async def settle(self, effect_ids: Sequence[str]) -> None:
-        if self.broken:
-            self.refused += effect_ids
-            raise JournalUnavailable("the disk is full")
-        await super().settle(effect_ids)
-
-
-async def test_a_take_over_writes_nothing_past_the_ledger(tmp_path: Path) -> None:
-    """What the dead still owe is settled with the next record: no write fails of which nobody is told."""
-
-    def journal(store: MemoryStore) -> DeafJournal:
-        store.write([entry(1)])
-        store.entities["s"] = msgspec.structs.replace(store.entities["s"], ended=True)
-        timer = StartTimer(name="backoff", delay_s=1.0, event=BackoffElapsed())
-        store.owed["1.0"] = ("1.0", "s", encoded(timer))
-        return DeafJournal(store)
-
-    store = MemoryStore()
-    with patch.object(runtime, "MemoryJournal", lambda: journal(store)):
-        async with runtime.open_supervisor(agents={}, settings=quick(), workdir=tmp_path) as sup:
-            assert isinstance(sup.journal, DeafJournal)
-            assert sup.journal.refused == []
-            sup.journal.broken = False
-            await sup.start_session("new", agent=answers)
-            assert store.owed == {}
 
 
 def task_left(seq: int) -> Append:
