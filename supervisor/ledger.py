@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import anyio
@@ -160,6 +161,8 @@ class Ledger:
         """Set while there is nothing to commit."""
         self._clean: Moment | None = None
         """When nothing is left to record; there is none while nothing is."""
+        self._due: Moment | None = None
+        """When what was performed is settled, though no record came; there is none while nobody wants that."""
         self.error: JournalError | None = None
         self.disk = DiskWatch(journal, clock.wall)
 
@@ -229,8 +232,11 @@ class Ledger:
             self.disk.hold([append])
         if self._clean is None:
             self._clean = Moment()
-            if self._parked is not None:
-                self._parked.unpark()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._parked is not None:
+            self._parked.unpark()
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
@@ -254,6 +260,19 @@ class Ledger:
         if effect_id is not None:
             self._settled.append(effect_id)
 
+    async def settle_all(self) -> None:
+        """Have what was settled so far durable, with the next record or without one.
+
+        Raises:
+            JournalError: the journal failed before it was.
+        """
+        if self._settled and self.error is None:
+            self._due = due = self._due or Moment()
+            self._wake()
+            await due.wait()
+        if self.error is not None:
+            raise self.error
+
     def _take_settled(self, cause: Cause) -> tuple[str, ...]:
         settled, self._settled = self._settled, []
         if cause.effect_id is not None:
@@ -263,7 +282,7 @@ class Ledger:
     async def run(self) -> None:
         """Commit, for ever."""
         while True:
-            if not self._pending:
+            if not self._pending and self._due is None:
                 self._parked = self._backend.parker()
                 await self._parked.wait()
                 self._parked = None
@@ -273,6 +292,8 @@ class Ledger:
                 if not await self._commit(batch):
                     return
             self._say_clean()
+            if self._due is not None and not await self._settle_due():
+                return
 
     @property
     def clean(self) -> bool:
@@ -346,6 +367,7 @@ class Ledger:
             if one.reply is not None:
                 one.reply.fail(error)
         self._say_clean()
+        self._say_settled()
         self._call_waiting(self._seq)
         self._failed(error)
 
@@ -365,18 +387,28 @@ class Ledger:
         """Wait until nothing is left to record, and settle what was performed since."""
         while self.error is None and self._clean is not None:
             await self._clean.wait()
-        settled, self._settled = self._settled, []
-        if self.error is None and settled:
-            await self._settle(settled)
+        with suppress(JournalError):  # whoever owns the ledger has heard of it
+            await self.settle_all()
 
-    async def _settle(self, effect_ids: list[str]) -> None:
+    async def _settle_due(self) -> bool:
+        """All records are durable: settle what none of them has."""
+        settled, self._settled = self._settled, []
         try:
             try:
-                await self._journal.settle(effect_ids)
+                await self._journal.settle(settled)
             except JournalUnavailable as error:
-                await self.disk.outlast(error, lambda durable_seq: self._journal.settle(effect_ids))
+                await self.disk.outlast(error, lambda durable_seq: self._journal.settle(settled))
         except JournalError as error:
             self._give_up(error)
+        if self.error is not None:
+            return False
+        self._say_settled()
+        return True
+
+    def _say_settled(self) -> None:
+        due, self._due = self._due, None
+        if due is not None:
+            due.set()
 
 
 def _fields(event: Event | None) -> dict[str, Any]:

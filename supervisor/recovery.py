@@ -190,11 +190,14 @@ class Recovery:
         )
 
     async def _settle_the_dead(self) -> None:
-        """Who has ended owes nothing. Where the disk does not answer just now, the next take-over sees to it."""
+        """Who has ended owes nothing but news to the living. What cannot be read just now, the next take-over sees
+        to."""
         with suppress(JournalUnavailable):
-            owed = await self._journal.owed()
-            if dead := [effect_id for effect_id, whose, _ in owed if whose not in self._tree.entities]:
-                await self._journal.settle(dead)
+            for one in [Left.of(row) for row in await self._journal.owed()]:
+                heard = isinstance(one.effect, Tell) and one.effect.to in self._tree.entities
+                if one.entity_id not in self._tree.entities and not heard:
+                    self._tree.ledger.settle(one.effect_id)
+        await self._tree.ledger.settle_all()
 
     # ------------------------------------------------------------------ who is there
     async def _read(self, rows: Sequence[EntityRow]) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import anyio
 import apsw
@@ -14,17 +15,20 @@ import msgspec
 import pytest
 
 from actors.backoff import Backoff
-from supervisor import AgentTurn, Degraded, outage, shutdown, supervision
+from supervisor import AgentTurn, Degraded, outage, runtime, shutdown, supervision
 from supervisor.abort import Receipt
+from supervisor.effects import StartTimer, encoded
+from supervisor.janitor import Janitor
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.events import BackoffElapsed
 from supervisor.lifecycles.task import TaskData
 from supervisor.outage import Outage
 from supervisor.plans import AgentConfig, Plan, TaskConfig
-from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable
+from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, Place
 from supervisor.runtime import Session
 from supervisor.scheduling import runner
 from supervisor.scheduling.runner import PlanRunner, run_plan
@@ -269,6 +273,37 @@ async def test_an_end_does_not_wait_for_ever(tmp_path: Path) -> None:
     assert run.sup.tree.works["s"].over.is_set()
 
 
+class DeafJournal(FailingJournal):
+    """A disk that does not take the first settlement."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.broken = True
+        self.refused: list[str] = []
+
+    async def settle(self, effect_ids: Sequence[str]) -> None:
+        if self.broken:
+            self.refused += effect_ids
+            self.broken = False
+            raise JournalUnavailable("the disk is full")
+        await super().settle(effect_ids)
+
+
+async def test_what_the_dead_owe_is_settled_when_the_disk_is_up_again(tmp_path: Path) -> None:
+    """A take-over has it settled before it is over; that the disk did not take it is an outage like any other."""
+
+    store = MemoryStore()
+    store.write([msgspec.structs.replace(entry(1), ended=True)])
+    timer = StartTimer(name="backoff", delay_s=1.0, event=BackoffElapsed())
+    store.owed["1.0"] = ("1.0", "s", encoded(timer))
+    disk = DeafJournal(store)
+    with patch.object(runtime, "MemoryJournal", lambda: disk):
+        async with runtime.open_supervisor(agents={}, settings=quick(), workdir=tmp_path) as sup:
+            assert set(disk.refused) == {"1.0"}
+            assert sup.ledger.disk.outages == 1
+            assert await disk.owed() == []
+
+
 def task_left(seq: int) -> Append:
     """The task of a plan that a dead supervisor left open."""
     data = TaskData(workstream="1.1", name="left", digest="")
@@ -339,6 +374,42 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
         await run.sup.recovered()
         await run.sup.session("a").abort(reason="the test is over")
     assert run.row("task:a").state == "CANCELLED"
+
+
+class DownWhenDone(FailingJournal):
+    """A disk that is down from the record on that says that the task is done."""
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        self.broken = self.broken or any(one.state == "DONE" for one in batch)
+        await super().append(batch)
+
+
+async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal has it at work for ever: whoever comes next goes on with what was saved on its way."""
+    forgotten = list[str]()
+
+    async def forget(_: Janitor, place: Place) -> None:
+        forgotten.append(place.owner)
+
+    async def abandon() -> None:
+        await run.sup.degraded()
+        run.sup.ledger.abandon()
+
+    monkeypatch.setattr(Janitor, "forget", forget)
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="true"),))
+    with pytest.raises(JournalUnavailable):
+        async with (
+            supervising(tmp_path, journal=DownWhenDone, agents=agents) as run,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(abandon)
+            with suppress(ExceptionGroup):
+                await run_plan(run.sup, plan)
+    assert run.row("task:a").state == "IN_PROGRESS"
+    assert forgotten == []
 
 
 async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> None:

@@ -314,9 +314,18 @@ class PlanRunner:
             group.start_soon(self._cancel_run, case)
             group.start_soon(self._end_session, case.session_id)
         if is_done:
-            await self._sup.janitor.forget(owned(self._sup, case))
+            await self._forget(case)
         else:
             await take_back(self._sup, case)
+
+    async def _forget(self, case: Case) -> None:
+        """What was saved on its way goes when it is closed on record: else whoever comes next finds it at work, and
+        nothing to go on with. A disk that is down is not waited for."""
+        closed, ledger = Moment(), self._sup.ledger
+        await self._end_of(case.id).wait()
+        ledger.when_durable(closed.set)
+        if await ledger.disk.unless_down(closed) and ledger.error is None:
+            await self._sup.janitor.forget(owned(self._sup, case))
 
     async def _cancel_run(self, case: Case) -> None:
         """What it has is kept, and its last record is made: it is not buried before that."""
