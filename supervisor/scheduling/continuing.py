@@ -314,8 +314,12 @@ class Continuing:
 
     @staticmethod
     def _is_joined(case: Case) -> bool:
-        """It was split, and its subtasks are settled: it is tried as it is, and not split again."""
-        return bool(case.parts) and all(part.result is not None and not part.brought for part in case.parts)
+        """It was split, and tried or turned down, and its subtasks are settled: it is tried as it is, and not split
+        again. (Of one that was neither the subtasks were settled before it came to them.)"""
+        data = case.data
+        if not (case.parts and (data.claims or data.retries or data.last_failure)):
+            return False
+        return all(part.result is not None and not part.brought for part in case.parts)
 
     async def _go_on(self, case: Case, *, task_status: TaskStatus[None]) -> None:
         async with case.lock:

@@ -152,4 +152,22 @@ async def waits_again(desk: Desk) -> None:
     desk.same("who is asked", [one[2] for one in heir.asked], ["b"])
 
 
-PARENTS = (rejected_whole, cooling_parent, renewed, turned_down, drained_in_its_slot, waits_again)
+async def unbegun_parent(desk: Desk) -> None:
+    """A task whose subtask is rejected while it waits for another one is not begun under the heir before that is
+    there: only then it is split, and fails with its subtask."""
+    life = office_of(desk)
+    whole = task("a", subtasks=[{**PART, "approval": "before"}], depends_on=["first"])
+    plan = plan_of(task("first", approval="before"), whole)
+    right_after(life, "job:b", "user_cancelled")
+    await life.run(plan, Hand(1.0, "reject", "b"), give_up_after_s=2.0)
+    heir = office_of(desk, left_by(life))
+    result = await heir.run(plan, Hand(9.0, "approve", "first"))
+    desk.same("outcomes", heir.outcomes(result), {"first": "completed", "a": "aborted", "b": "aborted"})
+    said = [one.event for one in heir.records() if one.entity_id == "task:a" and one.from_status]
+    desk.same("what is said of it", said, ["split", "subtask_failed", "cancelled"])
+    desk.same(
+        "of its job", [one.event for one in heir.records() if one.entity_id == "job:a"], ["Born", "user_cancelled"]
+    )
+
+
+PARENTS = (rejected_whole, cooling_parent, renewed, turned_down, drained_in_its_slot, waits_again, unbegun_parent)
