@@ -18,7 +18,7 @@ from supervisor.interrupted import Interrupted, continued, grown
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, run, task
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.run import ErrorCategory, Run, RunData, SkipCause
+from supervisor.lifecycles.run import ErrorCategory, Run, RunData, SkipCause, probes_left
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
 from supervisor.plans.plan import Plan
@@ -420,8 +420,16 @@ class Continuing:
                 await self._closing.judge(case)
             case _:
                 await self._load.decide(case)
-                settled = case.run is Run.CIRCUIT_OPEN and case.job in (None, Job.VALIDATING)
-                await (self._end_failed(case) if settled else self._queue(case))
+                await (self._end_failed(case) if self._is_settled(case) else self._queue(case))
+
+    @staticmethod
+    def _is_settled(case: Case) -> bool:
+        """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
+        claimed any more.)"""
+        if case.run is not Run.CIRCUIT_OPEN:
+            return False
+        spent = case.job is Job.RUNNING and not probes_left(case.run_data, run.CooldownExpired())
+        return spent or case.job in (None, Job.VALIDATING)
 
     async def _offer_again(self, case: Case) -> None:
         """Have its job wait for another worker, at once; its supervisor may have got anywhere on the way there."""
@@ -436,6 +444,8 @@ class Continuing:
         error = case.run_data.last_error
         if case.job is Job.VALIDATING:
             await case.post_job(job.ValidationFailed(failed_rules=(error,)))
+        elif case.job is Job.RUNNING:
+            await case.post_job(job.ExecutionFailed(error=error, final=True))
         await self._closing.failed(case, error)
 
     # ------------------------------------------------------------------ it is lost

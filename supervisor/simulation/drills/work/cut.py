@@ -322,6 +322,41 @@ async def named_commands(desk: Desk) -> None:
     desk.same("one character is enough", office.answers_to, [("cancel", "a", "CANCELLED", False)])
 
 
+async def last_probe(desk: Desk) -> None:
+    """A kill right after a run has failed for good, since its last probe had, and before its task heard of that: it has
+    failed under the heir, too, and is tried anew only within its retries."""
+    probed = {**FLAT, "max_attempts": 1, "circuit_breaker": {"probes_max": 1, "cooldown_period": 20}}
+    for agent, event in (("f", "execution_failed"), ("f", "retry_decided"), ("p", "retry_decided")):
+        for max_retries in (0, 1):
+            whole = task("a", max_retries=max_retries).model_copy(update={"agent": agent})
+            plan, what = plan_of(whole, task_lifecycle=probed), f"after {event} of {agent}, {max_retries} retries"
+            life = office_of(desk, a=Try(2.0, "it broke"))
+            _right_after_second(life, "run:a", event)
+            await life.run(plan, give_up_after_s=30.0)
+            heir = office_of(desk, left_by(life))
+            result = await heir.run(plan)
+            desk.same(f"{what}: outcome", heir.outcomes(result), {"a": "completed" if max_retries else "failed"})
+            jobs = [one for one in heir.records(heir.last_seq) if one.entity_id == "job:a"]
+            ends = [(one.event, one.metadata.get("final")) for one in jobs]
+            desk.same(f"{what}: its job", ends, [("execution_failed", True)])
+            states = {row.id: row.state for row in heir.store.entities.values() if row.kind == "run"}
+            anew = {"run:a-2": "COMPLETED"} if max_retries else {}
+            desk.same(f"{what}: its runs", states, {"run:a": "CIRCUIT_OPEN", **anew})
+
+
+def _right_after_second(office: Office, entity_id: str, event: str) -> None:
+    """Have the journal copied when that is on record for the second time."""
+    found: list[int] = []
+
+    def is_it(seq: int) -> bool:
+        last = next(iter(office.store.log.after(seq - 1, 1)), None)
+        if last is not None and (last.entity_id, last.event) == (entity_id, event):
+            found.append(seq)
+        return len(found) == 2 and found[-1] == seq
+
+    office.cuts, office.cut_at = [], is_it
+
+
 async def hopeless(desk: Desk) -> None:
     """What took too long, and is worth no other try by a plug-in's word, has failed for good: it is not said to have
     run out of time."""
@@ -455,6 +490,7 @@ CUT = (
     asked_again,
     through_conditions,
     named_commands,
+    last_probe,
     hopeless,
     told_to_drain,
 )
