@@ -30,7 +30,7 @@ from supervisor.scheduling.control import Answer, Verb
 from supervisor.scheduling.execution import Execution
 from supervisor.scheduling.workload import Workload
 from supervisor.supervision import Supervisor
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.vocabulary import Kind, LifecycleEvent
 from supervisor.work import NoSuchEntity
 
 __all__ = ["Operating", "Scheduler"]
@@ -79,9 +79,12 @@ class Operating:
         """The run has begun. *left* are the tasks of an earlier supervisor, with their ids: the commands that they were
         given are remembered."""
         self._left = left
-        for name in left:
-            case = at.load.cases[name]
-            self._commands.fold(await self._records([left[name], *([case.run_id] if case.has_run else [])]))
+        runs: dict[str, list[str]] = {}
+        for row in self._sup.inherited.rows.values():
+            if row.kind == Kind.RUN:
+                runs.setdefault(row.parent_id or "", []).append(row.id)
+        for entity_id in left.values():  # a run that is over has heard of resets, too
+            self._commands.fold(await self._records([entity_id, *runs.get(entity_id, [])]))
         self._at = at
         self._begun.set()
 

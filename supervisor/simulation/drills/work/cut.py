@@ -322,6 +322,28 @@ async def named_commands(desk: Desk) -> None:
     desk.same("one character is enough", office.answers_to, [("cancel", "a", "CANCELLED", False)])
 
 
+async def named_resets(desk: Desk) -> None:
+    """A reset that had its effect on a run that is over has its first answer after a kill, too: what is done of the
+    task now is not touched, and nothing where it is closed."""
+    cooling = {**FLAT, "max_attempts": 1, "circuit_breaker": {"probes_max": 1, "cooldown_period": 20}}
+    reset = Hand(4.0, "reset", "a", id="x")
+    for max_retries, told in ((1, ("run:a-2", "retry_decided")), (0, ("task:a", "closed"))):
+        life = office_of(desk)
+        life.tries["a"] = [Try(2.0, "it broke"), Try(2.0), *[Try(2.0, "it broke")] * 9]
+        if max_retries:
+            life.tries["a"][1] = Try(2.0, "it broke")
+        plan = plan_of(task("a", max_retries=max_retries), task("b", approval="before"), task_lifecycle=cooling)
+        right_after(life, *told)
+        await life.run(plan, reset, give_up_after_s=100.0)
+        desk.same("its first answer", life.answers_to, [("reset", "a", "PENDING", False)])
+        heir = office_of(desk, left_by(life))
+        result = await heir.run(plan, reset._replace(after_s=1.0), Hand(90.0, "approve", "b"))
+        desk.same("outcomes", heir.outcomes(result), {"a": "completed", "b": "completed"})
+        desk.same(f"the answer after {told[1]}", heir.answers_to[0], ("reset", "a", "PENDING", True))
+        again = [one for one in heir.records(heir.last_seq) if one.event == "manual_reset"]
+        desk.same("what is reset again", again, [])
+
+
 async def last_probe(desk: Desk) -> None:
     """A kill right after a run has failed for good, since its last probe had, and before its task heard of that: it has
     failed under the heir, too, and is tried anew only within its retries."""
@@ -490,6 +512,7 @@ CUT = (
     asked_again,
     through_conditions,
     named_commands,
+    named_resets,
     last_probe,
     hopeless,
     told_to_drain,
