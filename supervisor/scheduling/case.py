@@ -190,6 +190,11 @@ class Case:
         return self._run is not None and not self._run.ended
 
     @property
+    def knows_run(self) -> bool:
+        """Whether it has a run, over or not. (What was over under an earlier supervisor is only in the journal.)"""
+        return self._run is not None
+
+    @property
     def changed_at(self) -> float:
         """When it changed last (Unix time)."""
         return self._the(self._entity).changed_at

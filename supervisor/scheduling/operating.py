@@ -270,6 +270,8 @@ class Operating:
             return await self._reopen(wish)
         if case.ending:  # it is said to be cancelled, which may not be on record yet
             raise Refused(f"task {case.name!r} is {case.state.value}, and about to end; it is not tried again")
+        if not case.knows_run:
+            raise Refused(f"task {case.name!r} is {case.state.value}, and its run is over; there is nothing to reset")
         await case.post_run(run.ManualReset(by=wish.by))
         if case.scope is None:  # else its worker waits for the end of the cool-down, and tries it then
             await self.at.execution.try_now(case)
@@ -405,6 +407,8 @@ class Operating:
     def _check_begun_above(self, case: Case) -> None:
         """Its subtasks would begin although nobody knows yet whether it is wanted itself."""
         above = case.part_of
+        if above is not None and above.result is not None:
+            raise Refused(f"task {case.name!r} is a part of {above.name!r}, which has ended; nobody wants it any more")
         if above is not None and above.state not in PARENTS:
             raise Refused(f"task {case.name!r} is a part of {above.name!r}, which is not begun; split it after that")
         if case.task.when is not None and case.job is None:

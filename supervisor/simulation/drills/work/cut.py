@@ -344,6 +344,19 @@ async def named_resets(desk: Desk) -> None:
         desk.same("what is reset again", again, [])
 
 
+async def reset_when_done(desk: Desk) -> None:
+    """Who resets what is done, and whose run is over since before the kill, is refused in words."""
+    life = office_of(desk)
+    plan = plan_of(task("a", approval="after"))
+    right_after(life, "task:a", "approval_requested")
+    await life.run(plan, give_up_after_s=9.0)
+    heir = office_of(desk, left_by(life))
+    result = await heir.run(plan, Hand(1.0, "reset", "a"), Hand(2.0, "approve", "a"))
+    desk.same("outcomes", heir.outcomes(result), {"a": "completed"})
+    words = "task 'a' is PENDING_APPROVAL, and its run is over; there is nothing to reset"
+    desk.same("who is refused", heir.refused, [("reset", "a", words)])
+
+
 async def last_probe(desk: Desk) -> None:
     """A kill right after a run has failed for good, since its last probe had, and before its task heard of that: it has
     failed under the heir, too, and is tried anew only within its retries."""
@@ -513,6 +526,7 @@ CUT = (
     through_conditions,
     named_commands,
     named_resets,
+    reset_when_done,
     last_probe,
     hopeless,
     told_to_drain,

@@ -170,4 +170,28 @@ async def unbegun_parent(desk: Desk) -> None:
     )
 
 
-PARENTS = (rejected_whole, cooling_parent, renewed, turned_down, drained_in_its_slot, waits_again, unbegun_parent)
+async def part_of_settled(desk: Desk) -> None:
+    """Who splits a subtask of what has ended under an earlier supervisor, before that one is cancelled, is refused."""
+    life = office_of(desk)
+    parts = [{**PART, "depends_on": ["c"]}, {**PART, "id": "d", "depends_on": ["c"]}]
+    plan = plan_of(task("a", subtasks=parts), task("c", approval="before"))
+    right_after(life, "job:a", "user_cancelled")
+    await life.run(plan, Hand(2.0, "cancel", "a"), give_up_after_s=3.0)
+    heir = office_of(desk, left_by(life))
+    more = TaskConfig.model_validate({**PART, "id": "x"})
+    result = await heir.run(plan, Hand(0.0, "split", "d", ((more,),)), Hand(9.0, "approve", "c"))
+    desk.same("outcomes", heir.outcomes(result), {"a": "aborted", "b": "aborted", "d": "aborted", "c": "completed"})
+    words = "task 'd' is a part of 'a', which has ended; nobody wants it any more"
+    desk.same("what is refused", heir.refused, [("split", "d", words)])
+
+
+PARENTS = (
+    rejected_whole,
+    cooling_parent,
+    renewed,
+    turned_down,
+    drained_in_its_slot,
+    waits_again,
+    unbegun_parent,
+    part_of_settled,
+)
