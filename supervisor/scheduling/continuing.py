@@ -456,6 +456,8 @@ class Continuing:
             await self._closing.cancelled(case, data.last_error)
         elif data is not None and data.outcome == "failed" and data.last_error != WHY:
             await self._fail(case, data.last_error)
+        elif (above := case.part_of) is not None and above.result is not None:  # its supervisor was to cancel it
+            await self._closing.cancelled(case, f"{above.name} is {above.result.outcome}")
         elif case.state is Task.CLAIMED:
             recovered = TransitionReason.ORPHAN_RECOVERED
             await case.post(task.Unclaimed(reason=ORPHANED, transition_reason=recovered))

@@ -170,6 +170,21 @@ async def unbegun_parent(desk: Desk) -> None:
     )
 
 
+async def unwanted_part(desk: Desk) -> None:
+    """A task that was cancelled, and whose supervisor did not live to cancel its subtask: the heir does that, also
+    where that has lost its session, and has no retry. It has not failed."""
+    life = office_of(desk, b=Try(20.0))
+    part = {**PART, "max_retries": 0}
+    plan = plan_of(task("a", subtasks=[part]), task("c", approval="before"))
+    right_after(life, "job:a", "user_cancelled")
+    await life.run(plan, Hand(2.0, "cancel", "a"), give_up_after_s=3.0)
+    heir = office_of(desk, left_by(life), b=Try(20.0))
+    result = await heir.run(plan, Hand(9.0, "approve", "c"))
+    desk.same("outcomes", heir.outcomes(result), {"a": "aborted", "b": "aborted", "c": "completed"})
+    said = [one for one in heir.records(heir.last_seq) if one.entity_id == "task:b"]
+    desk.same("what is said of it", [(one.event, one.reason) for one in said], [("cancelled", "a is aborted")])
+
+
 async def part_of_settled(desk: Desk) -> None:
     """Who splits a subtask of what has ended under an earlier supervisor, before that one is cancelled, is refused."""
     life = office_of(desk)
@@ -193,5 +208,6 @@ PARENTS = (
     drained_in_its_slot,
     waits_again,
     unbegun_parent,
+    unwanted_part,
     part_of_settled,
 )
