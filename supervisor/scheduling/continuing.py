@@ -310,14 +310,15 @@ class Continuing:
     def _is_untouched(self, case: Case) -> bool:
         """Its run was never begun. (One that rests in its open circuit is of an earlier try: another one is due.)"""
         fresh = case.has_run and case.run is Run.PENDING
-        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh and not self._is_joined(case)
+        return case.state is Task.OPEN and case.job in (None, Job.PENDING) and fresh and not self._is_tried(case)
 
     @staticmethod
-    def _is_joined(case: Case) -> bool:
-        """It was split, and tried or turned down, and its subtasks are settled: it is tried as it is, and not split
-        again. (Of one that was neither the subtasks were settled before it came to them.)"""
+    def _is_tried(case: Case) -> bool:
+        """It was tried or turned down, and its subtasks, if it was split, are settled: it is tried as it is, and not
+        split again, whatever became of its condition. (Of one that was neither the subtasks were settled before it
+        came to them.)"""
         data = case.data
-        if not (case.parts and (data.claims or data.retries or data.last_failure)):
+        if not (data.claims or data.retries or data.last_failure):
             return False
         return all(part.result is not None and not part.brought for part in case.parts)
 

@@ -392,6 +392,23 @@ def _right_after_second(office: Office, entity_id: str, event: str) -> None:
     office.cuts, office.cut_at = [], is_it
 
 
+async def tried_condition(desk: Desk) -> None:
+    """A task that was begun since its condition was met is tried again by the heir, too, whatever became of that."""
+    probed = {**FLAT, "max_attempts": 1, "circuit_breaker": {"probes_max": 1, "cooldown_period": 2}}
+    wanted = task("a", when={"task": "x", "is": "failed"}, max_retries=1)
+    plan = plan_of(task("x", max_retries=0), wanted, task_lifecycle=probed)
+    for entity_id in ("run:a-2", "job:a-2"):
+        life = office_of(desk, x=Try(2.0, "it broke"), a=Try(20.0, "it broke"))
+        life.tries["x"] *= 2
+        life.tries["x"].append(Try(2.0))
+        right_after(life, entity_id, "Born")
+        await life.run(plan, Hand(12.0, "reset", "x"), give_up_after_s=90.0)
+        heir = office_of(desk, left_by(life))
+        result = await heir.run(plan)
+        desk.same(f"{entity_id}: outcomes", heir.outcomes(result), {"x": "completed", "a": "completed"})
+        desk.same(f"{entity_id}: who is asked", [one[2] for one in heir.asked], ["a"])
+
+
 async def hopeless(desk: Desk) -> None:
     """What took too long, and is worth no other try by a plug-in's word, has failed for good: it is not said to have
     run out of time."""
@@ -528,6 +545,7 @@ CUT = (
     named_resets,
     reset_when_done,
     last_probe,
+    tried_condition,
     hopeless,
     told_to_drain,
 )
