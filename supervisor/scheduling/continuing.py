@@ -365,11 +365,22 @@ class Continuing:
         await (self._closing.reject_whole if is_split else self._closing.failed)(case, error)
 
     async def _blocked(self, case: Case) -> None:
-        """It stays so; nobody works on it meanwhile."""
+        """It stays so; nobody works on it meanwhile. One whose subtask has failed was about to be cancelled."""
+        if (part := await self._failed_part(case)) is not None:
+            await self._closing.cancelled(case, f"its subtask {part.name} did not complete")
+            return
         if case.session_lives:
             await self._sup.close_session(case.session_id, reason=ORPHANED, cause=case.cause)
         await self._execution.put_back(case, ORPHANED)
         self._load.on_let_go(case)
+
+    async def _failed_part(self, case: Case) -> Case | None:
+        """The subtask that it is blocked on for good: one that did not answer may still be tried anew."""
+        records = await self._sup.journal.events(entity_id=case.id)
+        moved = next((one.event for one in reversed(records) if one.outcome == "transition"), "")
+        if moved != task.SubtaskFailed.spelled:
+            return None
+        return next((part for part in case.parts if part.id in case.data.waiting_for), None)
 
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, case: Case) -> None:

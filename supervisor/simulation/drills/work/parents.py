@@ -200,6 +200,25 @@ async def part_of_settled(desk: Desk) -> None:
     desk.same("what is refused", heir.refused, [("split", "d", words)])
 
 
+async def failed_part(desk: Desk) -> None:
+    """A task whose subtask was rejected, and that its supervisor did not live to cancel, is cancelled by the heir at
+    once: it does not wait for whatever else of its plan can go on."""
+    life = office_of(desk)
+    plan = plan_of(task("a", subtasks=[{**PART, "approval": "before"}]), task("c", approval="before"))
+    right_after(life, "task:a", "subtask_failed")
+    await life.run(plan, Hand(1.0, "reject", "b"), give_up_after_s=3.0)
+    heir = office_of(desk, left_by(life))
+    result = await heir.run(plan, Hand(90.0, "approve", "c"))
+    desk.same("outcomes", heir.outcomes(result), {"a": "aborted", "b": "aborted", "c": "completed"})
+    heir.tells(
+        "task:a 0: cancelled\nrun:a 0: cancelled\njob:a 0: user_cancelled",
+        after=heir.last_seq,
+        whose="task:a run:a job:a",
+    )
+    reasons = [one.reason for one in heir.records(heir.last_seq) if one.entity_id == "task:a"]
+    desk.same("why", reasons, ["its subtask b did not complete"])
+
+
 PARENTS = (
     rejected_whole,
     cooling_parent,
@@ -210,4 +229,5 @@ PARENTS = (
     unbegun_parent,
     unwanted_part,
     part_of_settled,
+    failed_part,
 )
