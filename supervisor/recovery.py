@@ -297,6 +297,8 @@ class Recovery:
                 self._end(work)
         for work in works:
             self._finish_abort(work)
+        for work in [one for one in works if one.told]:
+            await work.heard.wait()  # before anybody above it ends, and another one is its parent
         for work in works:
             if not (work.told or self._goes_on(work.session_id)):
                 work.hurried = True  # its processes were killed with its supervisor

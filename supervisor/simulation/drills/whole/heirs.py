@@ -365,14 +365,28 @@ async def siblings(desk: Desk) -> None:
                 await sup.abort(name, AbortScope.SESSION, now=True)
 
 
-async def _aborted(desk: Desk, scope: AbortScope) -> MemoryStore | None:
+async def above(desk: Desk) -> None:
+    """The same, and nobody goes on: who is aborted ends by that, as whose child he was when it was asked for."""
+    store = await _aborted(desk, AbortScope.SIBLING, mode="abandon")
+    if store is None:
+        desk.same("an abort on record", None, "there")
+        return
+    house, last_seq = House(desk, store).left(), store.last_seq
+    async with house.open(_settings("stop")) as sup:
+        desk.same("who goes on", sup.sessions(), [])
+        for name in ("p/b", "p/c"):
+            new = [one.event for one in await house.log(name) if one.seq > last_seq]
+            desk.same(f"what {name} hears first", new[:1], ["OperatorStop"])
+
+
+async def _aborted(desk: Desk, scope: AbortScope, mode: str = "wait_completed") -> MemoryStore | None:
     """What a supervisor leaves that is killed when that abort is on record."""
     life = House(desk)
     life.cuts = []
     async with life.open(_settings("restart")) as sup, anyio.create_task_group() as group:
         parent = await sup.start_session("p", agent="puppet")
         for name in "abc":
-            await Crowd(group).ask(await parent.start_child(name), "work")
+            await Crowd(group).ask(await parent.start_child(name, cancel_mode=mode), "work")
         group.start_soon(partial(sup.abort, "p/a", scope, reason="enough", actor="me"))
         await anyio.sleep(MOMENT_S)
         group.cancel_scope.cancel()
@@ -411,4 +425,4 @@ def _is_judged(store: MemoryStore) -> bool:
     return "s:t1" in store.entities and store.entities["s:t1"].state == "VERIFYING"
 
 
-HEIRS = (loaded, begun_anew, siblings, judged_late)
+HEIRS = (loaded, begun_anew, siblings, above, judged_late)
