@@ -230,6 +230,10 @@ class Recovery:
         """The agent that it had: there is one at a time."""
         return next((one for one in self._agents if one.parent_id == session_id), None)
 
+    def _turn_of(self, work: Work) -> Entity | None:
+        """The turn of its last prompt, while that is alive."""
+        return self._tree.entities.get(self._tree.entity(work.session_id).data.turn_id)
+
     # ------------------------------------------------------------------ what is owed
     def _happens_again(self, one: Left) -> bool:
         entity = self._tree.entities.get(one.entity_id)
@@ -270,7 +274,9 @@ class Recovery:
             return
         agent = self._had(session_id)
         work.resume_id = past.resume_id if agent is None else agent.data.resume_id
-        work.interrupted = past.interrupted or self._states[session_id] in WORKING
+        was_at_work = self._states[session_id] in WORKING
+        # where its agent had the last word, what is asked next was not begun
+        work.interrupted = (past.interrupted or was_at_work) and not is_done(self._turn_of(work))
         mine = [one for one in owed if one.entity_id.partition(":")[0] == session_id]
         told = {
             "state": self._states[session_id].value,
@@ -540,6 +546,11 @@ def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None) 
     if agent.data.resume_id is not None and profile.adapter == agent.data.adapter:
         return True
     return profile.adapter in BY_PROMPT and session.state not in WORKING
+
+
+def is_done(turn: Entity | None) -> bool:
+    """Whether that turn's agent had said that it was done, and was believed."""
+    return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
 
 
 def _named(one: Left) -> str:

@@ -75,8 +75,16 @@ class Left(NamedTuple):
         return None
 
     @property
+    def is_done(self) -> bool:
+        """Its agent had said that it was."""
+        said = [_data(one)["verdict"] for one in self.turns if one.id == self.data["turn_id"]]
+        return any(one is not None and one["exit"] == "Success" for one in said)
+
+    @property
     def interrupted(self) -> bool:
-        """It may have worked on its prompt."""
+        """It may have worked on its prompt, and not to the end."""
+        if self.is_done:
+            return False
         for one in reversed(self.log):
             if one.event == "SessionStarted" and one.outcome == "transition":
                 break
@@ -421,8 +429,31 @@ async def judged_late(desk: Desk) -> None:
         desk.same("what it fails by", told, [("FAILED", stop.abort_id, stop.seq)])
 
 
+async def said_done(desk: Desk) -> None:
+    """An agent has said that it was done, and that is all that is on record of it: it was not interrupted at what it is
+    asked next."""
+    life = House(desk)
+    life.cuts = []
+    async with life.open(_settings("resume")) as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent="puppet")
+        await Crowd(group).ask(session, "first")
+        life.puppets[-1].says(TurnEnded("end_turn"))
+        await anyio.sleep(MOMENT_S)
+        group.cancel_scope.cancel()
+    cuts = [store for store in life.cuts if _is_judged(store)]
+    desk.same("it is on record", len(cuts) > 0, True)
+    for store in cuts:
+        house = House(desk, store).left()
+        house.answers = lambda puppet, text: [TurnEnded("end_turn")]
+        async with house.open(_settings("resume")) as sup:
+            session = sup.session("s")
+            desk.same("how that ended", getattr(await session.result(), "outcome", None), "completed")
+            await session.run("second")
+            desk.same("what it is told", house.puppets[-1].heard("prompt"), [("prompt", "second")])
+
+
 def _is_judged(store: MemoryStore) -> bool:
     return "s:t1" in store.entities and store.entities["s:t1"].state == "VERIFYING"
 
 
-HEIRS = (loaded, begun_anew, siblings, above, judged_late)
+HEIRS = (loaded, begun_anew, siblings, above, judged_late, said_done)
