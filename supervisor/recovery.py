@@ -539,13 +539,14 @@ def _end_of_task(state: Task) -> list[TaskEvent]:
             return []
 
 
-def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None) -> bool:
-    """True if a session can go on as if nothing had been: its agent's conversation can be loaded, or there is none."""
+def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, turn: Entity | None = None) -> bool:
+    """True if a session can go on as if nothing had been: its agent's conversation can be loaded, or there is none.
+    *turn*: that of its last prompt, while that is alive."""
     if agent is None or agent.state is Agent.STARTING:
         return True
     if agent.data.resume_id is not None and profile.adapter == agent.data.adapter:
         return True
-    return profile.adapter in BY_PROMPT and session.state not in WORKING
+    return profile.adapter in BY_PROMPT and (session.state not in WORKING or is_done(turn))
 
 
 def is_done(turn: Entity | None) -> bool:

@@ -144,7 +144,8 @@ class _Heir(NamedTuple):
         how, profile = self.settings.recovery.sessions, self.agents.get(session.data.agent)
         if how == "stop" or profile is None or not self._is_among(session.id):
             return False
-        return how == "restart" or loses_nothing(profile, session, agent) or self._has_answered(session, past)
+        turn = self.tree.entities.get(session.data.turn_id)
+        return how == "restart" or loses_nothing(profile, session, agent, turn) or self._has_answered(session, past)
 
     def _has_answered(self, session: Entity, past: Past) -> bool:
         """It was there for one task and has answered: what is left is to judge its work, and that needs no agent."""

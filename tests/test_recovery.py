@@ -121,6 +121,24 @@ def test_who_loses_nothing(adapter: str, state: Session, had: Entity | None, goe
     assert loses_nothing(AgentProfile(name="a", adapter=adapter), session(state), had) is goes_on
 
 
+@pytest.mark.parametrize(
+    ("adapter", "verdict", "goes_on"),
+    [
+        ("command", Verdict(exit=Exit.SUCCESS), True),
+        ("command", Verdict(exit=Exit.ERROR), False),
+        ("command", None, False),
+        ("acp", Verdict(exit=Exit.SUCCESS), False),
+    ],
+)
+def test_who_has_each_prompt_for_itself_loses_nothing_when_it_was_done(
+    adapter: str, verdict: Verdict | None, goes_on: bool
+) -> None:
+    data = TurnData(id="s:t1", session_id="s", verdict=verdict)
+    turn = Entity(TURN_KIND, "s:t1", "s", Turn.VERIFYING, data, None)  # type: ignore[arg-type]  # nothing is recorded
+    profile, had = AgentProfile(name="a", adapter=adapter), agent(adapter, Agent.WORKING)
+    assert loses_nothing(profile, session(Session.RUNNING), had, turn) is goes_on
+
+
 # ---------------------------------------------------------------------------------------------------- a session's past
 def past_of(*records: Mapping[str, Any]) -> Past:
     past = Past()

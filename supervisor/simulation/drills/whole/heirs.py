@@ -115,7 +115,7 @@ class Left(NamedTuple):
             return False
         if how == "restart" or self.agent is None or self.agent.state == "starting":
             return True
-        return self.resume_id is not None or (by_prompt and self.row.state not in AT_WORK)
+        return self.resume_id is not None or (by_prompt and (self.row.state not in AT_WORK or self.is_done))
 
 
 def _data(row: EntityRow) -> Any:
@@ -452,8 +452,26 @@ async def said_done(desk: Desk) -> None:
             desk.same("what it is told", house.puppets[-1].heard("prompt"), [("prompt", "second")])
 
 
+async def said_last(desk: Desk) -> None:
+    """The same of an agent that has each prompt for itself: nothing is lost, so its session goes on."""
+    agents = {"f": AgentProfile(name="f", adapter="inprocess", function=obeys, directory="/f")}
+    life = House(desk)
+    life.cuts = []
+    async with life.open(_settings("resume"), agents) as sup:
+        await (await sup.start_session("s", agent="f")).run("first")
+    cuts = [store for store in life.cuts if _is_judged(store)]
+    desk.same("it is on record", len(cuts) > 0, True)
+    for store in cuts:
+        house = House(desk, store).left()
+        async with house.open(_settings("resume"), agents) as sup:
+            result = await sup.session("s").result()
+            desk.same("how that ended", getattr(result, "outcome", None), "completed")
+            desk.same("who goes on", [one.id for one in sup.sessions()], ["s"])
+            desk.same("its prompts", len(await house.events("s", "PromptReady")), 1)
+
+
 def _is_judged(store: MemoryStore) -> bool:
     return "s:t1" in store.entities and store.entities["s:t1"].state == "VERIFYING"
 
 
-HEIRS = (loaded, begun_anew, siblings, above, judged_late, said_done)
+HEIRS = (loaded, begun_anew, siblings, above, judged_late, said_done, said_last)
