@@ -41,6 +41,7 @@ from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentReaped,
+    AgentSpawned,
     BackoffElapsed,
     CompactNeeded,
     FatalError,
@@ -353,12 +354,20 @@ class Recovery:
         for agent in self._agents:
             self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
         for one in again:
-            self._perform(one.entity_id, one.effect, one.seq, one.effect_id)
+            if self._is_late(one):
+                self._tree.ledger.settle(one.effect_id)
+            else:
+                self._perform(one.entity_id, one.effect, one.seq, one.effect_id)
         begun = {(one.entity_id, type(one.effect)) for one in again}
         for work in works:
             self._step(work, begun)
         for turn, state in self._turns:
             self._see_to(turn, state, begun)
+
+    def _is_late(self, one: Left) -> bool:
+        """How far its agent has come is no news to a turn that ends with its session."""
+        work = self._tree.works.get(one.entity_id)
+        return isinstance(one.effect, Tell) and isinstance(one.effect.event, AgentSpawned) and (not work or work.told)
 
     def _step(self, work: Work, begun: set[tuple[str, type]]) -> None:
         """The step that was under way is begun again, unless it was owed and has been."""
@@ -409,6 +418,8 @@ class Recovery:
             return
         if work is None:
             self._end_alone(turn, state)
+        elif turn.data.phase == "settled" and state not in SETTLED:
+            return  # it has ended with its session meanwhile
         elif state in SETTLED:
             self._recall_failure(work, turn)
             self._begin(turn.id, CleanUp(), begun)

@@ -223,6 +223,10 @@ async def _take_over(desk: Desk, house: House, how: str, known: bool, late_s: fl
         for session in sup.sessions():
             await sup.abort(session.id, AbortScope.SESSION, now=True)
         group.cancel_scope.cancel()
+    new = house.store.log.after(last_seq, 10_000)
+    denied = [(one.entity_id, one.event) for one in new if one.outcome == "refused"]
+    late = [one.entity_id for one in new if (one.event, one.outcome) == ("verify_requested", "stale")]
+    desk.same(f"what nobody could hear after {last_seq}", (denied, late), ([], []))
 
 
 def _owed(store: MemoryStore) -> list[tuple[str, str, str]]:
