@@ -292,7 +292,8 @@ class Ledger:
                 if not await self._commit(batch):
                     return
             self._say_clean()
-            if self._due is not None and not await self._settle_due():
+            due, self._due = self._due, None
+            if due is not None and not await self._settle_due(due):
                 return
 
     @property
@@ -390,8 +391,8 @@ class Ledger:
         with suppress(JournalError):  # whoever owns the ledger has heard of it
             await self.settle_all()
 
-    async def _settle_due(self) -> bool:
-        """All records are durable: settle what none of them has."""
+    async def _settle_due(self, due: Moment) -> bool:
+        """All records are durable: settle what none of them has. Whoever asks meanwhile has that settled next."""
         settled, self._settled = self._settled, []
         try:
             try:
@@ -400,10 +401,8 @@ class Ledger:
                 await self.disk.outlast(error, lambda durable_seq: self._journal.settle(settled))
         except JournalError as error:
             self._give_up(error)
-        if self.error is not None:
-            return False
-        self._say_settled()
-        return True
+        due.set()
+        return self.error is None
 
     def _say_settled(self) -> None:
         due, self._due = self._due, None
