@@ -159,6 +159,7 @@ class Oracle:
 
     def gave_up(self) -> None:
         """It has ended without its disk: its last is not on record, and the next one goes on from before that."""
+        self._record_due.clear()
         self.works.gave_up()
 
     def disk_was_down(self, seconds: float) -> None:

@@ -144,7 +144,7 @@ class _Agent:
         await anyio.sleep_forever()
 
     async def _read(self) -> None:
-        while line := await self._inside.read_line():
+        while (line := await self._inside.read_line()).endswith(b"\n"):  # the last one may have been cut short
             self._hear(json.loads(line))
         self._cancel()
         await self._idle.wait()

@@ -11,6 +11,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
+from actors.waiting import within
 from supervisor.moments import Moment
 from supervisor.ports import ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
@@ -224,8 +225,7 @@ class SimulatedProcess:
             await self._ended_within(kill_s + KILL_EXTRA_S)
 
     async def _ended_within(self, seconds: float) -> None:
-        with anyio.move_on_after(seconds):
-            await self._ended.wait()
+        await within(seconds, self._ended.wait)
 
     def close(self) -> None:
         """Let go of everything: a warden that is not done goes on alone."""
