@@ -121,7 +121,7 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
     """It is born PLANNED and begun when it is approved, and the operator is the root of what follows."""
     async with going(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
-        assert plan.operating.planned() == ("a",)
+        assert await plan.operating.planned() == ("a",)
         answer = await plan.operating.approve("a", by=ME, reason="go")
         assert (answer.entity_id, answer.state) == ("task:a", "OPEN")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
@@ -138,7 +138,7 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
     tasks = (task("a"), task("b"), task("c", "true", "b"))
     async with going(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
         await plan.until("all_tasks_created", "workstream:plan")
-        assert plan.operating.planned() == ("a", "b", "c")
+        assert await plan.operating.planned() == ("a", "b", "c")
         assert (await plan.operating.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
         await plan.until("rejected", "task:c")
         await plan.operating.approve("a", by=ME)

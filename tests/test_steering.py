@@ -42,7 +42,7 @@ class Work:
         self.waiting: tuple[str, ...] = ("a", "b")
         self.seen: set[str] = set()
 
-    def planned(self) -> tuple[str, ...]:
+    async def planned(self) -> tuple[str, ...]:
         return self.waiting
 
     async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:

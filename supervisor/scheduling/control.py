@@ -57,7 +57,7 @@ class WorkControl(Protocol):
         Degraded, JournalError: the journal cannot be written.
     """
 
-    def planned(self) -> tuple[str, ...]:
+    async def planned(self) -> tuple[str, ...]:
         """The tasks that wait to be approved before anything is done for them."""
         ...
 

@@ -101,9 +101,10 @@ class Operating:
         return self._at
 
     # ------------------------------------------------------------------ the way in
-    def planned(self) -> tuple[str, ...]:
-        """The tasks that wait to be approved before anything is done for them."""
-        cases = self._at.load.cases.values() if self._at is not None else ()
+    async def planned(self) -> tuple[str, ...]:
+        """The tasks that wait to be approved before anything is done for them, once the run has begun."""
+        await self._begun.wait()
+        cases = self.at.load.cases.values()
         return tuple(case.name for case in cases if case.is_opened and case.state is Task.PLANNED)
 
     async def approve(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:

@@ -27,7 +27,7 @@ async def steered(work: WorkControl | None, asked: Steer | Split) -> AsyncIterat
     """
     if work is None:
         raise Refused("no plan runs here, so there is no work to steer")
-    tasks = (asked.task,) if isinstance(asked, Split) else _named(work, asked)
+    tasks = (asked.task,) if isinstance(asked, Split) else await _named(work, asked)
     for task in tasks:
         command_id = _id_of(asked.command_id, task, alone=len(tasks) == 1)
         try:
@@ -38,7 +38,7 @@ async def steered(work: WorkControl | None, asked: Steer | Split) -> AsyncIterat
             yield {"task": task, "answer": msgspec.to_builtins(answer)}
 
 
-def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
+async def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
     if asked.verb is Verb.SPLIT:
         raise ValueError("split: give its subtasks too, with do: split")
     if asked.all_planned and (asked.tasks or asked.command_id is not None):
@@ -49,7 +49,7 @@ def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
         raise ValueError("tasks: none is named; name at least one")
     if bool(asked.on) is not (asked.verb is Verb.BLOCK):
         raise ValueError("on: what a task is to be blocked on; give it with block, and with nothing else")
-    return work.planned() if asked.all_planned else tuple(dict.fromkeys(asked.tasks))
+    return await work.planned() if asked.all_planned else tuple(dict.fromkeys(asked.tasks))
 
 
 def _id_of(command_id: str | None, task: str, *, alone: bool) -> str | None:

@@ -72,7 +72,7 @@ class Foreman:
         while True:
             rounds += 1
             await anyio.sleep(self._chance.between(*ROUND_S, "round", rounds))
-            self._look()
+            await self._look()
             for name in self._of("PLANNED"):
                 await self._decide(name, self._errand(name).wanted)
             for name in self._of("PENDING_APPROVAL"):
@@ -93,10 +93,11 @@ class Foreman:
         """The tasks of this plan that are in that state on record, also those that somebody split from them since."""
         return self._books.waiting(state, self._names)
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         """What is told to wait for a word before it is begun does so on record, where nothing is on its way there."""
-        if self._runner.begun.is_set() and self._runner.load.running and self._runner.load.sup.ledger.clean:
-            self._books.shown(self._control.planned(), self._of("PLANNED"))
+        planned = await self._control.planned()
+        if self._runner.load.running and self._runner.load.sup.ledger.clean:
+            self._books.shown(planned, self._of("PLANNED"))
 
     def _errand(self, name: str) -> Errand:
         return self._errands.of(name) or Errand(name)
