@@ -166,8 +166,8 @@ class Blocking:
         limit_s = case.task.timeout_s or Timeouts().hard_cap_s
         waited_s = self._load.sup.ledger.clock.wall.time() - case.changed_at
         with self._load.sup.tree.system.timers.limit(limit_s - max(0.0, waited_s)):
-            for part in case.parts:
-                await part.settled.wait()
+            while (open_part := _unsettled(case)) is not None:  # one that was settled may be reset meanwhile
+                await open_part.settled.wait()
             return
         while True:
             if case.scope is not None:  # its own turn goes on beside them
@@ -179,7 +179,7 @@ class Blocking:
 
     async def _end_wait(self, case: Case, limit_s: float) -> None:
         """Nobody carries it out, and its time is over. The caller holds its lock."""
-        late = next((part for part in case.parts if part.result is None), None)
+        late = _unsettled(case)
         if late is None or case.state is not Task.WAITING_FOR_SUBTASKS or case.is_over:
             return
         if case.followed:  # its session is at work, and is to have a worker soon
@@ -243,6 +243,11 @@ class Blocking:
             return False  # it goes as its parent goes
         needed = [*case.task.depends_on, *([when.task] if when is not None and when.task is not None else [])]
         return all(self._load.cases[name].result is not None for name in needed)
+
+
+def _unsettled(case: Case) -> Case | None:
+    """The first of its subtasks that is not settled."""
+    return next((part for part in case.parts if part.result is None), None)
 
 
 def _outcome(case: Case) -> str:

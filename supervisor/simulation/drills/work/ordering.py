@@ -411,6 +411,18 @@ async def late_parts(desk: Desk) -> None:
     )
 
 
+async def reset_part(desk: Desk) -> None:
+    """A part that had failed, and is reset while the whole waits for another one, has no more time than that one."""
+    office = Office(desk, {"b": [Try(5.0, BROKEN), Try(50.0)], "c": [Try(20.0)]})
+    parts = [{"id": one, "prompt": one, "agent": "f", **ONCE, "timeout_s": 100} for one in "bc"]
+    plan = plan_of(task("a", timeout_s=30, subtasks=parts, **ONCE))
+    result = await office.run(plan, Hand(10.0, "reset", "b"))
+    desk.same("outcomes", office.outcomes(result), dict.fromkeys("abc", "completed"))
+    told = [what.split()[0] for _, what in office.tales()["task:a"]]
+    wanted = ["Born", "split", "subtask_timed_out", "unblocked", "split", "subtasks_completed", "closed"]
+    desk.same("what is said of the whole", told, wanted)
+
+
 async def verdicts(desk: Desk) -> None:
     """The whole is tested when all tasks are completed; what does not pass has failed, whatever its tasks did."""
     for status, ok in ((0, True), (1, False)):
@@ -649,6 +661,7 @@ ORDERING = (
     wholes,
     broken_wholes,
     late_parts,
+    reset_part,
     verdicts,
     critical_ends,
     silences,
