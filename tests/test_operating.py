@@ -14,6 +14,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import pytest
+from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
 from supervisor.adapters.inprocess import AgentTurn
@@ -506,6 +507,28 @@ async def test_a_plan_that_fails_as_it_is_given_up_is_preserved(tmp_path: Path) 
     dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert [one["to_status"] for one in kept if one["entity_type"] == "workstream"][-1] == "failed"
+
+
+async def test_a_plan_that_is_done_as_it_is_given_up_is_preserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has it run is cancelled just before its dossier is written: it is written all the same."""
+    keep_dossier, scope = runner.keep_dossier, anyio.CancelScope()
+
+    async def given_up_first(load: Workload) -> None:
+        scope.cancel()
+        await checkpoint()
+        await keep_dossier(load)
+
+    monkeypatch.setattr(runner, "keep_dossier", given_up_first)
+    plan = plan_of(task("a"))
+    async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
+        with scope:
+            await PlanRunner(sup).run(plan)
+    dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
+    kept = [json.loads(line) for line in dossier.read_text().splitlines()]
+    assert scope.cancelled_caught
+    assert [one["to_status"] for one in kept if one["entity_type"] == "workstream"][-1] == "completed"
 
 
 async def test_subtasks_that_cannot_be_change_nothing(tmp_path: Path, gate: Gate) -> None:

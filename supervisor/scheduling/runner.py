@@ -305,7 +305,7 @@ class PlanRunner:
             for one in [one for one in self._untouched if one.kind is Kind.TASK]:
                 group.start_soon(self._end_session, one.data.claimed_by)
             group.start_soon(self._end_unclaimed)
-        if load.stream.state is Workstream.FAILED:
+        if load.stream.state in (Workstream.COMPLETED, Workstream.FAILED):
             await keep_dossier(load)
 
     async def _leave(self, case: Case, is_done: bool) -> None:

@@ -105,6 +105,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     # The machine: an opportunity is a commit.
     FaultKind("machine.crash", 0.004, "the supervisor is killed; another one starts on what is durable"),
     FaultKind("machine.crash_then", 0.30, "the same right when somebody has come into a state that is over soon"),
+    FaultKind("host.cancelled", 0.004, "the host is cancelled, and with it its supervisor; then another one starts"),
     # Hosts and operators: an opportunity is a wish.
     FaultKind("host.abort_tool", 0.30, "a tool call is aborted"),
     FaultKind("host.abort_sibling", 0.20, "siblings are aborted"),

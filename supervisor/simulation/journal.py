@@ -28,7 +28,7 @@ UNKNOWN = frozenset({"disk.error", "disk.full"})
 """After which the commit may be there."""
 LASTS_S = ((0.0, 0.5), (1.0, 30.0), (30.0, 900.0))
 """How long an outage lasts (seconds): a hiccup, a moment, or until somebody has made room."""
-STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash", "machine.crash_then"})
+STRIKING = frozenset({"disk.slow", "disk.busy", *FAILING, "machine.crash", "machine.crash_then", "host.cancelled"})
 """What may strike a commit."""
 RECORDS_KEPT = 50_000
 """Of the records of whoever has ended, this many of the newest are kept at least; a soak's run has some hundreds."""
@@ -156,6 +156,7 @@ class SimulatedJournal(MemoryJournal):
         await self._pass(self._takes_s(place))
         if self._crash(f"{place}.before", "machine.crash"):
             await self._die()
+        self._crash(f"{place}.before", "host.cancelled")
         self._check_up()
         kind = self._fails(place)
         if kind is not None:
@@ -165,6 +166,7 @@ class SimulatedJournal(MemoryJournal):
         self.refuses = False
         if self._crash(f"{place}.after", "machine.crash") or self._crashes_then(batch):
             await self._die()
+        self._crash(f"{place}.after", "host.cancelled")
 
     def _crashes_then(self, batch: Sequence[Append]) -> bool:
         """Whether somebody's coming into a state that is over soon is what the supervisor is killed at."""

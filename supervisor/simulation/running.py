@@ -184,7 +184,7 @@ class _Run:
             self.oracle.violated("quiescence", "run", f"the work is not done after {LIVES_MAX} supervisors")
         self.world.heal()
         await self._live(outside, last=True)
-        while self.world.killed.is_set():  # only an intruder does that once the faults have stopped
+        while self.world.killed.is_set() or self.world.scope.cancel_called:  # by an intruder: faults have stopped
             await self._sweep()
             await self._live(outside, last=True)
 
@@ -225,8 +225,8 @@ class _Run:
     async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
         """One supervisor, from its start to its end, or to its death."""
         over = anyio.Event()
-        scope = anyio.CancelScope()
         parts = self.world.parts()
+        scope = self.world.scope
         outside.start_soon(self._supervise, parts, scope, over, last)
         killed = self.world.killed
         await any_of(over, killed)
@@ -236,6 +236,7 @@ class _Run:
     async def _supervise(self, parts: Any, scope: anyio.CancelScope, over: anyio.Event, last: bool) -> None:
         """What a killed one still does while its tasks unwind, nobody sees."""
         killed = self.world.killed
+        sup: Supervisor | None = None
         try:
             with scope:
                 async with supervise(parts, self.world.profiles(), self.drawn.settings) as sup:
@@ -246,6 +247,9 @@ class _Run:
                     elif not killed.is_set():
                         await self._probe(sup)
                         await self._drill(sup)
+            if sup is not None and not killed.is_set():
+                if sup.failure is not None:  # which a host that is cancelled is not told
+                    raise sup.failure
                 self._look_behind(sup)
         except* JournalError as failure:
             self.gave_up = _first_of(failure)

@@ -126,6 +126,8 @@ class World:
         self.crashes = 0
         self.killed = anyio.Event()
         """The supervisor that lives now has been killed."""
+        self.scope = anyio.CancelScope()
+        """That which the host holds the newest supervisor in."""
         self.end_due_s = inf
         """When its end begins: it was told to end, and a drain is over by then; infinite: nobody wants it to."""
         self.on_durable: Callable[[Sequence[Append]], None] = lambda batch: None
@@ -150,7 +152,7 @@ class World:
     def parts(self) -> Parts:
         """The doors of the next supervisor."""
         self.lives += 1
-        self.killed, self.end_due_s = anyio.Event(), inf
+        self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
         if self._journal is not None:
             self._journal.leave()
         self._journal = SimulatedJournal(
@@ -184,8 +186,11 @@ class World:
         )
 
     def _crashes(self, place: str, kind: str = "machine.crash") -> bool:
-        """Whether the supervisor is killed at this point of a commit."""
+        """Whether the supervisor is killed at this point of a commit; if its host is cancelled, it ends by itself."""
         if self.crashes >= self.drawn.crashes_max or not self.faults.strikes(kind, place):
+            return False
+        if kind == "host.cancelled":
+            self.cancel()
             return False
         self.kill()
         return True
@@ -210,6 +215,15 @@ class World:
         self.oracle.killed()
         self._journal.leave()
         self.killed.set()
+
+    def cancel(self) -> None:
+        """The host is cancelled, as by its own deadline or a Ctrl-C: its supervisor ends everything at once."""
+        if self.killed.is_set() or not self.lives:
+            return
+        self.crashes += 1
+        self.trace.note("cancelled")
+        self.told_to_end(now=True)
+        self.scope.cancel()
 
     @property
     def outage_s(self) -> float:

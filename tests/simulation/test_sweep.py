@@ -7,7 +7,18 @@ import pytest
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
-from supervisor.simulation.search.sweep import CRASH, LEVELS, Every, Point, Sweep, chart, run_point, small, sweep
+from supervisor.simulation.search.sweep import (
+    CANCEL,
+    CRASH,
+    LEVELS,
+    Every,
+    Point,
+    Sweep,
+    chart,
+    run_point,
+    small,
+    sweep,
+)
 from supervisor.simulation.world import World
 from supervisor.vocabulary import AbortScope
 
@@ -36,7 +47,7 @@ def test_until_its_point_a_run_is_the_one_without_intruder() -> None:
     assert disturbed != alone
 
 
-@pytest.mark.parametrize("level", [*LEVELS, CRASH])
+@pytest.mark.parametrize("level", [*LEVELS, CRASH, CANCEL])
 def test_a_point_is_the_same_run_every_time(level: str) -> None:
     """An outcome is a function of scenario, seed, level and step, at each level, and nothing is violated there."""
     found = chart(Point(scenario="deep-delegation", seed=1, level=level, step=0))
@@ -60,10 +71,13 @@ def test_where_there_is_nothing_to_abort_the_point_is_listed() -> None:
 
 def test_what_is_the_same_run_in_small_is_swept_once() -> None:
     """The points of a scenario are not run again for another one that does the same; alone, it has its own."""
-    total, _ = sweep(["kernel", "offices"], 1, ("session",), Every(400), 1, ignore)
-    alone, _ = sweep(["offices"], 1, ("session",), Every(400), 1, ignore)
-    assert [(name, one.same_as) for name, one in total.scenarios.items()] == [("kernel", ""), ("offices", "kernel")]
-    assert total.scenarios["offices"].points == 0
+    total, _ = sweep(["killed", "thundering-herd"], 1, ("session",), Every(400), 1, ignore)
+    alone, _ = sweep(["thundering-herd"], 1, ("session",), Every(400), 1, ignore)
+    assert [(name, one.same_as) for name, one in total.scenarios.items()] == [
+        ("killed", ""),
+        ("thundering-herd", "killed"),
+    ]
+    assert total.scenarios["thundering-herd"].points == 0
     assert total.points == alone.points > 0
 
 

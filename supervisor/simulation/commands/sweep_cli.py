@@ -9,7 +9,7 @@ import msgspec
 
 from supervisor.simulation.commands.options import Progress, as_json, finish, jobs
 from supervisor.simulation.search.golden import GOLDEN_SEED, golden
-from supervisor.simulation.search.sweep import CRASH, LEVELS, Every, Sweep, sweep
+from supervisor.simulation.search.sweep import CANCEL, CRASH, LEVELS, Every, Sweep, sweep
 from supervisor.surfaces.failure import BadInput
 
 __all__ = ["command"]
@@ -23,6 +23,7 @@ SHOWN = 20
 @click.option("--seed", type=click.IntRange(min=0), default=GOLDEN_SEED, show_default=True, metavar="N")
 @click.option("--levels", default=",".join(LEVELS), show_default=True, metavar="LEVEL,...", help="What is aborted.")
 @click.option("--crash", is_flag=True, help="Instead: the supervisor is killed.")
+@click.option("--cancel", is_flag=True, help="Instead: its host is cancelled.")
 @click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, metavar="K", help="Not every step.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, metavar="O", help="From that step.")
 @jobs
@@ -32,6 +33,7 @@ def command(
     seed: int,
     levels: str,
     crash: bool,
+    cancel: bool,
     every: int,
     offset: int,
     jobs: int,
@@ -47,7 +49,7 @@ def command(
         total, complete = sweep(
             scenarios or golden(),
             seed,
-            (CRASH,) if crash else _levels(levels),
+            _instead(crash, cancel) or _levels(levels),
             Every(every, offset),
             jobs,
             lambda sums, points: progress.show(lambda: f"{sums.points} of {points}, {sums.violations} violations"),
@@ -57,6 +59,10 @@ def command(
     answer = {**_told(total), "measured": {"took_s": round(progress.took_s, 3)}}
     text = _text(total, progress.took_s)
     return finish(answer, text, as_json=as_json, good=not total.violations, complete=complete)
+
+
+def _instead(crash: bool, cancel: bool) -> tuple[str, ...]:
+    return tuple(name for name, wanted in ((CRASH, crash), (CANCEL, cancel)) if wanted)
 
 
 def _levels(words: str) -> tuple[str, ...]:

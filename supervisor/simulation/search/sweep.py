@@ -28,6 +28,8 @@ __all__ = ["CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "small", "swe
 LEVELS = tuple(one.value for one in AbortScope)
 CRASH = "crash"
 """Beside the levels: the supervisor is killed."""
+CANCEL = "cancel"
+"""And the host is cancelled, in the middle of whatever it waits for."""
 LOAD = {"customers": 2, "turns": 1, "tasks": 2, "arrival_s": 0.5, "sessions_max": 2}
 SHAPE = {"steps": [1, 3], "tools": [1, 3], "depth_max": 1, "delegation": 0.15}
 WORLD = {"schedules": (Schedule.WINDOW,), "operators": 1, "heal_after_s": 10.0, "drills": 0.0, "offices": 0.0}
@@ -126,7 +128,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _line(point: Point) -> str:
-    how = "--crash" if point.level == CRASH else f"--levels {point.level}"
+    how = f"--{point.level}" if point.level in (CRASH, CANCEL) else f"--levels {point.level}"
     where = f"--scenario {shlex.quote(point.scenario)} --seed {point.seed}"
     return f"supervisor simulate sweep {where} {how} --every {FAR} --offset {point.step}"
 
@@ -160,7 +162,7 @@ def chart(start: Point) -> Chart:
 
 def _chart(scenario: str, seed: int) -> Chart:
     """Look at every step of that run."""
-    applicable: dict[str, list[int]] = {level: [] for level in (*LEVELS, CRASH)}
+    applicable: dict[str, list[int]] = {level: [] for level in (*LEVELS, CRASH, CANCEL)}
 
     def look(step: int, world: World, host: Host) -> None:
         for level in LEVELS:
@@ -168,6 +170,7 @@ def _chart(scenario: str, seed: int) -> Chart:
                 applicable[level].append(step)
         if world.lives and not world.killed.is_set():
             applicable[CRASH].append(step)
+            applicable[CANCEL].append(step)
 
     report = simulate(_drawn(scenario, seed), intrude=look)
     return Chart(
@@ -188,6 +191,9 @@ def run_point(point: Point) -> Outcome:
             return
         if point.level == CRASH:
             world.kill()
+            return
+        if point.level == CANCEL:
+            world.cancel()
             return
         scope = AbortScope(point.level)
         targets = host.targets(scope)
