@@ -121,6 +121,10 @@ class Reply:
         """The message is still worth handling."""
         return self.detached or not self.settled
 
+    def detach(self) -> None:
+        """Who handles the message takes it over: from here on its asker may go."""
+        self.detached = True
+
     def resolve(self, value: Any) -> None:
         self._settle(value, None)
 

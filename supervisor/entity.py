@@ -134,6 +134,8 @@ class Entity:
             message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
         envelope = ctx.envelope
         cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)
+        if reply is not None:
+            reply.detach()
         event = msgspec.structs.replace(self._ledger.redactor.event(message), at=self._ledger.clock.now())
         self._apply(ctx, event, _NO_CAUSE if cause is None else cause, reply)
         return DEFERRED

@@ -94,7 +94,8 @@ class Session:
     async def run(self, prompt: str) -> TurnResult:
         """Have the agent work on *prompt*; how that ended. Prompts of one session queue up.
 
-        Cancelling this call does not abort the turn: use :meth:`abort`.
+        Cancelling this call does not abort the turn: use :meth:`abort`. A prompt that the session has not heard of by
+        then is withdrawn.
 
         Raises:
             Refused: the session has ended.

@@ -90,7 +90,7 @@ class Prompting:
         work.asking[request_id] = None
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
-            await self._tree.post(session_id, requested, cause=cause)
+            await self._tree.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
             self._waiting.pop(request_id, None)
             raise
@@ -173,7 +173,7 @@ class Prompting:
         lane = Lane.NORMAL if urgent is None else Lane.URGENT
         work.sending[message_id] = None
         try:
-            await self._tree.post(session_id, event, cause=Cause(actor=sender), lane=lane)
+            await self._tree.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)
         finally:
             del work.sending[message_id]
         return message_id

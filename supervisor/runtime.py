@@ -216,20 +216,28 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
     supervisor.subscriptions.end()
 
 
+def _departure(error: BaseException) -> str:
+    """How the host left, for the record. Of a cancellation that says nothing but what it was: event loops word it with
+    addresses and with code."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return "the host was cancelled"
+    return f"the host left by {type(error).__name__}: {error}"
+
+
 def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
     """Register the end: a drain where the block was left normally, an abort of everything where it was not."""
 
     async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         try:
-            if kind is None:
+            if error is None:
                 await supervisor.finish()
         except BaseException as late:  # the host was cancelled while it drained
-            kind, error = type(late), late
+            error = late
             raise
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(supervisor, None if kind is None else f"the host left by {kind.__name__}: {error}")
-        if supervisor.failure is not None and kind is None:
+                await _end(supervisor, None if error is None else _departure(error))
+        if supervisor.failure is not None and error is None:
             raise supervisor.failure
         return False
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
+import anyio
 import msgspec
 
 from actors import (
@@ -177,6 +178,8 @@ class Supervisor:
     ) -> Session:
         """Start a session and wait until its first record is durable. A name that was used gets a number.
 
+        Whoever is cancelled meanwhile does not know of a session: it is ended.
+
         Args:
             name: its id, or the last part of it below *parent*.
             agent: the name of a configured agent, or an async function; by default the parent's.
@@ -210,7 +213,12 @@ class Supervisor:
             self._check_disk(f"session {name!r}")
         allowance = Allowance(budget, within, patience)
         session_id = self._start(name, profile, parent, policy, None, cause, mode, allowance, place)
-        await self.ledger.flush()
+        try:
+            await self.ledger.flush()
+        except anyio.get_cancelled_exc_class():
+            withdrawn = OperatorStop(reason="whoever started it was cancelled", abort_reason="user_interrupt")
+            self.tree.end(session_id, withdrawn, cause=cause)
+            raise
         return Session(self, session_id)
 
     @property

@@ -249,8 +249,11 @@ class Tree:
             work = work.parent
         return work
 
-    async def post(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL) -> LifecycleEvent:
-        """Send *event*, wait until its record is durable, and return that.
+    async def post(
+        self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False
+    ) -> LifecycleEvent:
+        """Send *event*, wait until its record is durable, and return that. Where the caller is cancelled, the entity
+        hears of it all the same; with *withdraws* only if it has done so already.
 
         Raises:
             NoSuchEntity: nothing alive has that id.
@@ -261,7 +264,9 @@ class Tree:
         if ref is None or entity_id not in self.entities:
             raise NoSuchEntity(entity_id)
         try:
-            record: LifecycleEvent = await ref.ask(event, timeout_s=POST_S, lane=lane, cause=cause, detach=True)
+            record: LifecycleEvent = await ref.ask(
+                event, timeout_s=POST_S, lane=lane, cause=cause, detach=not withdraws
+            )
         except ActorStopped as error:
             raise NoSuchEntity(entity_id) from error
         return record

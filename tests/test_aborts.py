@@ -662,7 +662,7 @@ async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll:
     assert scope.cancelled_caught
     await roll.all_gone()
     [stop] = run.transitions("OperatorStop", "s")
-    assert stop.reason.startswith("the host left by Cancelled")
+    assert stop.reason == "the host was cancelled"
 
 
 async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: Roll) -> None:

@@ -6,7 +6,7 @@ became ready is queued, what was queued is claimed, what was settled makes other
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from math import inf
 
@@ -98,11 +98,16 @@ class PlanRunner:
     # ------------------------------------------------------------------ the run
     async def run(self, plan: Plan, *, resume: bool = False) -> PlanResult:
         """Run every task of *plan*, and of the plans that are added meanwhile; with *resume* only what the last run of
-        the plan did not close, each task from its checkpoint."""
+        the plan did not close, each task from its checkpoint.
+
+        Raises:
+            Refused: the last run of the plan has left nothing to *resume*.
+        """
         self._prepare(plan)
         error = ""
         try:
-            await self._carry_out(plan, resume)
+            left = await self._look_back(plan, resume)
+            await self._carry_out(plan, left)
             error = await self._conclude()
         except BaseException:
             if self.load.stream.is_opened:
@@ -114,12 +119,29 @@ class PlanRunner:
                 self._bury()
         return PlanResult({case.name: self._result(case) for case in self.load.cases.values()}, error)
 
-    async def _carry_out(self, plan: Plan, resume: bool) -> None:
+    async def _look_back(self, plan: Plan, resume: bool) -> bool:
+        """See what earlier runs have done of it; whether one is under way that an earlier supervisor began."""
+        left = self._continuing.find(plan)
+        resumes = self.load.stream.resumes if left else ""
+        if resumes or (resume and not left):
+            await self._sup.ledger.durable()  # what this supervisor has just given up is still on its way to the disk
+            await self._read_before(plan, resumes)
+        if not left and self._before is not None:
+            done = self._before.closed.keys() >= {one.task.id for one in every_task(plan.tasks)}
+            if done and not self._unmerged(plan):
+                raise Refused(f"plan {plan.workstream!r} is not resumed: nothing of it was cancelled, or given up")
+        return left
+
+    async def _read_before(self, plan: Plan, resumes: str, refused: Collection[str] = ()) -> None:
+        rows = await self._sup.journal.entities()
+        self._before = before(plan, self._sup.settings, rows, resumes, refused)
+
+    async def _carry_out(self, plan: Plan, left: bool) -> None:
         """From its first task to its last, or until it is given up."""
         try:
             async with anyio.create_task_group() as group:
                 self.load.have(group)
-                await self._begin(plan, resume)
+                await self._begin(plan, left)
                 group.start_soon(self._watch_stop)
                 group.start_soon(self._watch_journal)
                 await self._dispatch()
@@ -140,20 +162,14 @@ class PlanRunner:
         load.split, load.block = self.operating.split, self.operating.block_own
         load.on_let_go = self._let_go
 
-    async def _begin(self, plan: Plan, resume: bool) -> None:
-        left = self._continuing.find(plan)
-        resumes = self.load.stream.resumes if left else ""
-        if resumes or (resume and not left):
-            await self._sup.ledger.durable()  # what this supervisor has just given up is still on its way to the disk
-            rows = await self._sup.journal.entities()
-            self._before = before(plan, self._sup.settings, rows, resumes)
+    async def _begin(self, plan: Plan, left: bool) -> None:
         unmerged = self._unmerged(plan)
         if not left:
             self._open_stream(plan, len(unmerged))
         merged, refused = await self._merge_late(unmerged)
         self._continuing.do_again(refused)
         if refused and self._before is not None:
-            self._before = before(plan, self._sup.settings, rows, resumes, refused)
+            await self._read_before(plan, self.load.stream.resumes, refused)
         await self.load.pool.start(self.load.stream.id, Cause(self.load.stream.seq, None, ACTOR))
         self.taken_over = self._continuing.words
         if self._before is not None and not left:

@@ -6,41 +6,64 @@ of the runtime, and ends the run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
+
+import anyio
 
 from supervisor.abort import NoSiblings, UnknownTarget
 from supervisor.entity import Refused
 from supervisor.plans.source import BadPlan
 from supervisor.ports import JournalError
+from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
 from supervisor.work import NoSuchEntity
 
-__all__ = ["Desk"]
+__all__ = ["WITHDRAWN", "Desk"]
 
 GONE = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
 """What a host may hear when it speaks to what has ended, or asks for what cannot be."""
 
+WITHDRAWN = "withdrawn"
+"""What stands for the answer of whoever did not wait for it."""
+PATIENCE_S = (0.0, 0.002, 0.5, 10.0)
+"""How long those who are impatient may wait for an answer."""
+
 
 class Desk:
-    """Where wishes are numbered."""
+    """Where wishes are numbered. Some who ask do not wait for the answer: they are cancelled meanwhile."""
 
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
+    def __init__(self, oracle: Oracle, faults: FaultPlan) -> None:
+        self._oracle, self._faults = oracle, faults
         self._asked = 0
+        self._words = Counter[str]()
 
     @contextmanager
     def asking(self, words: str) -> Iterator[list[str]]:
         """One wish: whoever asks puts the answer into the list."""
         self._asked += 1
-        name, said = f"q{self._asked}", ["withdrawn"]
+        name, said = f"q{self._asked}", [WITHDRAWN]
         self._oracle.asked(name, words)
         try:
-            yield said
+            with anyio.CancelScope(deadline=anyio.current_time() + self._patience_s(words)):
+                yield said
         except Exception as error:
             said.append(f"refused: {_refusal(error)}")
         finally:
             self._oracle.answered(name, said[-1])
+
+    def _patience_s(self, words: str) -> float:
+        """How long whoever asks that waits for the answer."""
+        if not self._faults.may_strike("host.impatient"):
+            return inf
+        self._words[words] += 1
+        place = f"{words.replace(' ', '_')}.{self._words[words]}"
+        if not self._faults.strikes("host.impatient", place):
+            return inf
+        how = self._faults.draws("host.impatient", place)
+        return how.choice(PATIENCE_S, "how long") * how.unit("waits")
 
 
 def _refusal(error: Exception) -> str:

@@ -121,6 +121,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("host.answers", 0.60, "a permission that an agent waits for is answered, or is not in time"),
     FaultKind("host.flood", 0.05, "messages come faster than they can be taken"),
     FaultKind("host.closes", 0.10, "a session is closed while it works"),
+    FaultKind("host.impatient", 0.10, "whoever asks for something does not wait for the answer"),
     FaultKind("host.drains", 0.05, "the supervisor is told to drain, and perhaps to stop, in the middle of the work"),
     FaultKind("host.lies_in_wait", 0.60, "an operator waits for somebody to come into a state, and strikes right then"),
     # Points in the runtime itself that take the rarer way: ``actors.fault.point``.

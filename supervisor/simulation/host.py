@@ -7,7 +7,7 @@ supervisor, so that the work goes on whatever is killed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextvars import ContextVar
 
 import anyio
@@ -20,7 +20,7 @@ from supervisor.runtime import Session, Supervisor, TurnResult
 from supervisor.scheduling.results import PlanResult, TaskResult
 from supervisor.scheduling.resuming import before
 from supervisor.scheduling.runner import PlanRunner, run_plan
-from supervisor.simulation.asking import Desk
+from supervisor.simulation.asking import WITHDRAWN, Desk
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.operators import Operators
 from supervisor.simulation.ranges import drawn
@@ -101,7 +101,7 @@ class Host:
         self._arrivals_s = self._drawn_arrivals()
         self.last_arrival_s = max([HOUR_S * world.drawn.load.hours, *self._arrivals_s])
         """Until then, there is always somebody who wants something."""
-        self._desk = Desk(world.oracle)
+        self._desk = Desk(world.oracle, world.faults)
         self._operators: Operators | None = None
         self._group: TaskGroup
         self._sup: Supervisor
@@ -248,7 +248,7 @@ class Host:
         return max(0.0, at_s - self._world.now())
 
     async def _start(self, customer: Customer) -> Session | None:
-        session = None
+        session, others = None, set(self._sup.tree.works)
         with self._desk.asking(f"start c{customer.number}") as said:
             policy, outage = self._policy(customer), self._sup.outage
             session = await self._sup.start_session(f"c{customer.number}", agent=customer.agent, policy=policy)
@@ -256,7 +256,15 @@ class Host:
             self._oracle.begun(session.id, outage)
             self._oracle.acknowledged(session.id)
             self._oracle.rules(session.id, policy)
+        if said[-1] == WITHDRAWN and not self._dead:
+            self._check_nobody_waits(customer, others)
         return session
+
+    def _check_nobody_waits(self, customer: Customer, others: Collection[str]) -> None:
+        """Whoever was cancelled as it started a session has none: nobody would ever ask anything of that one."""
+        for session_id, work in self._sup.tree.works.items():
+            if session_id not in others and _name_of(session_id) == f"c{customer.number}" and not work.told:
+                self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, customer: Customer) -> AbortPolicy:
         """A root session's own policy: some let aborts cross levels."""
@@ -279,6 +287,8 @@ class Host:
                 self._oracle.hearing.prompt_answered(session.id, *_answer(result))
         if self._dead:
             return False
+        if said[-1] == WITHDRAWN:
+            return await self._hear(customer, session)
         customer.asked = False
         if result is None and self._sup.outage is not None:  # the same again when the disk may have recovered
             await anyio.sleep(RETRY_S)
@@ -327,7 +337,7 @@ class Host:
                 result = await self._carried_out(customer, plan)
                 results = list(result.tasks.values())
             said.append(" ".join(f"{one.id}={one.outcome}" for one in results) or "given up")
-        if said[-1] == "refused: Refused" and not self._is_leaving:
+        if said[-1] == "refused: Refused" and not (self._is_leaving or await self._nothing_is_left(customer, plan)):
             self._oracle.violated("nothing_lost", f"w{customer.number}", "its plan was refused when it was under way")
         if results and customer.works and not self._dead:
             self._check_nobody_left([one.id for one in results])
@@ -356,11 +366,15 @@ class Host:
         await anyio.sleep(RETRY_S)
         if self._sup.outage is not None or not self._sup.ledger.clean:
             return False
+        customer.gave_up = not (await self._nothing_is_left(customer, plan) or self._is_leaving)
+        return customer.gave_up
+
+    async def _nothing_is_left(self, customer: Customer, plan: Plan) -> bool:
+        """Of a plan that is to be resumed: whether the journal has nothing of it that was not closed."""
         with self._desk.asking(f"what is left of customer {customer.number}'s plan") as said:
             left = before(plan, self._world.drawn.settings, await self._sup.journal.entities())
             said.append("something" if left is not None and (left.again or left.unmerged) else "nothing")
-        customer.gave_up = said[-1] == "something" and not self._is_leaving
-        return customer.gave_up
+        return said[-1] != "something"
 
     def _check_nobody_left(self, tasks: Sequence[str]) -> None:
         """A plan that is over has told every session that it had begun to end: no task has it any more."""
@@ -436,6 +450,11 @@ class Host:
         scope = {"scope": "small"} if chance.happens(self._world.drawn.load.scoped, "scoped", number) else {}
         agent = chance.choice(AGENTS, "agent", number)
         return TaskConfig.model_validate({"id": name, "agent": agent, "prompt": "a task", "depends_on": needs, **scope})
+
+
+def _name_of(session_id: str) -> str:
+    """What was wished for as its name: one that was used before gets a number."""
+    return session_id.partition("-")[0]
 
 
 def _is_resumable(plan: Plan, results: Iterable[TaskResult]) -> bool:

@@ -92,7 +92,8 @@ async def _do(desk: Desk, name: str, act: Any) -> Any:
 
 # --------------------------------------------------------------------------------------------------- who goes away
 async def leaves(desk: Desk) -> None:
-    """An asker that is cancelled: what is queued is not heard, handler and tasks for it end; not when detached."""
+    """An asker that is cancelled: what is queued is not heard, handler and tasks for it end; not when detached, and not
+    what is detached once it is heard."""
     noted: list[str] = []
 
     async def slowly(name: str) -> None:
@@ -107,11 +108,18 @@ async def leaves(desk: Desk) -> None:
         ctx.start_task(slowly, name)
         return DEFERRED
 
+    def taken_over(ctx: Context) -> Any:
+        reply = ctx.envelope.reply if ctx.envelope is not None else None
+        assert reply is not None, "it is an ask"
+        reply.detach()
+        return by_task(ctx, "taken over")
+
     for detach, verb in ((False, "cut"), (True, "done")):
         noted.clear()
         plain, later = desk.system.spawn(Does(), f"p{detach}"), desk.system.spawn(DoesLater(), f"l{detach}")
         wishes: tuple[tuple[Ref, Any], ...] = (
             (plain, lambda ctx: by_task(ctx, "task")),
+            (plain, taken_over),
             (later, lambda ctx: slowly("handler")),
             (later, lambda ctx: slowly("queued")),
         )
@@ -125,7 +133,7 @@ async def leaves(desk: Desk) -> None:
                 scope.cancel()
                 await anyio.sleep(0.1)
         await anyio.sleep(9.0)
-        done = [f"task {verb}", f"handler {verb}", *(["queued done"] if detach else [])]
+        done = [f"task {verb}", "taken over done", f"handler {verb}", *(["queued done"] if detach else [])]
         desk.same(f"who goes, detach={detach}", sorted(noted), sorted(done))
         desk.same("answers that came too late", (plain.late_replies, later.late_replies), (0, 2 if detach else 0))
         desk.same("they live", await later.ask(lambda ctx: "yes", timeout_s=1.0), "yes")
