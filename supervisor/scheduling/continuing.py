@@ -103,13 +103,13 @@ class Continuing:
         """What was taken over and is not over, but for what belongs to *cases*, and for the workers that have been told
         that they died."""
         known = {one for case in cases for one in case.entity_ids} | self._load.pool.left
-        alive = (self._sup.tree.entities.get(one) for one in self._taken - known)
+        alive = (self._sup.tree.entities.get(one) for one in sorted(self._taken - known))
         return [one for one in alive if one is not None and not one.ended]
 
     @property
     def over(self) -> list[Entity]:
         """What was taken over, and is over by now, though nobody lived to see that."""
-        known = (self._sup.tree.entities.get(one) for one in self._taken)
+        known = (self._sup.tree.entities.get(one) for one in sorted(self._taken))
         return [one for one in known if one is not None and one.ended]
 
     def _read(self) -> None:
