@@ -521,7 +521,8 @@ class Supervisor:
         env: Mapping[str, str] | None = None,
         start_s: float = START_S,
     ) -> McpResource:
-        """Have a stdio MCP server for as long as a session lives; it is there when this returns.
+        """Have a stdio MCP server for as long as a session lives; it is there when this returns. Where this is
+        cancelled, the server is given up.
 
         Args:
             name: what it is called in the records.
@@ -545,7 +546,11 @@ class Supervisor:
         if ctx is None or work.told or work.ending:
             raise Refused(f"{session_id} is ending: it has no server {name!r} any more")
         resource.begin(ctx)
-        await resource.settled.wait()
+        try:
+            await resource.settled.wait()
+        except anyio.get_cancelled_exc_class():
+            resource.give_up("whoever started it was cancelled")
+            raise
         if resource.given_up:
             raise McpError(f"{name}: {resource.given_up}")
         return resource

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,3 +112,20 @@ async def test_one_that_cannot_be_had(
         await run.sup.start_session("s", agent="scripted")
         with anyio.fail_after(30), pytest.raises(McpError, match=f"given up after 4 ends.*{why}"):
             await run.sup.start_mcp_server("s", "git", words, start_s=0.05)
+
+
+async def test_one_whose_start_is_cancelled_is_given_up(tmp_path: Path) -> None:
+    """It is there, and does not answer; whoever waited for it waits no longer: it ends, though its session goes on."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        async with anyio.create_task_group() as group:
+            start = ["sh", "-c", f"exec 3> {pipe}; exec sleep 1000"]
+            group.start_soon(run.sup.start_mcp_server, "s", "git", start)
+            async with await anyio.open_file(pipe, "rb"):  # opens when the server has opened the other end
+                group.cancel_scope.cancel()
+        await until(run.sup, "McpServerEnded", "s", outcome="fact")
+        assert (await session.run("@say hello")).ok
+        await session.close()
+    assert [one["why"] for one in facts(run, "McpServerEnded")] == ["it was cancelled"]

@@ -74,6 +74,7 @@ class McpResource:
         self._ready = False
         self._asked: dict[int, _Asked] = {}
         self._requests = 0
+        self._scope = anyio.CancelScope()
 
     def begin(self, ctx: Context) -> None:
         """Have it, in that scope, as work of its session.
@@ -82,6 +83,11 @@ class McpResource:
             ActorStopped: the session is ending.
         """
         self._work.start(ctx, self._run)
+
+    def give_up(self, why: str) -> None:
+        """Nobody wants it any more: it ends before its session does."""
+        self.given_up = why
+        self._scope.cancel()
 
     # ------------------------------------------------------------------ asking it
     async def call(self, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = 60.0) -> Any:
@@ -118,13 +124,14 @@ class McpResource:
     async def _run(self) -> None:
         ends: tuple[float, ...] = ()
         try:
-            while not self._work.heard.is_set():
-                why = await self._hold()
-                ends = add_restart(ends, self._tree.ledger.clock.now(), RESTARTS.period_s)
-                if RESTARTS.exceeded(ends):
-                    self.given_up = f"given up after {len(ends)} ends within {RESTARTS.period_s:g} s: {why}"
-                    self._note("McpServerGivenUp", {"why": why})
-                    return
+            with self._scope:
+                while not self._work.heard.is_set():
+                    why = await self._hold()
+                    ends = add_restart(ends, self._tree.ledger.clock.now(), RESTARTS.period_s)
+                    if RESTARTS.exceeded(ends):
+                        self.given_up = f"given up after {len(ends)} ends within {RESTARTS.period_s:g} s: {why}"
+                        self._note("McpServerGivenUp", {"why": why})
+                        return
         finally:
             self.given_up = self.given_up or "its session has ended"
             self.settled.set()
