@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from actors.machine import Event
 from supervisor.entity import Refused
 from supervisor.lifecycles.run import ExecutionFailed
-from supervisor.lifecycles.task import Approved, Reopened
+from supervisor.lifecycles.task import ApprovalDenied, Approved, Reopened
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.runner import PlanRunner
 from tests.support import path_of, quick, supervising, until
@@ -91,6 +91,35 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
             over.set()
         assert states == ["OPEN"]
         assert path_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+
+
+async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who denies a task as its plan is given up is answered, and it has failed; it has no run that nobody begins."""
+    post, scope, over = Case.post, anyio.CancelScope(), anyio.Event()
+
+    async def given_up_then(case: Case, event: Event) -> None:
+        await post(case, event)
+        if isinstance(event, ApprovalDenied):
+            scope.cancel()
+            await over.wait()
+
+    monkeypatch.setattr(Case, "post", given_up_then)
+    plan = plan_of(task("a", "true", approval="after", max_retries=2))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, states = PlanRunner(run.sup), list[str]()
+
+        async def deny() -> None:
+            await until(run.sup, "approval_requested", "task:a")
+            states.append((await runner.operating.reject("a", by=ME, reason="no")).state)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(deny)
+            with scope:
+                await runner.run(plan)
+            over.set()
+        assert states == ["FAILED"]
+        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
+        assert "run:a-2" not in run.store.entities
 
 
 async def test_what_is_about_to_end_is_not_reset(tmp_path: Path) -> None:

@@ -240,6 +240,8 @@ class Closing:
     async def _failed_for_now(self, case: Case, error: str) -> None:
         left = await self.leave(case)
         await self._load.give_back(case)
+        if not self._load.running:  # the plan was given up while an operator's word was recorded: nobody tries again
+            return
         if retries_left(case.data, task.Retried()):
             if not (why := self._load.spend_retry()):
                 await self._retry(case)

@@ -263,7 +263,8 @@ class Host:
     def _check_nobody_waits(self, customer: Customer, others: Collection[str]) -> None:
         """Whoever was cancelled as it started a session has none: nobody would ever ask anything of that one."""
         for session_id, work in self._sup.tree.works.items():
-            if session_id not in others and _name_of(session_id) == f"c{customer.number}" and not work.told:
+            its = work.parent is None and session_id.partition("-")[0] == f"c{customer.number}"
+            if its and session_id not in others and not work.told:
                 self._oracle.violated("nothing_lost", session_id, "goes on, and whoever started it was cancelled")
 
     def _policy(self, customer: Customer) -> AbortPolicy:
@@ -450,11 +451,6 @@ class Host:
         scope = {"scope": "small"} if chance.happens(self._world.drawn.load.scoped, "scoped", number) else {}
         agent = chance.choice(AGENTS, "agent", number)
         return TaskConfig.model_validate({"id": name, "agent": agent, "prompt": "a task", "depends_on": needs, **scope})
-
-
-def _name_of(session_id: str) -> str:
-    """What was wished for as its name: one that was used before gets a number."""
-    return session_id.partition("-")[0]
 
 
 def _is_resumable(plan: Plan, results: Iterable[TaskResult]) -> bool:

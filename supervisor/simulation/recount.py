@@ -144,7 +144,8 @@ def _check_rule(
 
 
 def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
-    """A call's processes are those that its session has for it; an agent that is there has the pid on record."""
+    """A call's processes are those that its session has for it; an agent that is there has the pid on record, or is
+    being started: the record of that is about to be made."""
     for one in nodes.values():
         if one.kind == "tool" and one.parent is not None:
             kept = tuple(each for each in nodes[one.parent].processes if each.owner == one.id)
@@ -154,6 +155,8 @@ def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
         for each in one.processes:
             row = durable.get(each.owner)
             pid = msgspec.json.decode(row.data).get("pid") if row is not None and row.kind == "agent" else each.pid
+            if pid is None and row is not None and row.state == "starting":
+                continue
             if pid != each.pid or not each.owner.startswith(one.id):
                 say("durable", one.id, f"shows {each.owner} as process {each.pid}; it is {pid} on record")
 
