@@ -7,14 +7,16 @@ all. While its disk is down nothing new begins, and ends go on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from typing import TypeVar
 
 import anyio
 import msgspec
 
 from actors import (
     ActorError,
+    ActorStopped,
     ActorSystem,
     Context,
 )
@@ -42,6 +44,7 @@ from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.session import SessionData
 from supervisor.liveness import Patience
 from supervisor.logs import conceal, get_logger
+from supervisor.moments import Moment
 from supervisor.names import Names
 from supervisor.outage import Outage
 from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer
@@ -74,6 +77,7 @@ from supervisor.work import AgentFunction, AgentProfile, NoSuchEntity, Outcome, 
 __all__ = ["Choose", "Inherited", "Session", "Supervisor", "TurnResult"]
 
 _log = get_logger()
+_T = TypeVar("_T")
 
 JANITOR = ":janitor"
 """An id that no session can have."""
@@ -586,6 +590,34 @@ class Supervisor:
         finally:
             answer(outcome)
         await self.close_session(child_id, reason="its work is done", cause=Cause(outcome.seq, None, child_id))
+
+    async def see_through(self, do: Callable[[], Awaitable[_T]], name: str) -> _T:
+        """Have something done to its end, whoever is cancelled while he waits for that; what came of it.
+
+        Raises:
+            Refused: the supervisor has ended before it was.
+            Exception: what *do* raises.
+        """
+        over, said = Moment(), list[_T | Exception]()
+
+        async def carry_out() -> None:
+            try:
+                said.append(await do())
+            except Exception as error:  # it is the caller's, if he is still there
+                said.append(error)
+            finally:
+                over.set()
+
+        ctx = self._system.context(JANITOR)
+        if ctx is not None:
+            with suppress(ActorStopped):
+                ctx.start_task(carry_out, name=name)
+                await over.wait()
+        if not said:
+            raise Refused(f"{name}: the supervisor has ended")
+        if isinstance(said[0], Exception):
+            raise said[0]
+        return said[0]
 
     # ------------------------------------------------------------------ ends
     def plan_abort(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:

@@ -49,6 +49,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class WorkControl(Protocol):
     """The work of a supervisor. A task is named by its id in the plan, or by its entity's.
 
+    A command that was given once the run has begun is carried out, also where its caller is cancelled meanwhile.
+
     Every command raises:
         NoSuchEntity: no such task is under way.
         Refused: its state does not allow that now; nothing was done, and the id, if there is one, may be used again.

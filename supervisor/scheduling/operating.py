@@ -1,7 +1,9 @@
 """What an operator, or an agent, does to the work that is under way: a ``WorkControl`` of a run of a plan.
 
 Each command is on record before it does anything, and what it does follows from that record. Commands about one task
-come one after the other. What the table of a task does not allow is refused in its words, and changes nothing.
+come one after the other. What the table of a task does not allow is refused in its words, and changes nothing. Whoever
+is cancelled while a command is carried out does not hear of its answer, and it is carried out all the same: half of one
+would leave a task that nobody moves on.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from supervisor.lifecycles import run, task
 from supervisor.lifecycles.run import Run, SkipCause
 from supervisor.lifecycles.task import TASK, Task
 from supervisor.lifecycles.workstream import WORKSTREAM
-from supervisor.moments import Moment, first_of
+from supervisor.moments import first_of
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import TaskConfig
 from supervisor.scheduling.blocking import PARENTS, Blocking
@@ -149,24 +151,10 @@ class Operating:
         return await self._give(Verb.BLOCK, do, task, by, reason, command_id, digest_of(sorted(set(on))))
 
     async def block_own(self, task: str, on: Sequence[str], *, by: str, reason: str = "") -> Answer:
-        """For the agent of that task, whose turn is ended with it: what it asks for is done without it."""
+        """For the agent of that task, whose turn is ended with it."""
         if not self.at.load.running:
             raise Refused(f"the run of task {task!r} has ended")
-        over, said = Moment(), list[Answer | Exception]()
-
-        async def give() -> None:
-            try:
-                said.append(await self.block(task, on, by=by, reason=reason))
-            except Exception as error:  # it is the agent's
-                said.append(error)
-            over.set()
-
-        self.at.load.start(give)
-        await over.wait()
-        [answer] = said
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return await self.block(task, on, by=by, reason=reason)
 
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> Answer:
         return await self._give(Verb.UNBLOCK, self._unblock, task, by, reason, command_id)
@@ -183,7 +171,7 @@ class Operating:
             async with self._locks.setdefault(entity_id, anyio.Lock()):
                 return await self._take(_Wish(case, by, reason), verb, do, cause)
 
-        return await self._commands.once(command, take)
+        return await self._sup.see_through(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
     async def _take(self, wish: _Wish, verb: Verb, do: Do, cause: Cause) -> Effect:
         case, before = wish.case, wish.case.seq
@@ -368,8 +356,11 @@ class Operating:
         if case.result is not None or task.Cancelled not in TASK.allowed(case.state):
             self._refuse(case, task.Cancelled())
         why = wish.words("cancelled")
+        settled = case.settled
         await self.at.cancel(case, why)
-        await case.settled.wait()
+        await first_of(settled, self.at.load.over)
+        if not settled.is_set():
+            self._check_not_given_up(case)
         if case.state is not Task.CANCELLED:
             raise Refused(f"task {case.name!r} came to its end before it could be cancelled: {case.state.value}")
         return Effect(Task.CANCELLED.value)

@@ -70,6 +70,8 @@ class Workload:
         self._group: TaskGroup | None = None
         self.concluded = False
         """Every task is settled, and stays so: what is to be said of the whole is being said."""
+        self.over = Moment()
+        """When nothing is begun of it any more."""
         self.on_settled: Callable[[Case], None] = lambda case: None
         """Called when a task is settled."""
         self.split: Callable[..., Awaitable[Answer]] | None = None
@@ -86,7 +88,9 @@ class Workload:
         heard = self.sup.overseer.on_model_failed
         if group is not None:
             heard.append(self._model_failed)
-        elif self._model_failed in heard:
+            return
+        self.over.set()
+        if self._model_failed in heard:
             heard.remove(self._model_failed)
 
     def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:

@@ -7,6 +7,7 @@ from supervisor.simulation.drills.work.befallen import BEFALLEN
 from supervisor.simulation.drills.work.chains import CHAINS
 from supervisor.simulation.drills.work.commanded import COMMANDED
 from supervisor.simulation.drills.work.cut import CUT
+from supervisor.simulation.drills.work.gone import GONE
 from supervisor.simulation.drills.work.killed import KILLED
 from supervisor.simulation.drills.work.ordering import ORDERING
 from supervisor.simulation.drills.work.parents import PARENTS
@@ -16,4 +17,4 @@ from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS, *CUT, *PARENTS)
+OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS, *CUT, *PARENTS, *GONE)
