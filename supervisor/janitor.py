@@ -220,7 +220,7 @@ class Janitor:
     async def rest(self) -> None:
         """Wait until nothing is being cleared away."""
         while self._busy:
-            self._rest = Moment()
+            self._rest = self._rest or Moment()
             await self._rest.wait()
 
     def _put_away_later(self, work: Work) -> None:
@@ -245,6 +245,7 @@ class Janitor:
             self._busy -= 1
             if self._rest is not None and not self._busy:
                 self._rest.set()
+                self._rest = None
 
 
 def _told(one: Checked) -> str:

@@ -38,8 +38,8 @@ class Prompting:
         self._tree = tree
         self._generation = generation
         self._waiting_max = waiting_max
-        self._waiting: dict[str, Answer] = {}
-        """By the id of a request: who is told how it ends."""
+        self._waiting: dict[str, list[Answer]] = {}
+        """By the id of a request: who is told how it ends, in the order in which they asked."""
         self._messages = 0
         self._unheard: dict[str, Outcome | None] = {}
         """By session: how a prompt has ended that was asked of an earlier supervisor, once it has."""
@@ -86,16 +86,24 @@ class Prompting:
         work.requests += 1
         self._unheard.pop(session_id, None)
         request_id = f"{session_id}:r{work.requests}"
-        self._waiting[request_id] = answer
+        self._waiting[request_id] = [answer]
         work.asking[request_id] = None
         try:
             requested = TurnRequested(request_id=request_id, prompt=prompt, once=once, **limit._asdict())
             await self._tree.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
-            self._waiting.pop(request_id, None)
+            self._forget(request_id, answer)
             raise
         finally:
             del work.asking[request_id]
+
+    def _forget(self, request_id: str, answer: Answer) -> None:
+        """Who was to be told by *answer* has gone; others may wait for the same request."""
+        answers = self._waiting.get(request_id, [])
+        if answer in answers:
+            answers.remove(answer)
+            if not answers:
+                del self._waiting[request_id]
 
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
         """Push back; whoever tries again and again does not keep the loop either."""
@@ -107,8 +115,7 @@ class Prompting:
     # ------------------------------------------------------------------ answers
     def answered(self, request_id: str, outcome: Outcome) -> None:
         """That request has ended so: tell who waits for it, if anybody does."""
-        answer = self._waiting.pop(request_id, None)
-        if answer is not None:
+        for answer in self._waiting.pop(request_id, ()):
             answer(outcome)
         session_id = request_id.rpartition(":r")[0]
         if session_id in self._unheard:
@@ -123,9 +130,9 @@ class Prompting:
 
     def all_lost(self, outcome: Outcome) -> None:
         """Nothing can be recorded any more: all that was asked has that outcome."""
-        for answer in list(self._waiting.values()):
+        waiting, self._waiting = self._waiting, {}
+        for answer in [one for answers in waiting.values() for one in answers]:
             answer(outcome)
-        self._waiting.clear()
 
     def inherit(self, session_ids: Iterable[str]) -> None:
         """Those may have prompts that were asked of an earlier supervisor: how they end is kept for who asks later."""
@@ -140,17 +147,17 @@ class Prompting:
                 with suppress(JournalError):
                     await self._tree.ledger.flush()  # the record of its answer may be on its way
             return self._unheard.get(session_id)
-        answered, outcomes = anyio.Event(), list[Outcome]()
-        request_id, before = waiting[-1].id, self._waiting.get(waiting[-1].id)
+        answered, outcomes, request_id = anyio.Event(), list[Outcome](), waiting[-1].id
 
         def answer(outcome: Outcome) -> None:
             outcomes.append(outcome)
             answered.set()
-            if before is not None:
-                before(outcome)
 
-        self._waiting[request_id] = answer
-        await answered.wait()
+        self._waiting.setdefault(request_id, []).append(answer)
+        try:
+            await answered.wait()
+        finally:
+            self._forget(request_id, answer)
         return outcomes[0]
 
     # ------------------------------------------------------------------ messages

@@ -497,7 +497,8 @@ class Supervisor:
     async def answer(
         self, permission_id: str, *, allow: bool, always: bool = False, because: str = "", by: str = "host"
     ) -> Choice:
-        """Answer a permission that waits for a human. The answer is durable, and the agent is about to be told.
+        """Answer a permission that waits for a human. The answer is durable, and the agent is about to be told; whoever
+        is cancelled meanwhile has answered it all the same.
 
         Args:
             always: as often as the agent asks for the same again in its session.
@@ -513,7 +514,10 @@ class Supervisor:
         """
         _check_text("because", because)
         self._check_disk(f"an answer to {permission_id}")
-        return await self._desk.answer(permission_id, allow=allow, always=always, because=because, by=by)
+        return await self.see_through(
+            lambda: self._desk.answer(permission_id, allow=allow, always=always, because=because, by=by),
+            f"answer {permission_id}",
+        )
 
     # ------------------------------------------------------------------ resources
     async def start_mcp_server(

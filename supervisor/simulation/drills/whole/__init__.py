@@ -9,6 +9,7 @@ from supervisor.simulation.drills.whole.doors import DOORS
 from supervisor.simulation.drills.whole.grove import GROVE
 from supervisor.simulation.drills.whole.heirs import HEIRS
 from supervisor.simulation.drills.whole.hosting import HOSTING
+from supervisor.simulation.drills.whole.leaving import LEAVING
 from supervisor.simulation.drills.whole.living import LIVING
 from supervisor.simulation.drills.whole.pasts import PASTS
 from supervisor.simulation.drills.whole.recording import RECORDING
@@ -32,4 +33,5 @@ WHOLE = (
     *AFTERLIVES,
     *DOORS,
     *RESUMING,
+    *LEAVING,
 )
