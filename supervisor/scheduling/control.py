@@ -53,7 +53,8 @@ class WorkControl(Protocol):
 
     Every command raises:
         NoSuchEntity: no such task is under way.
-        Refused: its state does not allow that now; nothing was done, and the id, if there is one, may be used again.
+        Refused: its state does not allow that now, or the run has ended; nothing was done, and the id, if there is one,
+            may be used again.
         ValueError: its id was used for another one.
         BadPlan: the subtasks cannot be.
         Degraded, JournalError: the journal cannot be written.

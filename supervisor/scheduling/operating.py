@@ -90,6 +90,18 @@ class Operating:
         self._at = at
         self._begun.set()
 
+    def end(self) -> None:
+        """The run is over: if it has never begun, who waits for that waits no longer."""
+        self._begun.set()
+
+    async def _wait_begun(self) -> None:
+        """Raises:
+        Refused: the run has ended before that.
+        """
+        await self._begun.wait()
+        if self._at is None:
+            raise Refused("the plan was given up before it began; run it again")
+
     async def _records(self, entity_ids: Sequence[str]) -> list[LifecycleEvent]:
         found = [one for entity_id in entity_ids for one in await self._sup.journal.events(entity_id=entity_id)]
         return sorted(found, key=lambda one: one.seq)
@@ -105,7 +117,7 @@ class Operating:
     # ------------------------------------------------------------------ the way in
     async def planned(self) -> tuple[str, ...]:
         """The tasks that wait to be approved before anything is done for them, once the run has begun."""
-        await self._begun.wait()
+        await self._wait_begun()
         cases = self.at.load.cases.values()
         return tuple(case.name for case in cases if case.is_opened and case.state is Task.PLANNED)
 
@@ -162,7 +174,7 @@ class Operating:
     async def _give(
         self, verb: Verb, do: Do, name: str, by: str, reason: str, command_id: str | None, given: str = ""
     ) -> Answer:
-        await self._begun.wait()
+        await self._wait_begun()
         entity_id = self._id_of(name)
         command = Command(verb=verb, entity_id=entity_id, by=by, reason=reason, id=command_id, given=given)
 

@@ -115,6 +115,7 @@ class PlanRunner:
                     await self._give_up()
             raise
         finally:
+            self.operating.end()
             if self.load.stream.is_opened:
                 self._bury()
         return PlanResult({case.name: self._result(case) for case in self.load.cases.values()}, error)

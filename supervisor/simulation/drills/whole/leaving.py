@@ -111,8 +111,8 @@ class _Slow(Rooms):
         return await super().put_away(session_id, message)
 
 
-async def ended_by_two(desk: Desk) -> None:
-    """Two end every session, one after the other: both wait until its place is put away, and no longer."""
+async def ended_by_many(desk: Desk) -> None:
+    """Several end every session, one after the other: all wait until its place is put away, and no longer."""
     house, over = House(desk), list[float]()
     house.rooms = _Slow()
     house.rooms.temporary = True
@@ -124,12 +124,12 @@ async def ended_by_two(desk: Desk) -> None:
     async with house.open(Settings()) as sup, anyio.create_task_group() as group:
         await sup.start_session("s", agent="puppet")
         desk.again()
-        for _ in range(2):
+        for _ in range(3):
             group.start_soon(ends, sup)
             await anyio.sleep(1.0)
         await anyio.sleep(60.0)
-        desk.same("how many hear of the end", len(over), 2)
+        desk.same("how many hear of the end", len(over), 3)
         group.cancel_scope.cancel()
 
 
-LEAVING = (asked_by_two, asked_again_and_again, answered_for_good, ended_by_two)
+LEAVING = (asked_by_two, asked_again_and_again, answered_for_good, ended_by_many)

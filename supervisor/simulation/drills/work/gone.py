@@ -7,6 +7,7 @@ answer; the plan goes on to its end.
 from __future__ import annotations
 
 import copy
+from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -129,4 +130,28 @@ async def given_up_meanwhile(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
-GONE = (gone, gone_after_a_kill, given_up_meanwhile)
+async def given_up_before(desk: Desk) -> None:
+    """Whoever asks something of a run that has not begun hears so when that is given up before it does."""
+    office, refused = office_of(desk), list[str]()
+    plan = plan_of(task("a", approval="before"))
+
+    async def asks(asked: Coroutine[Any, Any, object]) -> None:
+        try:
+            await asked
+        except Refused as error:
+            refused.append(str(error))
+
+    async with office.staffed(plan.settings) as sup, anyio.create_task_group() as group:
+        runner = PlanRunner(sup)
+        group.start_soon(asks, runner.operating.planned())
+        group.start_soon(asks, runner.operating.approve("a", by="me"))
+        await anyio.sleep(1.0)
+        office.commit_s = COMMIT_S
+        with anyio.move_on_after(COMMIT_S / 2):
+            await runner.run(plan)
+        await anyio.sleep(AGAIN_S)
+        desk.same("what they hear", refused, ["the plan was given up before it began; run it again"] * 2)
+        group.cancel_scope.cancel()
+
+
+GONE = (gone, gone_after_a_kill, given_up_meanwhile, given_up_before)
