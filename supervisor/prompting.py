@@ -84,7 +84,6 @@ class Prompting:
         has = {one.id for one in (*data.queue, data.current) if one is not None}
         await self._check_waiting(session_id, "prompts", len(data.queue) + len(work.asking.keys() - has))
         work.requests += 1
-        self._unheard.pop(session_id, None)
         request_id = f"{session_id}:r{work.requests}"
         self._waiting[request_id] = [answer]
         work.asking[request_id] = None
@@ -96,6 +95,7 @@ class Prompting:
             raise
         finally:
             del work.asking[request_id]
+        self._unheard.pop(session_id, None)
 
     def _forget(self, request_id: str, answer: Answer) -> None:
         """Who was to be told by *answer* has gone; others may wait for the same request."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 
+from actors import fault
 from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
 from supervisor.ports import PermissionAsked, Released, TurnEnded
@@ -58,6 +59,26 @@ async def asked_by_two(desk: Desk) -> None:
             ["COMPLETING", "REAPED"],
         )
         group.cancel_scope.cancel()
+
+
+async def withdrawn(desk: Desk) -> None:
+    """Who asks a prompt is cancelled as he asks it. If its session has not heard of it (that is chance), nothing is
+    left of it, and how the prompt of an earlier supervisor has ended is still known."""
+    async with scene(desk) as act:
+        left = act.house.left()
+    async with left.open() as sup:
+        session = sup.session("s")
+        await anyio.sleep(10.0)
+        left.puppets[-1].says(DONE)
+        await anyio.sleep(1.0)
+        with fault.deciding(lambda name, who: (name, who) == ("ask.queued", "s")), anyio.CancelScope() as scope:
+            scope.cancel()
+            await session.run("more")
+        await anyio.sleep(1.0)
+        desk.same("what is on its way", (len(sup.tree.work("s").asking), sup.under_way()), (0, 0))
+        if len(await left.events("s", "TurnRequested")) == 1:
+            result = await session.result()
+            desk.same("how the first one has ended", result.outcome if result is not None else "", "completed")
 
 
 async def asked_again_and_again(desk: Desk) -> None:
@@ -132,4 +153,4 @@ async def ended_by_many(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
-LEAVING = (asked_by_two, asked_again_and_again, answered_for_good, ended_by_many)
+LEAVING = (asked_by_two, withdrawn, asked_again_and_again, answered_for_good, ended_by_many)
