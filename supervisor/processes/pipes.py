@@ -101,15 +101,22 @@ class Input:
     def __init__(self, fd: int) -> None:
         self._end = Descriptor(fd)
         self._turn = anyio.Lock(fast_acquire=True)
+        self._rest = b""
+        """Of a piece that was begun, and whose sender was cancelled: it goes before the next one."""
 
     async def send(self, data: bytes) -> None:
-        """All of *data*; dropped if the program no longer reads, or we have closed it."""
+        """All of *data*; dropped if the program no longer reads, or we have closed it. Where the sender is cancelled,
+        what has not been begun is dropped, and the rest of what has goes before whatever is sent next."""
         async with self._turn:
-            left = memoryview(data)
-            while left and not self._end.closed:
-                left = left[self._write(left) :]
-                if left:
-                    await self._end.writable()
+            left = memoryview(self._rest + data)
+            try:
+                while left and not self._end.closed:
+                    left = left[self._write(left) :]
+                    if left:
+                        await self._end.writable()
+            finally:
+                begun = len(left) - len(data) if len(left) >= len(data) else len(left)
+                self._rest = bytes(left[:begun])
 
     def _write(self, data: memoryview) -> int:
         try:
