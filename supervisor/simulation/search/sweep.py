@@ -23,7 +23,7 @@ from supervisor.simulation.search.many import Failed, each
 from supervisor.simulation.world import World
 from supervisor.vocabulary import AbortScope
 
-__all__ = ["CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "small", "sweep"]
+__all__ = ["CANCEL", "CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "small", "sweep"]
 
 LEVELS = tuple(one.value for one in AbortScope)
 CRASH = "crash"
