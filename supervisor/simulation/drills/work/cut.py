@@ -312,13 +312,13 @@ async def asked_again(desk: Desk) -> None:
 
 async def named_commands(desk: Desk) -> None:
     """The id of a command has 1 to 200 characters; another one is refused, and nothing is done for it."""
-    office = Office(desk, {"a": [Try(20.0)]})
+    office = Office(desk, {"a": [Try(20.0)], "b": [Try(20.0)]})
     hands = [Hand(5.0 + at, "cancel", "a", id="x" * count) for at, count in enumerate((0, 201, 200))]
-    await office.run(plan_of(task("a")), *hands)
+    await office.run(plan_of(task("a"), task("b")), *hands)
     desk.same("who is refused", [words[:11] for _, _, words in office.refused], ["command id:"] * 2)
     desk.same("who is not", office.answers_to, [("cancel", "a", "CANCELLED", False)])
-    office = Office(desk, {"a": [Try(20.0)]})
-    await office.run(plan_of(task("a")), Hand(5.0, "cancel", "a", id="x"))
+    office = Office(desk, {"a": [Try(20.0)], "b": [Try(20.0)]})
+    await office.run(plan_of(task("a"), task("b")), Hand(5.0, "cancel", "a", id="x"))
     desk.same("one character is enough", office.answers_to, [("cancel", "a", "CANCELLED", False)])
 
 
