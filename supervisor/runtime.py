@@ -219,9 +219,16 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
 def _departure(error: BaseException) -> str:
     """How the host left, for the record. Of a cancellation that says nothing but what it was: event loops word it with
     addresses and with code."""
-    if isinstance(error, anyio.get_cancelled_exc_class()):
+    if _is_cancellation(error):
         return "the host was cancelled"
     return f"the host left by {type(error).__name__}: {error}"
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Trio's own nurseries may hand on cancellations in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_cancellation(one) for one in error.exceptions)
+    return isinstance(error, anyio.get_cancelled_exc_class())
 
 
 def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:

@@ -95,6 +95,12 @@ class Output:
         self._end.close()
 
 
+def unsent(left: memoryview, data: bytes) -> bytes:
+    """What is still owed of what was begun, where *left* was not written and ends with *data*, as far as that was not
+    begun."""
+    return bytes(left[: len(left) - len(data)]) if len(left) >= len(data) else bytes(left)
+
+
 class Input:
     """What a program reads. Several tasks may send: what each sends stays in one piece."""
 
@@ -115,8 +121,7 @@ class Input:
                     if left:
                         await self._end.writable()
             finally:
-                begun = len(left) - len(data) if len(left) >= len(data) else len(left)
-                self._rest = bytes(left[:begun])
+                self._rest = unsent(left, data)
 
     def _write(self, data: memoryview) -> int:
         try:

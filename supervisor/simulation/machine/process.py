@@ -16,6 +16,7 @@ from supervisor.moments import Moment
 from supervisor.ports import ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
 from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status, Struck
+from supervisor.processes.pipes import unsent
 from supervisor.processes.refusals import silence
 from supervisor.simulation.machine.kernel import Kernel
 from supervisor.simulation.machine.launching import Start
@@ -58,6 +59,7 @@ class SimulatedProcess:
         self._hit: tuple[int, ...] = ()
         self._sending = anyio.Lock(fast_acquire=True)
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
+        self._unsent = b""
         self._open_input = True
         pipes = (self._stdin, self._stdout, self._stderr)
         self.warden = Warden(machine.kernel, start, pipes, start.chance, start.lost_after_s)
@@ -85,11 +87,14 @@ class SimulatedProcess:
     async def send(self, data: bytes) -> None:
         """Write all of *data* to its standard input; a closed input drops it silently."""
         async with self._sending:
-            left = memoryview(data)
-            while left and self._open_input and self._stdin.has_reader:
-                left = left[self._stdin.put(left) :]
-                if left:
-                    await self._stdin.change()
+            left = memoryview(self._unsent + data)
+            try:
+                while left and self._open_input and self._stdin.has_reader:
+                    left = left[self._stdin.put(left) :]
+                    if left:
+                        await self._stdin.change()
+            finally:
+                self._unsent = unsent(left, data)
 
     def close_input(self) -> None:
         """End of its standard input."""
