@@ -353,9 +353,9 @@ async def open_system(*, seed: int | None = None) -> AsyncIterator[ActorSystem]:
     try:
         async with anyio.create_task_group() as outer:
             outer.start_soon(_serve, started, ready, close, ended, seed)
-            with anyio.CancelScope(shield=True):
-                await ready.wait()
             try:
+                with anyio.CancelScope(shield=True):  # keeps neither a Ctrl-C out, nor asyncio's own cancel
+                    await ready.wait()
                 yield started.pop()
             except BaseException as error:
                 body = error
