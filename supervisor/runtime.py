@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 
 from actors import open_system
+from actors.waiting import to_the_end
 from supervisor.adapters.catalogue import adapters, codec_for
 from supervisor.entity import Degraded, Refused
 from supervisor.equipment import contained, profile_of, real_parts, workspace_of
@@ -99,7 +100,7 @@ async def open_supervisor(
         journal: Journal = (
             await SqliteJournal.open(opened.journal, jsonl=opened.transitions) if opened else MemoryJournal()
         )
-        stack.push_async_callback(_closed, journal)
+        stack.push_async_callback(journal.close)
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
         processes = await stack.enter_async_context(WardenHost(containment))
         place = await workspace_of(settings, opened, where, processes)
@@ -197,11 +198,6 @@ def _absolute(directory: Path | str | None) -> Path:
     return Path(directory or ".").absolute()
 
 
-async def _closed(journal: Journal) -> None:
-    with anyio.CancelScope(shield=True):
-        await journal.close()
-
-
 async def _end(supervisor: Supervisor, why: str | None) -> None:
     """End everything: in order, or, for a reason, by an abort. A disk that does not answer is not waited for long."""
     if why is None:
@@ -214,6 +210,16 @@ async def _end(supervisor: Supervisor, why: str | None) -> None:
         _log.error("the disk did not answer: whether the last records are in the journal is not known")
         supervisor.ledger.abandon()
     supervisor.subscriptions.end()
+
+
+async def _end_whole(supervisor: Supervisor, why: str | None) -> None:
+    """Whatever becomes of the host meanwhile, with a Ctrl-C that comes while it ends: that is waited out."""
+    try:
+        with anyio.CancelScope(shield=True):
+            await _end(supervisor, why)
+    except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):  # what no shield keeps out; who was told is told once
+        await to_the_end(partial(_end, supervisor, why))
+        raise
 
 
 def _departure(error: BaseException) -> str:
@@ -242,8 +248,7 @@ def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
             error = late
             raise
         finally:
-            with anyio.CancelScope(shield=True):
-                await _end(supervisor, None if error is None else _departure(error))
+            await _end_whole(supervisor, None if error is None else _departure(error))
         if supervisor.failure is not None and error is None:
             raise supervisor.failure
         return False

@@ -6,8 +6,11 @@ supervisor has nothing to see to.
 
 from __future__ import annotations
 
+import logging
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,7 +19,16 @@ import pytest
 from trio.lowlevel import enable_ki_protection
 
 from actors import ActorSystem, nursery, open_system
-from tests.support import DEADLINE_S, nothing_left
+from supervisor import runtime
+from supervisor.journal import sqlite
+from supervisor.journal.database import Database
+from supervisor.journal.sqlite import SqliteJournal
+from supervisor.plans import AgentConfig
+from supervisor.processes.keeping import Keeping
+from supervisor.runtime import Supervisor, open_supervisor
+from tests.support import DEADLINE_S, nothing_left, quick
+
+AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +80,129 @@ def test_a_system_that_opens(anyio_backend: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(nursery, "ActorSystem", Opening)
     run_interrupted(host, anyio_backend)
     assert log == ["shut down"]
+
+
+def on_thread(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list[str]) -> None:
+    """The first time that it is called there, the host is interrupted; in *log* when it has been done all the same."""
+    real, calls = getattr(owner, name), []
+
+    def wrapped(*args: Any) -> Any:
+        calls.append(name)
+        if len(calls) == 1:
+            anyio.from_thread.run(interrupted)
+        given = real(*args)
+        log.append(name)
+        return given
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+def in_loop(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list[str]) -> None:
+    real, calls = getattr(owner, name), []
+
+    async def wrapped(*args: Any) -> Any:
+        calls.append(name)
+        if len(calls) == 1:
+            await interrupted()
+        given = await real(*args)
+        log.append(name)
+        return given
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+@pytest.mark.parametrize(
+    ("how", "owner", "name", "done"),
+    [
+        (on_thread, sqlite, "open_database", ["open_database", "left"]),
+        (in_loop, runtime, "_end", ["_end", "left"]),
+        (in_loop, Supervisor, "_ended", ["_ended", "left"]),
+        (in_loop, Keeping, "close", ["close", "left"]),
+        (on_thread, Database, "close", ["close", "left"]),
+    ],
+    ids=[
+        "opens its journal",
+        "is to end",
+        "has told its sessions to end",
+        "waits for its keeper",
+        "closes its journal",
+    ],
+)
+def test_a_supervisor_that(
+    how: Callable[..., None],
+    owner: object,
+    name: str,
+    done: list[str],
+    anyio_backend: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it was about is done before its host has left, and no session is left to the next supervisor."""
+    log: list[str] = []
+
+    async def host() -> None:
+        try:
+            async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick(), workdir=tmp_path) as sup:
+                session = await sup.start_session("s", agent="sh")
+                await session.run("echo done")
+        finally:
+            log.append("left")
+
+    async def again() -> None:
+        async with open_supervisor(tmp_path / "state", agents=AGENTS, settings=quick(), workdir=tmp_path):
+            pass
+
+    with monkeypatch.context() as patched:
+        how(patched, owner, name, log)
+        run_interrupted(host, anyio_backend)
+    assert log == done
+    with caplog.at_level(logging.WARNING, logger="supervisor"):
+        anyio.run(again, backend=anyio_backend)
+    assert not caplog.messages
+
+
+def test_a_journal_that_is_read(anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on where the wait for it was ended (on asyncio): it is not closed under it."""
+    log: list[str] = []
+    comes_next = threading.Event()
+
+    class Turns:
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if self._lock.locked():
+                comes_next.set()
+            self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    def read(*_: object) -> list[Any]:
+        anyio.from_thread.run_sync(interrupt)
+        if anyio_backend == "asyncio":
+            assert comes_next.wait(DEADLINE_S)
+        log.append("read")
+        return []
+
+    def close(database: Database) -> None:
+        comes_next.set()
+        log.append("closed")
+        real(database)
+
+    real = Database.close
+    monkeypatch.setattr(sqlite, "Lock", Turns)
+    monkeypatch.setattr(sqlite, "read_events", read)
+    monkeypatch.setattr(Database, "close", close)
+
+    async def host() -> None:
+        journal = await SqliteJournal.open(tmp_path / "journal.db", jsonl=None)
+        try:
+            await journal.events()
+            await anyio.sleep_forever()
+        finally:
+            await journal.close()
+
+    run_interrupted(host, anyio_backend)
+    assert log == ["read", "closed"]

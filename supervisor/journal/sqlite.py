@@ -1,18 +1,24 @@
 """The journal on disk, as the runtime sees it: a database on a thread of its own, one piece of work at a time.
 
 ``append`` returns when its transaction is on the disk. All work is shielded, so that the event loop never waits for a
-disk and a cancellation never leaves a transaction open; the cancel is delivered at the caller's next checkpoint.
+disk and a cancellation never leaves a transaction open; the cancel is delivered at the caller's next checkpoint. What
+no shield keeps out (a Ctrl-C, asyncio's own cancel) may end a wait for the thread, never the thread's work: what comes
+next waits for that, and an opening or a closing is waited for to its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import anyio
+import anyio.to_thread
 
+from actors.waiting import to_the_end
 from supervisor.journal.archive import WRITING, compacting
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.schema import explaining, read_entities, read_events, read_ids
@@ -32,6 +38,8 @@ class SqliteJournal:
     def __init__(self, path: Path, database: Database) -> None:
         self._path = path
         self._limiter = anyio.CapacityLimiter(1)
+        self._working = Lock()
+        """The limiter lets the next one in when a wait has ended, which may be before the thread has."""
         self._database: Database | None = database
         self._generation = database.generation
         self._last_seq = database.last_seq
@@ -44,9 +52,18 @@ class SqliteJournal:
         Raises:
             JournalError: of another version, damaged or somebody else's; one of another version was left as it is.
         """
-        with anyio.CancelScope(shield=True):
-            database = await anyio.to_thread.run_sync(open_database, path, jsonl)
-        return cls(path, database)
+        opened: list[Database] = []
+
+        def on_thread() -> None:
+            opened.append(open_database(path, jsonl))
+
+        try:
+            await to_the_end(partial(anyio.to_thread.run_sync, on_thread))
+        except BaseException:
+            for database in opened:  # nobody else will
+                await to_the_end(partial(anyio.to_thread.run_sync, database.close))
+            raise
+        return cls(path, opened[0])
 
     @property
     def generation(self) -> int:
@@ -119,10 +136,7 @@ class SqliteJournal:
         return told
 
     async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter) -> _T | None:
-        piece: _T | None
-        with anyio.CancelScope(shield=True):
-            piece = await anyio.to_thread.run_sync(self._piece, pieces, limiter=limiter)
-        return piece
+        return await to_the_end(partial(anyio.to_thread.run_sync, self._piece, pieces, limiter=limiter))
 
     def _piece(self, pieces: Iterator[_T]) -> _T | None:
         self._opened()
@@ -134,8 +148,7 @@ class SqliteJournal:
         return self._database
 
     async def close(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._close, limiter=self._limiter)
+        await to_the_end(partial(anyio.to_thread.run_sync, self._close, limiter=self._limiter))
 
     async def _run(self, work: Callable[[Database], _T]) -> _T:
         answer: _T
@@ -144,15 +157,17 @@ class SqliteJournal:
         return answer
 
     def _on_thread(self, work: Callable[[Database], _T]) -> _T:
-        database = self._opened()
-        try:
-            with explaining(self._path):
-                return work(database)
-        finally:
-            self._last_seq, self._lines_error = database.last_seq, database.lines_error
+        with self._working:
+            database = self._opened()
+            try:
+                with explaining(self._path):
+                    return work(database)
+            finally:
+                self._last_seq, self._lines_error = database.last_seq, database.lines_error
 
     def _close(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            with explaining(self._path):
-                database.close()
+        with self._working:
+            database, self._database = self._database, None
+            if database is not None:
+                with explaining(self._path):
+                    database.close()

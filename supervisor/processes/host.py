@@ -19,7 +19,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.waiting import within
+from actors.waiting import to_the_end, within
 from supervisor.ports import Launch, ProcessReport, SpawnError
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.keeping import Keeping
@@ -333,8 +333,7 @@ class WardenHost:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        with anyio.CancelScope(shield=True):
-            await self.keeping.close()
+        await to_the_end(self.keeping.close)
 
     def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0
