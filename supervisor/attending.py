@@ -52,7 +52,8 @@ class Attendant:
         self._said: set[str] = set()
 
     async def attend(self, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until the scope handed out is cancelled: then the run ends by itself, and that is no news."""
+        """Until the scope handed out is cancelled: then the run ends by itself, and that is no news. Signals are held
+        until the caller is cancelled, who waits for the end."""
         with anyio.open_signal_receiver(*_signals()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_stops)
@@ -62,6 +63,8 @@ class Attendant:
                 task_status.started(group.cancel_scope)
                 async for number in signals:
                     await (self._reload() if number == signal.SIGHUP else self._stop(number))
+            async for _ in signals:  # what closes now has its bounds: no signal breaks it off
+                pass
 
     def closing(self) -> None:
         """The run is over."""

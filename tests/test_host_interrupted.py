@@ -19,13 +19,15 @@ import pytest
 from trio.lowlevel import enable_ki_protection
 
 from actors import ActorSystem, nursery, open_system
-from supervisor import runtime
+from supervisor import app, runtime
+from supervisor.__main__ import main
 from supervisor.journal import sqlite
 from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
 from supervisor.processes.keeping import Keeping
 from supervisor.runtime import Supervisor, open_supervisor
+from supervisor.surfaces.failure import DONE, INTERRUPTED
 from tests.support import DEADLINE_S, nothing_left, quick
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
@@ -162,6 +164,47 @@ def test_a_supervisor_that(
     assert not caplog.messages
 
 
+# ------------------------------------------------------------------------------------------------ the command line
+PLAN = """
+agents: {sh: {adapter: command, command: [sh, -c, "{prompt}"]}}
+tasks: [{id: a, agent: sh, prompt: "true"}]
+"""
+
+
+def status_of_run(where: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    """Of ``supervisor run``; ``None``: it did not get so far."""
+    (where / "plan.yaml").write_text(PLAN)
+    there = ("--state-dir", str(where / "state"), "--workdir", str(where))
+    monkeypatch.setattr("sys.argv", ["supervisor", "run", str(where / "plan.yaml"), *there, "--backend", backend])
+    monkeypatch.setattr(app, "configure_logging", lambda *, verbose: None)
+    try:
+        main()
+    except SystemExit as left:
+        return left.code
+    except BaseExceptionGroup:
+        pass
+    return None
+
+
+def test_a_run_that_opens(
+    anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is interrupted, says so in a line, and has an exit status of its own."""
+    on_thread(monkeypatch, sqlite, "open_database", [])
+    assert status_of_run(tmp_path, anyio_backend, monkeypatch) == INTERRUPTED
+    assert capsys.readouterr().err.strip() == "supervisor: interrupted"
+
+
+def test_a_run_that_closes(
+    anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its work is done: it closes, and its exit status says how the work went."""
+    in_loop(monkeypatch, Keeping, "close", [])
+    assert status_of_run(tmp_path, anyio_backend, monkeypatch) == DONE
+    assert not capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ the journal
 def test_a_journal_that_is_read(anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread goes on where the wait for it was ended (on asyncio): it is not closed under it."""
     log: list[str] = []

@@ -45,6 +45,10 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
         return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
     except Exception as error:  # the last one who can turn it into words
         return _tell(failure_of(error), arguments)
+    except BaseExceptionGroup as error:  # trio's Ctrl-C
+        if error.subgroup(KeyboardInterrupt) is None:
+            raise
+        return _tell(failure_of(KeyboardInterrupt()), arguments)
     return status if isinstance(status, int) else DONE
 
 
