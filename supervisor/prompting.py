@@ -41,8 +41,11 @@ class Prompting:
         self._waiting: dict[str, list[Answer]] = {}
         """By the id of a request: who is told how it ends, in the order in which they asked."""
         self._messages = 0
-        self._unheard: dict[str, Outcome | None] = {}
-        """By session: how a prompt has ended that was asked of an earlier supervisor, once it has."""
+        self._inherited: dict[str, bool] = {}
+        """By the id of a request that was asked of an earlier supervisor, and has not ended: whether a plan did."""
+        self._unheard: dict[tuple[str, bool], Outcome | None] = {}
+        """By session, of all that was asked of an earlier supervisor, and of what plans asked: how the last has ended,
+        once it has. Nothing where something was asked since."""
         self.answer_given = anyio.Event()
         """Set with the next answer; another one then takes its place."""
 
@@ -92,10 +95,18 @@ class Prompting:
             await self._tree.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
             self._forget(request_id, answer)
+            if request_id in [one.id for one in _asked_of(self._tree.entities.get(session_id))]:
+                self._taken(session_id, once=once)  # else it is as if it had never been asked
             raise
         finally:
             del work.asking[request_id]
-        self._unheard.pop(session_id, None)
+        self._taken(session_id, once=once)
+
+    def _taken(self, session_id: str, *, once: bool) -> None:
+        """The session has heard of another prompt: what was asked before is no longer its last."""
+        self._unheard.pop((session_id, False), None)
+        if once:
+            self._unheard.pop((session_id, True), None)
 
     def _forget(self, request_id: str, answer: Answer) -> None:
         """Who was to be told by *answer* has gone; others may wait for the same request."""
@@ -117,9 +128,11 @@ class Prompting:
         """That request has ended so: tell who waits for it, if anybody does."""
         for answer in self._waiting.pop(request_id, ()):
             answer(outcome)
-        session_id = request_id.rpartition(":r")[0]
-        if session_id in self._unheard:
-            self._unheard[session_id] = outcome
+        once = self._inherited.pop(request_id, None)
+        for of_plans in (False,) if not once else (False, True):
+            key = request_id.rpartition(":r")[0], of_plans
+            if once is not None and key in self._unheard:
+                self._unheard[key] = outcome
         self.answer_given.set()
         self.answer_given = anyio.Event()
 
@@ -134,19 +147,21 @@ class Prompting:
         for answer in [one for answers in waiting.values() for one in answers]:
             answer(outcome)
 
-    def inherit(self, session_ids: Iterable[str]) -> None:
+    def inherit(self, sessions: Iterable[SessionData]) -> None:
         """Those may have prompts that were asked of an earlier supervisor: how they end is kept for who asks later."""
-        self._unheard = dict.fromkeys(session_ids)
+        for data in sessions:
+            self._unheard |= {(data.id, False): None, (data.id, True): None}
+            self._inherited |= {one.id: one.once for one in (*data.queue, data.current) if one is not None}
 
     async def last_outcome(self, session_id: str, *, once: bool) -> Outcome | None:
         """How the last prompt ends that a session has, whoever asked for it (with *once*: of those that plans ask for);
         ``None`` if it has none. Of one that was asked of an earlier supervisor, also after it has ended."""
         waiting = [one for one in _asked_of(self._tree.entities.get(session_id)) if one.once or not once]
         if not waiting:
-            if session_id in self._unheard:
+            if (session_id, once) in self._unheard:
                 with suppress(JournalError):
                     await self._tree.ledger.flush()  # the record of its answer may be on its way
-            return self._unheard.get(session_id)
+            return self._unheard.get((session_id, once))
         answered, outcomes, request_id = anyio.Event(), list[Outcome](), waiting[-1].id
 
         def answer(outcome: Outcome) -> None:

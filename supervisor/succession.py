@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -66,7 +66,7 @@ class Succession:
         admit: Admit,
         ended: Callable[[Work], Awaitable[None]],
         revived: Callable[[Work, Past], None],
-        inherit: Callable[[Iterable[str]], None],
+        inherit: Callable[[Iterable[SessionData]], None],
     ) -> None:
         self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
         self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
@@ -98,7 +98,7 @@ class Succession:
         )
         rests = at_rest(rows)
         live = [row for row in rows if not row.ended and row.id not in rests]
-        self._inherit(row.id for row in live if row.kind == Kind.SESSION)
+        self._inherit(_sessions(live))
         recovered = await recovery.run(live)
         kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
         self.left = Inherited(work=set(recovered.work), answers=recovered.answers, rows=kept)
@@ -122,6 +122,14 @@ class Succession:
         self._revived(work, past)
         work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
         return work
+
+
+def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
+    """What is known of each session; of one that is damaged nothing, which the recovery says by its name."""
+    for row in rows:
+        if row.kind == Kind.SESSION:
+            with suppress(msgspec.DecodeError):
+                yield msgspec.json.decode(row.data, type=SessionData)
 
 
 class _Heir(NamedTuple):
