@@ -16,6 +16,8 @@ import msgspec
 from actors.machine import Event
 from supervisor.effects import decoded
 from supervisor.journal.memory import MemoryStore
+from supervisor.ledger import Cause
+from supervisor.lifecycles.session import SessionData
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
 from supervisor.ports import EntityRow, JournalUnavailable, Ready, Text, ToolClosed, ToolOpened, TurnEnded
@@ -474,8 +476,48 @@ async def said_last(desk: Desk) -> None:
             desk.same("its prompts", len(await house.events("s", "PromptReady")), 1)
 
 
+async def whose_answer(desk: Desk) -> None:
+    """A session is left with a plan's prompt and somebody else's behind it: the heir knows of each how it has ended,
+    also once both have; and no longer what is not the last, when another one is asked."""
+    life = House(desk)
+    life.cuts = []
+    async with life.open(_settings("resume")) as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent="puppet")
+        group.start_soon(partial(sup.outcome_of, "s", "a plan's", Cause(actor="plan"), once=True))
+        await anyio.sleep(MOMENT_S)
+        await Crowd(group).ask(session, "a host's")
+        group.cancel_scope.cancel()
+    waiting = [store for store in life.cuts if _prompts(store) == ["a plan's", "a host's"]]
+    desk.same("both are on record", len(waiting) > 0, True)
+    house = House(desk, waiting[0]).left()
+    house.answers = lambda puppet, text: [TurnEnded("refusal" if "a plan's" in text else "end_turn")]
+    async with house.open(_settings("resume")) as sup:
+        await anyio.sleep(100.0)
+        desk.same("the plan's", await _how(sup, once=True), "failed")
+        desk.same("the last", await _how(sup, once=False), "completed")
+        await sup.session("s").run("another one")
+        desk.same("the plan's, still", await _how(sup, once=True), "failed")
+        desk.same("the last, as it was asked here", await _how(sup, once=False), None)
+        await sup.outcome_of("s", "a plan's again", Cause(actor="plan"), once=True)
+        desk.same("the plan's, asked again here", await _how(sup, once=True), None)
+
+
+async def _how(sup: Supervisor, *, once: bool) -> str | None:
+    outcome = await sup.last_outcome("s", once=once)
+    return None if outcome is None else outcome.outcome
+
+
+def _prompts(store: MemoryStore) -> list[str]:
+    """What is asked of the session and has not ended, in order."""
+    row = store.entities.get("s")
+    if row is None:
+        return []
+    data = msgspec.json.decode(row.data, type=SessionData)
+    return [one.prompt for one in (data.current, *data.queue) if one is not None]
+
+
 def _is_judged(store: MemoryStore) -> bool:
     return "s:t1" in store.entities and store.entities["s:t1"].state == "VERIFYING"
 
 
-HEIRS = (loaded, begun_anew, siblings, above, judged_late, said_done, said_last)
+HEIRS = (loaded, begun_anew, siblings, above, judged_late, said_done, said_last, whose_answer)
