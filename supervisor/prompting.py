@@ -128,11 +128,11 @@ class Prompting:
         """That request has ended so: tell who waits for it, if anybody does."""
         for answer in self._waiting.pop(request_id, ()):
             answer(outcome)
-        once = self._inherited.pop(request_id, None)
-        for of_plans in (False,) if not once else (False, True):
-            key = request_id.rpartition(":r")[0], of_plans
-            if once is not None and key in self._unheard:
-                self._unheard[key] = outcome
+        if request_id in self._inherited:
+            session_id = request_id.rpartition(":r")[0]
+            for of_plans in dict.fromkeys((False, self._inherited.pop(request_id))):
+                if (session_id, of_plans) in self._unheard:
+                    self._unheard[session_id, of_plans] = outcome
         self.answer_given.set()
         self.answer_given = anyio.Event()
 

@@ -66,17 +66,24 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
     assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
 
 
-async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who approves a task as its plan is given up is answered, and nothing is begun any more."""
+def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
+    """The scope that a plan is run in is cancelled when a task has heard of such an event, whose sender goes on when
+    that is over."""
     post, scope, over = Case.post, anyio.CancelScope(), anyio.Event()
 
     async def given_up_then(case: Case, event: Event) -> None:
         await post(case, event)
-        if isinstance(event, Approved):
+        if isinstance(event, kind):
             scope.cancel()
             await over.wait()
 
     monkeypatch.setattr(Case, "post", given_up_then)
+    return scope, over
+
+
+async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who approves a task as its plan is given up is answered, and nothing is begun any more."""
+    scope, over = given_up_at(Approved, monkeypatch)
     plan = plan_of(task("a", "true", approval="before"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, states = PlanRunner(run.sup), list[str]()
@@ -95,15 +102,7 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who denies a task as its plan is given up is answered, and it has failed; it has no run that nobody begins."""
-    post, scope, over = Case.post, anyio.CancelScope(), anyio.Event()
-
-    async def given_up_then(case: Case, event: Event) -> None:
-        await post(case, event)
-        if isinstance(event, ApprovalDenied):
-            scope.cancel()
-            await over.wait()
-
-    monkeypatch.setattr(Case, "post", given_up_then)
+    scope, over = given_up_at(ApprovalDenied, monkeypatch)
     plan = plan_of(task("a", "true", approval="after", max_retries=2))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, states = PlanRunner(run.sup), list[str]()
