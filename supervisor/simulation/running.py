@@ -215,12 +215,13 @@ class _Run:
     async def _drill(self, sup: Supervisor) -> None:
         """What the kernel promises and a supervisor seldom uses, where the scenario wants that tried; and what agents
         that are functions are promised; and plans in offices of their own."""
-        chance = self.world.chance.below("drill")
+        chance, only = self.world.chance.below("drill"), self.drawn.drilled
+        say, now, grain_s = self.oracle.violated, self.world.now, self.drawn.grain_s
         if chance.happens(self.drawn.drills, "at all"):
-            await drill(self.oracle.violated, chance, self.world.now, self.drawn.grain_s)
-            await drill_functions(self.oracle.violated, sup, self.world.now)
+            await drill(say, chance, now, grain_s, only)
+            await drill_functions(say, sup, now, only)
         if chance.happens(self.drawn.offices, "offices"):
-            await drill(self.oracle.violated, chance, self.world.now, self.drawn.grain_s, OFFICES, OFFICE_S)
+            await drill(say, chance, now, grain_s, only, OFFICES, OFFICE_S)
 
     async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
         """One supervisor, from its start to its end, or to its death."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
@@ -64,6 +65,15 @@ def _strike(value: str) -> str:
         raise ValueError(f"{value!r} names no place; write KIND@PLACE, as `supervisor simulate shrink --save` does")
     if kind not in FAULTS:
         raise ValueError(f"{value!r}: there is no kind {kind!r}; the kinds are {', '.join(FAULTS)}")
+    return value
+
+
+def _drill(value: str) -> str:
+    from supervisor.simulation.drills import NAMES  # which needs the whole runtime, where a scenario is only a file
+
+    if value not in NAMES:
+        like = get_close_matches(value, NAMES, n=3) or sorted(NAMES)
+        raise ValueError(f"there is no drill {value!r}; there are {', '.join(like)}")
     return value
 
 
@@ -151,6 +161,10 @@ class Faults(Model):
     only: tuple[Annotated[str, AfterValidator(_strike)], ...] | None = None
 
 
+LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "drilled", "seed"))
+"""What of a world is no number that could be drawn."""
+
+
 class World(Model):
     """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
     after the load's hours; ``horizon_s`` later everything must have ended. ``crashes_max`` bounds how often the
@@ -158,7 +172,8 @@ class World(Model):
     moments of tasks and runs, of which who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the
     share of the streams that come cut anywhere, not as they were written. A commit that nothing strikes takes
     ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped; ``offices``: how
-    likely plans are worked on then, move by move. ``archive``: there is a place where what has ended is kept."""
+    likely plans are worked on then, move by move; ``drilled``: the names of those drills that are tried, all unless
+    told. ``archive``: there is a place where what has ended is kept."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -173,6 +188,7 @@ class World(Model):
     commit_s: Seconds = 0.0005
     drills: Share = 0.0
     offices: Share = 0.0
+    drilled: tuple[Annotated[str, AfterValidator(_drill)], ...] | None = None
     archive: bool = False
     seed: int | None = None
 
@@ -239,7 +255,7 @@ class Scenario(Model):
         chance = Chance(seed).below("scenario")
         shape = self._checked("agents.shape", AgentShape, {"adapter": "acp", **_shape(self.agents.shape, chance)})
         settings = self._settings(drawn(self.settings, chance, "settings"))
-        world = drawn(self.world.model_dump(exclude={"schedules", "crashes_at", "cancels_at", "seed"}), chance, "world")
+        world = drawn(self.world.model_dump(exclude=set(LISTS)), chance, "world")
         return Drawn(
             name=self.name,
             seed=seed,
@@ -255,6 +271,7 @@ class Scenario(Model):
             load=self.load,
             crashes_at=self.world.crashes_at,
             cancels_at=self.world.cancels_at,
+            drilled=self.world.drilled,
             **world,
         )
 
@@ -314,6 +331,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     commit_s: float
     drills: float = 0.0
     offices: float = 0.0
+    drilled: tuple[str, ...] | None = None
     archive: bool = False
 
     @property

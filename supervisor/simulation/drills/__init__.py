@@ -8,25 +8,28 @@ Every instant, order and count is known beforehand, so every difference is a bre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import anyio
 
 from actors import open_system
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.agents import AGENTS
+from supervisor.simulation.drills.agents.functions import SCENES
 from supervisor.simulation.drills.desk import Desk, Drill
 from supervisor.simulation.drills.kernel import KERNEL
 from supervisor.simulation.drills.rules import RULES
 from supervisor.simulation.drills.whole import WHOLE
 from supervisor.simulation.drills.work import OFFICES
 
-__all__ = ["OFFICES", "OFFICE_S", "drill"]
+__all__ = ["NAMES", "OFFICES", "OFFICE_S", "drill"]
 
 DRILLS = (*KERNEL, *RULES, *AGENTS, *WHOLE)
 LONG_S = 2000.0
 OFFICE_S = 20_000.0
 """What one of :data:`OFFICES` takes at most."""
+NAMES = frozenset(one.__name__ for one in (*DRILLS, *OFFICES, *SCENES))
+"""What drills are called, in scenarios and by who is told what they found; two of different rooms may share a name."""
 
 
 async def drill(
@@ -34,19 +37,23 @@ async def drill(
     chance: Chance,
     now: Callable[[], float],
     grain_s: float,
+    only: Collection[str] | None = None,
     drills: Sequence[Drill] = DRILLS,
     long_s: float = LONG_S,
 ) -> None:
-    """Run all of these *drills*, one after the other.
+    """Run these *drills*, one after the other.
 
     Args:
         say: reports a law that was broken: its name, whose, and the words.
         now: the run's clock, in seconds.
         grain_s: to multiples of which the run rounds its timers up.
+        only: the names of those that are run; all, unless told.
         long_s: none of them takes that long, unless something in it is never over.
     """
     for one in drills:
         name = one.__name__
+        if only is not None and name not in only:
+            continue
         with anyio.move_on_after(long_s) as limit:
             async with open_system(seed=chance.integer(0, 2**32, name)) as system:
                 await one(Desk(say, name, system, chance.below(name), now, grain_s))

@@ -1,11 +1,11 @@
 """Shrinking: from a run that violates something to the smallest that still violates it.
 
-Where many faults struck, small runs of other seeds of the same scenario are tried first: one that fails, too, has less
-to lose. Then less work, since small runs are fast; then kinds of faults, then single strikes by delta debugging, then
-whatever makes a run hard to follow; and so on in turns until nothing gets smaller. A smaller run counts only if it
-violates the same invariant; it is over as soon as it does, so what struck later is not even looked at. Draws have
-names: what is taken away changes nothing about what is left. Only the order of steps changes: for a race that does not
-survive that, other seeds are tried in every round.
+What a drill noticed is looked for with that drill alone. Where many faults struck, small runs of other seeds of the
+same scenario are tried first: one that fails, too, has less to lose. Then less work, since small runs are fast; then
+kinds of faults, then single strikes by delta debugging, then whatever makes a run hard to follow; and so on in turns
+until nothing gets smaller. A smaller run counts only if it violates the same invariant; it is over as soon as it does,
+so what struck later is not even looked at. Draws have names: what is taken away changes nothing about what is left.
+Only the order of steps changes: for a race that does not survive that, other seeds are tried in every round.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from supervisor.simulation.search.ddmin import ddmin
 from supervisor.simulation.search.smaller import (
     PLAINER,
     REDUCIBLE,
+    drilling,
     elsewhere,
     less,
     pinned,
@@ -71,6 +72,11 @@ class Shrunk(msgspec.Struct, kw_only=True):
 def invariant_of(problem: str) -> str:
     """The invariant that a problem is told to violate."""
     return problem.partition(":")[0]
+
+
+def whose_of(problem: str) -> str:
+    """What it is a problem of: an entity, or a drill."""
+    return problem.split(": ", 2)[1]
 
 
 def fails_again(shrunk: Shrunk) -> bool:
@@ -134,6 +140,11 @@ class _Search:
         self.patience, self._heard = patience, heard
 
     @property
+    def problem(self) -> str:
+        """What the smallest run violates."""
+        return next(one for one in self.best.problems if invariant_of(one) == self.invariant)
+
+    @property
     def too_many(self) -> bool:
         """More faults than a person can follow are left."""
         return len(self.best.struck) > FEW
@@ -160,11 +171,18 @@ class _Search:
 
     def smaller(self) -> None:
         """Everything there is, once."""
+        self.drills()
         self.elsewhere()
         self.work()
         self.kinds()
         self.faults()
         self.puzzles()
+
+    def drills(self) -> None:
+        """No other drill than that which noticed it."""
+        whose = whose_of(self.problem)
+        if (one := drilling(self.scenario, whose)) is not None and self.takes(one):
+            self._open = drilling(self._open, whose) or self._open
 
     def elsewhere(self) -> None:
         """Other seeds: where a race needs many faults to be met, another one may have it with few."""
@@ -256,13 +274,12 @@ def _search(search: _Search) -> None:
 
 
 def _shrunk(search: _Search, minimal: bool) -> Shrunk:
-    problem = next(one for one in search.best.problems if invariant_of(one) == search.invariant)
     name = f"{search.scenario.name}-{search.seed}"[-64:].lstrip("-")
     return Shrunk(
-        scenario=search.scenario.model_copy(update={"name": name, "about": f"Shrunk: {problem}"}),
+        scenario=search.scenario.model_copy(update={"name": name, "about": f"Shrunk: {search.problem}"}),
         seed=search.seed,
         invariant=search.invariant,
-        problem=problem,
+        problem=search.problem,
         faults_before=len(search.first.struck),
         faults=search.best.struck,
         runs=search.runs,

@@ -6,7 +6,7 @@ stopped, so that everything that they see is known beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from supervisor.entity import Refused
 from supervisor.runtime import Session, Supervisor
 from supervisor.vocabulary import AbortScope, CancelMode, UnknownWord
 
-__all__ = ["drill_functions"]
+__all__ = ["SCENES", "drill_functions"]
 
 Say = Callable[[str, str, str], None]
 Agent = Callable[[AgentTurn], Awaitable[Any]]
@@ -33,9 +33,13 @@ class ToolBroke(Exception):
     """What a tool raises here."""
 
 
-async def drill_functions(say: Say, sup: Supervisor, now: Callable[[], float]) -> None:
-    """All of it, one session after the other."""
+async def drill_functions(
+    say: Say, sup: Supervisor, now: Callable[[], float], only: Collection[str] | None = None
+) -> None:
+    """All of it, or *only* what has one of these names, one session after the other."""
     for number, scene in enumerate(SCENES):
+        if only is not None and scene.__name__ not in only:
+            continue
         stage = Stage(say, sup, now, f"drill{number}", scene.__name__)
         with anyio.move_on_after(3_600.0) as limit:
             await scene(stage)
