@@ -661,10 +661,10 @@ def test_job_beyond_its_limit_is_not_retried() -> None:
     assert (step.state, step.data.retry_count) == (J.FAILED, 3)
 
 
-def test_job_was_created_once() -> None:
-    """A place that is given again does not make a job younger."""
-    step = job.JOB.step(J.PENDING, job.JobData(created_at=0.0), job.SchedulerAssigned(at=9.0))
-    assert step.data.created_at == 0.0
+def test_job_is_created_once() -> None:
+    """It has its place for good when it has one: nothing leads back to where it would be given another, and made
+    younger by that."""
+    assert not [one for one in job.JOB.rules if one.target is J.PENDING]
 
 
 @pytest.mark.parametrize(

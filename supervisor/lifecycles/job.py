@@ -162,7 +162,7 @@ def some_rule_fails(data: JobData, event: ValidationFailed) -> bool:
 
 
 def note_creation(data: JobData, event: Event) -> Out:
-    return replace(data, created_at=event.at if data.created_at is None else data.created_at), ()
+    return replace(data, created_at=event.at), ()
 
 
 def assign_worker(data: JobData, event: WorkerStarted) -> Out:

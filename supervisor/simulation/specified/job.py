@@ -20,6 +20,8 @@ EDGES: Mapping[tuple[str, str], str] = {
     **{(one, "user_cancelled"): "cancelled" for one in ("pending", "queued", "running", "validating", "retrying")},
 }
 """All but the failures, which the count decides about."""
+TIMES = ("created_at", "started_at", "attempt_started_at", "completed_at")
+"""What it says of itself in the journal's seconds."""
 
 
 class JobCopy(Copy):
@@ -36,6 +38,7 @@ class JobCopy(Copy):
         self.max_retries: int = data["max_retries"]
         self.retry_count: int = data["retry_count"]
         self.worker_id: str | None = data["worker_id"]
+        self.times_s: list[float | None] = [data[name] for name in TIMES]
 
     def knows(self, event: str, meta: Meta) -> bool:
         if not super().knows(event, meta):
@@ -62,8 +65,22 @@ class JobCopy(Copy):
             self.state = EDGES[self.state, event]
         self.worker_id = meta["worker_id"] if event == "worker_started" else None
         self.over = self.state in ("completed", "failed", "cancelled")
+        self._stamp(event)
         return []
 
+    def _stamp(self, event: str) -> None:
+        """It is created when it has a place, started by its first worker, and completed when it is."""
+        created_s, started_s, attempt_s, completed_s = self.times_s
+        match event:
+            case "scheduler_assigned":
+                created_s = self.now_s
+            case "worker_started":
+                started_s, attempt_s = self.now_s if started_s is None else started_s, self.now_s
+            case "validation_passed":
+                completed_s = self.now_s
+        self.times_s = [created_s, started_s, attempt_s, completed_s]
+
     def differs(self, data: Any) -> str:
-        here, there = (self.retry_count, self.worker_id), (data.retry_count, data.worker_id)
+        here = (self.retry_count, self.worker_id, *self.times_s)
+        there = (data.retry_count, data.worker_id, *(getattr(data, name) for name in TIMES))
         return f"{there} of {here}" if here != there else ""
