@@ -202,7 +202,11 @@ async def signatures(desk: Desk) -> None:
 
 # --------------------------------------------------------------------------------------------------------- providers
 KEYS: Final = ("", "a:x", "a:y", "b:x")
-STEPS: Final = 250
+STEPS: Final = 400
+PAUSES: Final = ((0.0, 0.0, 0.5, 1.0), (15.0, 30.0, 60.0))
+"""Within a rush, and between two of them: five failures of one provider are to come within a minute, and not always."""
+RUSH: Final = 40
+"""Steps of one."""
 
 
 async def providers(desk: Desk) -> None:
@@ -211,7 +215,7 @@ async def providers(desk: Desk) -> None:
     ours, models, now_s = Providers(), dict[str, Model](), 40.0
     for step in range(STEPS):
         chance = desk.chance.below(step)
-        now_s += chance.choice((0.0, 0.0, 1.0, 4.0, 20.0, 45.0), "pause")
+        now_s += chance.choice(PAUSES[step % RUSH == 0], "pause")
         _step(desk, ours, models, chance, now_s)
         gate = ours.gate(now_s)
         wanted = {one: one not in models or models[one].allows(now_s) for one in KEYS}
