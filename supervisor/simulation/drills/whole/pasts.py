@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from supervisor import trust as of_trust
 from supervisor.access import AccessPolicy, Level, Standing, told
 from supervisor.inheritance import Past, at_rest, due_of, past_of
 from supervisor.interrupted import continued, digest_of, heirs_of
@@ -37,6 +38,8 @@ from supervisor.work import AgentProfile
 __all__ = ["PASTS"]
 
 LOGS: Final = 40
+STANDINGS: Final = 60
+"""How many successes and violations are watched."""
 POLICY: Final = AbortPolicy(tool_to_sibling=True, ladder=Ladder(request_s=3.0))
 Claims = Mapping[str, str]
 ORPHAN: Final = "orphan_recovered"
@@ -531,6 +534,36 @@ async def trusts(desk: Desk) -> None:
         desk.same("facts that cannot be read", trust.standings, {})
 
 
+class _Hearer:
+    """A logger that keeps what is worth a warning."""
+
+    def __init__(self) -> None:
+        self.warned: list[tuple[object, object]] = []
+
+    def warning(self, event: str, **told: object) -> None:
+        self.warned.append((told["agent"], told["level"]))
+
+
+async def told_of_trust(desk: Desk) -> None:
+    """Whoever watches the log is warned of each change of a level, up or down, and of nothing else."""
+    hearer, before = _Hearer(), of_trust._log
+    trust = Trust(_Clock(), lambda *fact: None)
+    trust.policy = AccessPolicy(decay_s=50.0)
+    wanted: list[tuple[object, object]] = []
+    of_trust._log = hearer  # type: ignore[assignment]  # all of a logger that it needs
+    try:
+        for step in range(STANDINGS):
+            level, chance = trust.level("x"), desk.chance.below(step)
+            if chance.happens(0.85, "well"):
+                trust.success("x", f"t{step}", Cause(actor="me"))
+            else:
+                trust.violation("x", f"t{step}", Cause(actor="me"), "it lied")
+            wanted += [("x", trust.level("x").value)] if trust.level("x") is not level else []
+    finally:
+        of_trust._log = before
+    desk.same("what is worth a warning", hearer.warned, wanted)
+
+
 class _Clock(Clock):
     def __init__(self) -> None:
         return None
@@ -571,4 +604,4 @@ def _go_on(desk: Desk, trust: Trust, noted: list[Any], rows: Sequence[EntityRow]
     desk.same("a level lower, each", trust.level("y") is Level.TRUSTED, False)
 
 
-PASTS = (pasts, calls, rests, runs, conversations, ends, trusts)
+PASTS = (pasts, calls, rests, runs, conversations, ends, trusts, told_of_trust)
