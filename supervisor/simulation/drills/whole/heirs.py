@@ -435,6 +435,38 @@ async def judged_late(desk: Desk) -> None:
         desk.same("what it fails by", told, [("FAILED", stop.abort_id, stop.seq)])
 
 
+async def failed_late(desk: Desk) -> None:
+    """A turn has failed by itself, and its session was about to hear of that: it is a failure of its agent, whichever
+    supervisor sees it, and as many of these as are too many are the session's end. Another one was lost by the kill:
+    that is nobody's failure."""
+    limits = LimitsConfig(restarts_max=1, restarts_within_s=10_000.0)
+    settings = _settings("restart").model_copy(update={"limits": limits})
+    life = House(desk)
+    life.cuts = []
+    life.answers = lambda puppet, text: [TurnEnded("error", "no")]
+    async with life.open(settings) as sup, anyio.create_task_group() as group:
+        await Crowd(group).ask(await sup.start_session("s", agent="puppet"), "work")
+        await anyio.sleep(100.0)
+        group.cancel_scope.cancel()
+    turn_id = "s:t2"
+    for state in ("RUNNING", "FAILED"):
+        cuts = [one for one in life.cuts if _stands(one, "s", "Running") and _stands(one, turn_id, state)]
+        desk.same(f"{state}: it is on record", len(cuts) > 0, True)
+        for store in cuts[:2]:
+            house, last_seq = House(desk, store).left(), store.last_seq
+            house.answers = lambda puppet, text: [TurnEnded("end_turn")]
+            async with house.open(settings) as sup:
+                await anyio.sleep(100.0)
+                lives = [one.id for one in sup.sessions()]
+            desk.same(f"{state}: who goes on", lives, ["s"] if state == "RUNNING" else [])
+            ends = [one for one in await house.events("s", "FatalError") if one.seq > last_seq]
+            desk.same(f"{state}: given up", ["restart limit" in one.reason for one in ends], [True] * (not lives))
+
+
+def _stands(store: MemoryStore, entity_id: str, state: str) -> bool:
+    return entity_id in store.entities and store.entities[entity_id].state == state
+
+
 async def said_done(desk: Desk) -> None:
     """An agent has said that it was done, and that is all that is on record of it: it was not interrupted at what it is
     asked next."""
@@ -517,7 +549,7 @@ def _prompts(store: MemoryStore) -> list[str]:
 
 
 def _is_judged(store: MemoryStore) -> bool:
-    return "s:t1" in store.entities and store.entities["s:t1"].state == "VERIFYING"
+    return _stands(store, "s:t1", "VERIFYING")
 
 
-HEIRS = (loaded, begun_anew, siblings, above, judged_late, said_done, said_last, whose_answer)
+HEIRS = (loaded, begun_anew, siblings, above, judged_late, failed_late, said_done, said_last, whose_answer)
