@@ -234,6 +234,22 @@ async def taken_back(desk: Desk) -> None:
     desk.same("what is on record", facts, ["run:a"])
 
 
+async def not_taken_back(desk: Desk) -> None:
+    """Where what an attempt did cannot be taken back, another one begins in another worktree; in place there is none,
+    so nothing is begun where it would find that."""
+    own, fails = {"rollback": True, "files": ["a"]}, "the disk is read-only"
+    for own_place, what, ends in ((True, "roll_back", "completed"), (False, "begin", "aborted")):
+        office = Office(desk, {"a": [Try(3.0, "one"), Try(3.0)]})
+        office.rooms.temporary, office.rooms.fails = own_place, {what: fails}
+        result = await office.run(plan_of(task("a", **own), workspace="worktree" if own_place else "directory"))
+        assert result is not None
+        desk.same(f"no {what}: how it ends", office.outcomes(result), {"a": ends})
+        desk.same(f"no {what}: why", fails in result.tasks["a"].error, not own_place)
+        desk.same(f"no {what}: who was asked", [name for _, name, _ in office.asked], ["a", "a-2"] if own_place else [])
+        gone = [whose for what_, whose in _asked(office) if what_ == "put_away"]
+        desk.same(f"no {what}: what goes", [*dict.fromkeys(gone)], ["a", "a-2"] if own_place else [])
+
+
 async def worktrees(desk: Desk) -> None:
     """In a worktree a new session begins with what the last run had, or with nothing; what is cancelled may stay."""
     for cleans, rolls in ((True, False), (False, False), (True, True), (False, True)):
@@ -408,6 +424,32 @@ async def only_merged(desk: Desk) -> None:
         )
 
 
+async def merged_once(desk: Desk) -> None:
+    """Of two tasks that were done when their supervisor was killed, the next one merges what was not merged, and no
+    more; where another plan has ended both, a run that has only to merge them begins with the first that it merges."""
+    plan = plan_of(task("a"), task("b"), task("c", depends_on=["a", "b"]), workspace="worktree")
+    life = Office(desk, {"a": [Try(2.0)]})
+    life.rooms.temporary = True
+    await life.run(plan, copy_after_s=4.0, give_up_after_s=4.5)
+    heir = _in_worktrees(desk, life.copies[0])
+    desk.same("the outcomes", heir.outcomes(await heir.run(plan)), dict.fromkeys("abc", "completed"))
+    merges = [whose for what, whose in _asked(heir) if what == "merge"]
+    desk.same("what an heir merges", [one.partition("-")[0] for one in merges], ["b", "c"])
+    both = plan.model_copy(update={"tasks": plan.tasks[:2]})
+    first = _in_worktrees(desk)
+    first.rooms.takes_s["merge"] = 10.0
+    await first.run(both, copy_after_s=8.0)
+    other = _in_worktrees(desk, first.copies[0])
+    await other.run(plan_of(task("d")))
+    last, last_seq = _in_worktrees(desk, other.store), other.store.last_seq
+    desk.same(
+        "of those only merged", last.outcomes(await last.run(both, resume=True)), dict.fromkeys("ab", "completed")
+    )
+    merges = [f"task:{whose}" for what, whose in _asked(last) if what == "merge"]
+    begun = [one.metadata["task_id"] for one in last.records(last_seq) if one.event == "first_task_started"]
+    desk.same("what it merges, and begins with", (merges, begun), (["task:a", "task:b"], ["task:a"]))
+
+
 AFTER = (
     functions_die,
     functions_are_done,
@@ -415,9 +457,11 @@ AFTER = (
     saved,
     unsaid,
     taken_back,
+    not_taken_back,
     worktrees,
     resumed,
     resumed_at_once,
     late_merges,
     only_merged,
+    merged_once,
 )

@@ -91,7 +91,7 @@ async def counted(desk: Desk) -> None:
 async def grown(desk: Desk) -> None:
     """A plan that is read again, and killed before it was said to have more tasks: its heir says so, of these and of
     those that are new with it."""
-    tasks = [task(one) for one in "abcd"]
+    tasks = [task(one) for one in "abcde"]
     life = office_of(desk, a=Try(20.0))
 
     async def reads(sup: Supervisor, runner: PlanRunner) -> None:
@@ -100,7 +100,7 @@ async def grown(desk: Desk) -> None:
 
     right_after(life, "job:c", "Born")
     await life.run(plan_of(*tasks[:1]), beside=reads, give_up_after_s=6.0)
-    for names in ("abc", "abcd"):
+    for names in ("abc", "abcd", "abcde"):
         heir = office_of(desk, copy.deepcopy(left_by(life)))
         result = await heir.run(plan_of(*tasks[: len(names)]))
         desk.same("outcomes", heir.outcomes(result), dict.fromkeys(names, "completed"))
