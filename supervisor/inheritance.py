@@ -286,7 +286,7 @@ async def _pages(journal: Journal, entity_id: str) -> AsyncIterator[Sequence[Lif
 
 async def _call_of(journal: Journal, seq: int | None) -> str | None:
     """The tool call that this record began, if it is such a record and is still in the journal."""
-    found = await journal.events(after_seq=seq - 1, limit=1) if seq else []
-    if not found or found[0].seq != seq or found[0].event != "tool_started":
-        return None
-    return f"{found[0].entity_id}:c{found[0].metadata['number']}"
+    for one in await journal.events(after_seq=seq - 1, limit=1) if seq else ():
+        if one.seq == seq and one.event == "tool_started":
+            return f"{one.entity_id}:c{one.metadata['number']}"
+    return None

@@ -78,8 +78,8 @@ class Continuing:
         if not tasks:
             return False
         workstream_id = next(iter(tasks.values())).data.workstream
-        ids = {one.entity_id for one in tasks.values() if one.state not in FINAL} | {workstream_id}
-        if not ids <= inherited.work:
+        ids = {one.entity_id for one in tasks.values() if one.state not in FINAL}
+        if not {workstream_id, *ids} <= inherited.work:
             return False
         known = {one.entity_id for one in tasks.values()}
         ids |= self._owned({*known, workstream_id})
@@ -87,8 +87,8 @@ class Continuing:
         strays |= self._owned(strays)
         self._strays = [self._sup.tree.entity(one) for one in sorted(strays)]
         ids |= strays
-        inherited.work.difference_update(ids)
-        self._taken = ids - {workstream_id}
+        inherited.work.difference_update(ids, (workstream_id,))
+        self._taken = ids
         self._left = tasks
         self._read()
         self._load.stream.take_up(self._sup.tree.entity(workstream_id))
