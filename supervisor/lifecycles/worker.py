@@ -122,7 +122,7 @@ def tasks_remain(data: WorkerData, event: TaskCompleted) -> bool:
 
 
 def drained(data: WorkerData, event: TaskCompleted) -> bool:
-    return data.draining and data.active_tasks <= 1
+    return data.draining
 
 
 def no_active_tasks(data: WorkerData, event: ShutdownRequested) -> bool:
