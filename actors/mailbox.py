@@ -463,7 +463,7 @@ class Mailbox:
             self._woken += 1
 
     def _leave(self, waiter: _Waiter) -> None:
-        """It waits no more; if it was the first, the one behind it may have room."""
+        """It waits no more; if it was the first, the one behind it may have room, or replace what is queued."""
         waiters = self.waiters
         assert waiters is not None, "it is in there"
         place = waiters.index(waiter)
@@ -472,7 +472,7 @@ class Mailbox:
         if place < self._woken:
             self._woken -= 1
         if waiters and not place:
-            self._woken = max(self._woken, 1) if self.counted < self.capacity else 0
+            self._woken = max(self._woken, 1) if self.counted < self.capacity or self._keys else 0
             if self._woken:
                 waiters[0].parker.unpark()
 

@@ -6,11 +6,15 @@ gives up lets the next one try.
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import anyio
 
-from actors import Context, Limits, MailboxFull, Ref
+from actors import Coalesce, Context, Lane, Limits, Mailbox, MailboxFull, Ref
+from actors.mailbox import Envelope
+from actors.parking import current_backend
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
 
@@ -126,4 +130,61 @@ async def _send_all(ref: Ref, queued: list[str], told: list[Sender]) -> list[str
     return refused
 
 
-WAITING = (senders,)
+# ------------------------------------------------------------------------------------------------------ who may try
+async def replaces(desk: Desk) -> None:
+    """Who waits with a key that is queued by then replaces that message, and waits no longer."""
+    taker, came = Taker(), dict[str, float]()
+    ref = desk.system.spawn(taker, "r", limits=Limits(1, 100, Coalesce(lambda message: message[0])))
+    ref.tell("x")
+    await anyio.sleep(0.0)
+
+    async def send(text: str) -> None:
+        await ref.send(text, timeout_s=9.0)
+        came[text] = desk.since()
+
+    desk.again()
+    async with anyio.create_task_group() as group:
+        await anyio.sleep(0.1)
+        ref.tell("y")
+        for text in ("a1", "a2", "a3", "b1", "b2"):
+            group.start_soon(send, text)
+            await anyio.sleep(0.1)
+    for text, wanted_s in (("a1", 1.0), ("a2", 1.0), ("a3", 1.0), ("b1", 2.0), ("b2", 2.0)):
+        desk.at(f"{text} is in", wanted_s, 2, came[text])
+    await anyio.sleep(3.0)
+    desk.same("what was heard", taker.heard, ["x", "y", "a3", "b2"])
+
+
+async def in_vain(desk: Desk) -> None:
+    """Where the first who waits gives up, the next one tries if there may be room: not while it is full by number, or
+    fuller than that by what an actor has sent itself."""
+    for capacity in (1, 3, 300):
+        for beyond in (-1, 0, 1, 2):
+            await _gives_up(desk, capacity, beyond)
+
+
+async def _gives_up(desk: Desk, capacity: int, beyond: int) -> None:
+    box, tried = Mailbox("b", Limits(capacity, 1)), list[int]()
+    for _ in range(capacity + beyond):
+        box.put(Envelope(0, token=SimpleNamespace(live=True)), Lane.URGENT)
+
+    def put(who: int) -> None:
+        tried.append(who)
+        raise box.full(0)
+
+    async def wait(scope: anyio.CancelScope, who: int) -> None:
+        with scope:
+            await box.room(current_backend(), partial(put, who))
+
+    scopes = [anyio.CancelScope() for _ in range(3)]
+    async with anyio.create_task_group() as group:
+        for who, scope in enumerate(scopes):
+            group.start_soon(wait, scope, who)
+            await anyio.sleep(0.1)
+        scopes[0].cancel()
+        await anyio.sleep(0.1)
+        desk.same(f"who tries at {beyond} beyond {capacity}", tried, [1] if beyond < 0 else [])
+        group.cancel_scope.cancel()
+
+
+WAITING = (senders, replaces, in_vain)
