@@ -150,16 +150,18 @@ class Reader(Place):
         return taken
 
     def _drain_closely(self, most: int) -> int:
-        """The same, one message at a time, each of them traced."""
-        taken = 0
+        """The same, one message at a time, each of them traced that is still to be handled."""
+        taken = handled = 0
         while taken < most and self.going and self.box is not None:
             item = self.box.take()
             if item is None:
                 break
             taken += 1
-            self.traced("handled", item)
-            self._handle(item)
-        self.handled += taken
+            if type(item) is not Envelope or self.due(item):
+                handled += 1
+                self.traced("handled", item)
+                self._handle(item)
+        self.handled += handled
         return taken
 
     def _handle(self, item: Any) -> None:

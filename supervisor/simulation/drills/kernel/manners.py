@@ -619,6 +619,33 @@ async def traced(desk: Desk) -> None:
     desk.same("how many it has heard", (await desk.system.stats("one", timeout_s=1.0)).handled, 50)
 
 
+async def voided(desk: Desk) -> None:
+    """What is void when its turn comes is not handled, and not counted: a timer that was cancelled or set again, an
+    ask whose asker has gone; nor is it where the actor is traced."""
+    for kind in (Does, DoesLater):
+        for closely in (False, True):
+            does, name = kind(), f"{kind.__name__}, traced: {closely}"
+            ref = desk.system.spawn(does, name)
+            await desk.system.suspend(name, timeout_s=1.0)
+            if closely:
+                desk.system.trace(name)
+            context: Any = desk.system.context(name)
+            for key in ("cancelled", "set again", "kept"):
+                context.set_timer(key, 0.0, key)
+            await anyio.sleep(0.1)
+            context.cancel_timer("cancelled")
+            context.set_timer("set again", 0.5, "again")
+            ref.tell(1)
+            await desk.raises("an ask that nobody handles", ref.ask("gone", timeout_s=0.1), AskTimeout)
+            desk.system.resume(name)
+            await anyio.sleep(1.0)
+            desk.same(f"{name}: what is heard", does.heard, ["kept", 1, "again"])
+            desk.same(f"{name}: how many", (await desk.system.stats(name, timeout_s=1.0)).handled, 3)
+            if closely:
+                shown = [word for _, what, word in desk.system.trace(name, on=False) if what == "handled"]
+                desk.same(f"{name}: its trace", shown, ["str", "int", "str"])
+
+
 class Pausing:
     """The loop as timers see it: a clock that this drill moves."""
 
@@ -774,6 +801,7 @@ async def counts(desk: Desk) -> None:
 
 MANNERS = (
     traced,
+    voided,
     pauses,
     leaves,
     frees,
