@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -44,8 +45,9 @@ from actors import (
     open_system,
 )
 from actors.breaker import BreakerLimits
+from actors.dispatch import Dispatcher
 from actors.host import Worker
-from actors.parking import Backend
+from actors.parking import Backend, Parker
 from actors.restart import AutoShutdown
 from actors.timers import TimerService
 from actors.waiting import any_of, within
@@ -385,6 +387,71 @@ async def shares(desk: Desk) -> None:
     desk.same("that they are answered in place", len(pauses) < 40, True)
 
 
+class Steady:
+    """Has so many messages to handle, so many in each turn, and each of them takes its time."""
+
+    def __init__(self, left: int, each: int, loop: Loop) -> None:
+        self.left, self.front, self.queued = left, False, False
+        self._each, self._loop = each, loop
+
+    def drain(self, most: int) -> int:
+        taken = min(most, self._each, self.left)
+        self.left -= taken
+        self._loop.handled += taken
+        self._loop.now_s += taken * self._loop.takes_s
+        return taken
+
+    def ready(self) -> bool:
+        return self.left > 0
+
+    def pressing(self) -> bool:
+        return False
+
+    def step_down(self) -> None:
+        raise AssertionError("it does not end")
+
+
+class Loop:
+    """The loop as the dispatcher sees it: a clock that messages move."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s, self.now_s, self.handled = takes_s, 50.0, 0
+
+    async def never(self, *given: Any) -> None:
+        raise AssertionError("nobody waits here")
+
+
+class Enough(Exception):
+    """There is nothing more to do."""
+
+
+async def batches(desk: Desk) -> None:
+    """The loop is given up after 256 messages, by turns of any length, or after 1 ms, which is looked at after 16."""
+    for each, takes_s, wanted in (
+        (QUANTUM, 0.0, 256),
+        (3, 0.0, 258),  # no turn is cut short
+        (7, 0.0, 259),
+        (QUANTUM, 1e-5, 112),
+        (3, 1e-5, 108),
+        (1, 1e-5, 112),
+        (QUANTUM, 1.0, QUANTUM),
+    ):
+        loop, left = Loop(takes_s), 1000
+
+        def parker() -> Parker:
+            raise Enough
+
+        clock = partial(getattr, loop, "now_s")
+        dispatcher = Dispatcher(Backend("drill", clock, parker, partial(anyio.sleep, 0.0), loop.never))
+        for _ in range(2):
+            dispatcher.make_runnable(Steady(left // 2, each, loop))
+        counted = Counted(dispatcher.run(), partial(getattr, loop, "handled"))
+        with suppress(Enough):
+            await counted
+        shown = [0, *range(wanted, left, wanted)]
+        desk.same(f"when the loop is given up, {each} at a time for {takes_s:g} s", counted.at[: len(shown)], shown)
+
+
 async def bursts(desk: Desk) -> None:
     """The count of URGENT messages in a row begins anew with each burst."""
     does = Does()
@@ -480,6 +547,7 @@ async def strays(desk: Desk) -> None:
         ref.tell(message)
         await desk.system.join(name)
     desk.same("what they ended with", ends, [StrayCancellation, ZeroDivisionError])
+    await _strays_while_waiting(desk)
 
     class Curses(Does):
         def stopped(self, ctx: Context, reason: object) -> None:
@@ -499,7 +567,29 @@ async def strays(desk: Desk) -> None:
     await desk.system.join("c")
     told = [(one.actor_id, type(one.error)) for one in events if isinstance(one, ActorCrashed)]
     desk.same("errors of an end", sorted(told, key=str), [("c", KeyError), ("c", OSError)])
-    desk.same("how many are counted", desk.system.crashes, 4)
+    desk.same("how many are counted", desk.system.crashes, 5)
+
+
+async def _strays_while_waiting(desk: Desk) -> None:
+    """It comes out of what somebody waits for: who does so in a handler ends by that, of a task it is told."""
+
+    async def waits() -> None:
+        await anyio.sleep(0.0)
+        raise asyncio.CancelledError  # on trio too, where it is nobody's
+
+    ends: list[Any] = []
+    ref = desk.system.spawn(DoesLater(), "waiting")
+    desk.system.monitor("waiting", lambda down: ends.append(type(getattr(down.reason, "error", None))))
+    asked = ref.ask(lambda ctx: waits(), timeout_s=ASK_S)
+    error = await desk.raises("an ask whose handler waits for it", asked, StrayCancellation, ActorStopped)
+    desk.same("an ask whose handler waits for it", type(error), StrayCancellation)
+    await anyio.sleep(0.1)
+    desk.same("what the handler ended with", ends, [StrayCancellation])
+    tells = Does()
+    desk.system.spawn(tells, "tells")
+    await _do(desk, "tells", lambda ctx: ctx.start_task(waits))
+    await anyio.sleep(0.1)
+    desk.same("what a task ended with", [type(one.error) for one in tells.heard], [StrayCancellation])
 
 
 # --------------------------------------------------------------------------------------------------------- seen of that
@@ -810,6 +900,7 @@ MANNERS = (
     edges,
     shares,
     bursts,
+    batches,
     contexts,
     scopes,
     strays,
