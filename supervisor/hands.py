@@ -379,7 +379,7 @@ class Hands:
     async def _clean_up(self, work: Work, turn_id: str, cause: Cause) -> None:
         """End what the turn left behind: an agent that still works on it, and its calls' scopes."""
         await self._take_away(work, turn_id)
-        with self._tree.system.timers.limit(CLEANUP_S, shield=True) as budget:
+        with self._tree.system.timers.limit(CLEANUP_S) as budget:
             for tool_id in self._tree.system.children(turn_id):
                 self._tree.system.stop(tool_id, "its turn ended")
             for tool_id in self._tree.system.children(turn_id):
@@ -396,7 +396,7 @@ class Hands:
         intent = turn.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
         link.interrupt(turn_id, intent, turn.data.abort_id)
         grace_s = self._tree.entity(work.session_id).data.limits.grace_s
-        with self._tree.system.timers.limit(grace_s, shield=True):
+        with self._tree.system.timers.limit(grace_s):
             await link.free(turn_id)
         if link.turn_id == turn_id:
             link.kill(intent)
