@@ -16,8 +16,10 @@ from uuid import UUID
 from supervisor.adapters.catalogue import MakeCodec, scripted_command
 from supervisor.adapters.command import CommandCodec
 from supervisor.adapters.inprocess import FunctionLink
+from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
+from supervisor.journal.upkeep import JournalUpkeep
 from supervisor.link import Delegate
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
@@ -183,13 +185,20 @@ def _tell_of_worktrees(state_dir: StateDir | None) -> None:
             _log.warning("worktrees are left that `workspace: worktree` would see to; merge or remove them", left=left)
 
 
-def real_parts(journal: Journal, state_dir: StateDir | None, processes: ProcessHost, workspace: Workspace) -> Parts:
-    """This machine: its processes, its directories, its clock."""
-    return Parts(
+def real_parts(
+    journal: Journal, state_dir: StateDir | None, processes: ProcessHost, workspace: Workspace, workdir: Path
+) -> Parts:
+    """This machine: its processes, its directories, its clock; and, where there is a state directory, what is in it."""
+    parts = Parts(
         journal=journal,
         processes=processes,
         workspace=workspace,
         files=DiskFiles(),
         wall=_Wall(),
         transcript_of=partial(_transcript_of, state_dir),
+        workdir=str(workdir),
     )
+    if state_dir is None:
+        return parts
+    upkeep = JournalUpkeep(journal, state_dir.archive, parts.wall) if isinstance(journal, SqliteJournal) else None
+    return parts._replace(state_dir=str(state_dir.root.absolute()), upkeep=upkeep)

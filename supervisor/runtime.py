@@ -23,7 +23,6 @@ from supervisor.equipment import contained, profile_of, real_parts, workspace_of
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.upkeep import JournalUpkeep
 from supervisor.logs import get_logger
 from supervisor.parts import Parts
 from supervisor.permission_desk import OnPermission
@@ -104,11 +103,7 @@ async def open_supervisor(
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
         processes = await stack.enter_async_context(WardenHost(containment))
         place = await workspace_of(settings, opened, where, processes)
-        parts = real_parts(journal, opened, processes, place)._replace(workdir=str(where))
-        if opened is not None:
-            parts = parts._replace(state_dir=str(opened.root.absolute()))
-        if opened is not None and isinstance(journal, SqliteJournal):
-            parts = parts._replace(upkeep=JournalUpkeep(journal, opened.archive, parts.wall))
+        parts = real_parts(journal, opened, processes, place, where)
         yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
 
 
