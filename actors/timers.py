@@ -10,6 +10,7 @@ grace in which what has come in is heard. Each timer then has what it had left, 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ class TimerService:
         self._backend = backend
         self._paused = paused
         self._heap: list[tuple[float, int, Timer]] = []
-        self._count = 0
+        self._order = itertools.count()
         self._dead = 0
         self._parked: Parker | None = None
         self._awake_at = -math.inf
@@ -87,8 +88,7 @@ class TimerService:
         if not delay_s >= 0:
             raise InvalidOption(f"timer {key!r}", "delay_s", delay_s, "give seconds >= 0")
         timer = Timer(key, message, self.now() + delay_s, fire)
-        self._count += 1
-        heapq.heappush(self._heap, (timer.deadline, self._count, timer))
+        heapq.heappush(self._heap, (timer.deadline, next(self._order), timer))
         if timer.deadline < self._awake_at:
             self._sleep_until(timer.deadline)
             if self._parked is not None:
