@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ def command(
     """
     if save is not None and save.suffix != ".toml":
         raise BadInput(f"--save: {str(save)!r} is no scenario's name; let it end in .toml")
+    if isnan(within_s):  # in no range, and click lets it pass
+        raise BadInput(f"--within: {within_s} is no time; give seconds, 0 or more")
     wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
     seed = wanted.draw().seed
     shrunk, took_s = _shrunk(wanted, seed, within_s)

@@ -7,6 +7,7 @@ Small and made of plain values: this is what other processes are given to work o
 from __future__ import annotations
 
 import shlex
+from math import isnan
 
 import msgspec
 
@@ -52,8 +53,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         """The scenario, with the load that is wanted.
 
         Raises:
-            BadScenario: there is no such scenario.
+            BadScenario: there is no such scenario, or nan hours are wanted, which click lets pass.
         """
+        if self.hours is not None and isnan(self.hours):
+            raise BadScenario(f"--hours: {self.hours} is no time; give hours, 0 to 10000")
         scenario = named(self.name)
         load = {"customers": self.sessions, "hours": self.hours}
         changed = {field: value for field, value in load.items() if value is not None}
