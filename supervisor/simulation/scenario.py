@@ -243,6 +243,19 @@ class Scenario(Model):
         changes = lean.model_dump(exclude={"share", "about"})
         return Scenario.model_validate(_merged(self.model_dump(exclude={"leans"}), changes))
 
+    def check_draws(self) -> None:
+        """Draw it, without a lean and with each, for what only a draw shows: a lean has a share of the seeds.
+
+        Raises:
+            BadScenario: a drawn shape or setting is none.
+        """
+        self._drawn(0)
+        for name, lean in self.leans.items():
+            try:
+                self._leant(lean)._drawn(0)
+            except BadScenario as error:
+                raise BadScenario(f"leans.{name}: {error}") from None
+
     def draw(self, seed: int) -> Drawn:
         """What this seed makes of it.
 
@@ -362,7 +375,7 @@ def parsed(where: str, text: str) -> Scenario:
     for pattern in scenario.faults.kinds:
         if not any(fnmatchcase(kind, pattern) for kind in FAULTS):
             raise BadScenario(f"{where}: faults.kinds: {pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")
-    scenario.draw(0)  # what only a draw shows is told now, not in the middle of a soak
+    scenario.check_draws()  # now, not in the middle of a soak
     return scenario
 
 

@@ -58,6 +58,11 @@ def _written(folder: Path, text: str) -> Path:
             "leans: their shares are more than 1 in all; make some",
         ),
         ("leans.a = { share = 0.1, load = { turns = 0 } }", "leans.a: load.turns: 0 must be a number from 1 to 1e+06"),
+        (
+            "leans.a = { share = 0.1, settings = { b = 2 } }",
+            "leans.a: scenario mine: settings: b: Extra inputs are not",
+        ),
+        ("leans.a = { share = 0, agents.shape = { b = 2 } }", "leans.a: scenario mine: agents.shape: Object contains"),
         ("leans.a = { share = 0.1, about = 'b', hosts = 2 }", "leans.a.hosts: Extra inputs are not permitted"),
         ("load = [", "not TOML"),
     ],
