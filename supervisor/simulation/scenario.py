@@ -190,7 +190,7 @@ class World(Model):
     offices: Share = 0.0
     drilled: tuple[Annotated[str, AfterValidator(_drill)], ...] | None = None
     archive: bool = False
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
 
 
 class Lean(Model):

@@ -63,6 +63,7 @@ def _written(folder: Path, text: str) -> Path:
             "leans.a: scenario mine: settings: b: Extra inputs are not",
         ),
         ("leans.a = { share = 0, agents.shape = { b = 2 } }", "leans.a: scenario mine: agents.shape: Object contains"),
+        ("world.seed = -1", "world.seed: Input should be greater than or equal to 0"),
         ("leans.a = { share = 0.1, about = 'b', hosts = 2 }", "leans.a.hosts: Extra inputs are not permitted"),
         ("load = [", "not TOML"),
     ],
