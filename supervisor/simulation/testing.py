@@ -83,6 +83,10 @@ class Simulate:
         __tracebackhide__ = True
         if not inspect.iscoroutinefunction(main):
             raise TypeError(f"main: {main!r} is no async function; write async def main(sup): ...")
+        if not isinstance(settings, Settings | None):
+            raise TypeError(f"settings: {settings!r} is no Settings; give supervisor.Settings(...)")
+        if not isinstance(agents, Mapping | None):
+            raise TypeError(f"agents: {agents!r} does not map names to agents; give {{name: agent}}")
         scenario = _scenario(faults, intensity, _schedule(self._schedule or schedule), horizon_s)
         playing = None if agents is None else {name: _playing(name, agent) for name, agent in agents.items()}
 

@@ -325,6 +325,8 @@ async def _nothing(sup: Supervisor) -> None:
         ({"faults": ["nothing.*"]}, "faults: 'nothing.*' fits no kind"),
         ({"schedule": "random"}, "schedule: 'random' is unknown; use one of fifo"),
         ({"agents": {"a": 3}}, "agents: a: 3 is no AgentConfig"),
+        ({"agents": ["a"]}, "agents: ['a'] does not map names to agents"),
+        ({"settings": {"limits": {}}}, "settings: {'limits': {}} is no Settings; give supervisor.Settings(...)"),
         ({"intensity": 7}, "intensity"),
     ],
 )
