@@ -123,6 +123,7 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("prove", "--seeds", "1", "--pythons", "/bin/true"), "/bin/true does not run the simulator; install"),
         (("prove", "--seeds", "1", "--pythons", "/bin/echo"), "/bin/echo does not run the simulator; install"),
         (("hunt", "--budget-s", "nan"), "--budget-s: nan is no time; give CPU seconds, 1 to 86400"),
+        (("hunt", "--bug", "launch-first", "--third", "1"), "third: 1 leaves none of launch-first; leave it out"),
         (("hunt", "--budget-s", "inf"), "is not in the range"),
         (("bench", "--suite", "nope.toml"), "nope.toml: cannot be read"),
         (("sweep", "--levels", "turn"), "'turn' is no level; name some of tool, sibling, session"),

@@ -138,14 +138,17 @@ def chosen(names: Sequence[str] = (), third: int | None = None) -> list[Bug]:
     """Those of the catalogue with these names (all, if none is given), or every third of them from *third* on.
 
     Raises:
-        BadCatalogue: nobody knows one of the names.
+        BadCatalogue: nobody knows one of the names, or none is left.
     """
     bugs = catalogue()
     known = {one.name: one for one in bugs}
     if unknown := [one for one in names if one not in known]:
         raise BadCatalogue(f"bug: nothing is named {', '.join(unknown)}; there are {', '.join(known)}")
     picked = [known[one] for one in dict.fromkeys(names)] if names else bugs
-    return picked if third is None else picked[third::THIRDS]
+    left = picked if third is None else picked[third::THIRDS]
+    if not left:  # to find all of none is no success
+        raise BadCatalogue(f"third: {third} leaves none of {', '.join(one.name for one in picked)}; leave it out")
+    return left
 
 
 # ---------------------------------------------------------------------------------------------------------- hunting
