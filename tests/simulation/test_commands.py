@@ -130,6 +130,10 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("sweep", "--scenario", "none"), "no scenario is named 'none'"),
         (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
         (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),
+        (
+            ("shrink", "--seed", "1", "--scenario", "quiet", "--save", "/no/x.toml"),
+            "'/no/x.toml' cannot be written: No",
+        ),
         (("shrink", "--seed", "1", "--hours", "nan"), "--hours: nan is no time; give hours, 0 to 10000"),
         (("shrink", "--seed", "1", "--within", "nan"), "--within: nan is no time; give seconds, 0 or more"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 from math import isnan
 from pathlib import Path
@@ -43,8 +45,8 @@ def command(
     A saved scenario holds the seed and exactly the faults that are needed: `supervisor simulate --scenario FILE.toml`.
     Exit status 1 if what is left does not fail by itself.
     """
-    if save is not None and save.suffix != ".toml":
-        raise BadInput(f"--save: {str(save)!r} is no scenario's name; let it end in .toml")
+    if save is not None:
+        _refuse(save)
     if isnan(within_s):  # in no range, and click lets it pass
         raise BadInput(f"--within: {within_s} is no time; give seconds, 0 or more")
     wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
@@ -77,12 +79,26 @@ def _shrunk(wanted: Wanted, seed: int, within_s: float) -> tuple[Shrunk, float]:
     return shrunk, progress.took_s
 
 
+def _refuse(path: Path) -> None:
+    """What will not be written is told before the work, which would be lost with it."""
+    if path.suffix != ".toml":
+        raise BadInput(f"--save: {str(path)!r} is no scenario's name; let it end in .toml")
+    if path.is_dir():
+        raise _unwritable(path, os.strerror(errno.EISDIR))
+    if not path.parent.is_dir():
+        raise _unwritable(path, os.strerror(errno.ENOENT))
+
+
+def _unwritable(path: Path, why: str | None) -> BadInput:
+    return BadInput(f"--save: {str(path)!r} cannot be written: {why}; give the path of a file in a directory there is")
+
+
 def _save(path: Path, shrunk: Shrunk, found: Wanted) -> None:
     comment = f"{shrunk.problem}\nFound by: {found.line()}\nAgain:    {_line(path)}"
     try:
         path.write_text(written(shrunk.scenario, comment), encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"--save: {str(path)!r} cannot be written: {error.strerror}") from None
+        raise _unwritable(path, error.strerror) from None
 
 
 def _line(path: Path) -> str:
