@@ -127,6 +127,7 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("hunt", "--budget-s", "inf"), "is not in the range"),
         (("bench", "--suite", "nope.toml"), "nope.toml: cannot be read"),
         (("sweep", "--levels", "turn"), "'turn' is no level; name some of tool, sibling, session"),
+        (("sweep", "--levels", "tool", "--scenario", "none", "--crash"), "--levels: with --crash nothing is aborted"),
         (("sweep", "--scenario", "none"), "no scenario is named 'none'"),
         (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
         (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),

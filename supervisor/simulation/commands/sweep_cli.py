@@ -28,7 +28,9 @@ SHOWN = 20
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, metavar="O", help="From that step.")
 @jobs
 @as_json
+@click.pass_context
 def command(
+    context: click.Context,
     scenarios: tuple[str, ...],
     seed: int,
     levels: str,
@@ -44,12 +46,15 @@ def command(
     Each point is a run of its own. Where there is nothing of a level, the point does not apply. Exit status 1 if
     anything was violated.
     """
+    instead = _instead(crash, cancel)
+    if instead and context.get_parameter_source("levels") is not click.core.ParameterSource.DEFAULT:
+        raise BadInput(f"--levels: with --{instead[0]} nothing is aborted; leave one of them out")
     progress = Progress()
     try:
         total, complete = sweep(
             scenarios or golden(),
             seed,
-            _instead(crash, cancel) or _levels(levels),
+            instead or _levels(levels),
             Every(every, offset),
             jobs,
             lambda sums, points: progress.show(lambda: f"{sums.points} of {points}, {sums.violations} violations"),
