@@ -385,6 +385,13 @@ class Supervisor:
         """
         return self.overseer.scope(scope_id, title, budget, parent)
 
+    def close_scope(self, scope_id: str) -> None:
+        """The next :meth:`scope` of that id is a new one, of which nothing is used.
+
+        Who is in this one goes on counting there. Unknown ids are no mistake.
+        """
+        self.overseer.close(scope_id)
+
     def left_of(self, session_id: str) -> Budget:
         """What a session may still use; ``None`` where nothing bounds it.
 

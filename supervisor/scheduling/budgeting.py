@@ -55,7 +55,7 @@ async def recall_use(load: Workload) -> None:
 def close_scopes(load: Workload) -> None:
     """The run is over."""
     for entity_id in (load.stream.id, *(case.id for case in load.cases.values() if case.is_opened)):
-        load.sup.overseer.close(entity_id)
+        load.sup.close_scope(entity_id)
 
 
 def narrowings(plan: Plan) -> Iterator[str]:

@@ -21,6 +21,7 @@ from supervisor.adapters.inprocess import AgentTurn
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.runtime import Supervisor, supervise
 from supervisor.shutdown import LAST_RECORDS_S
+from supervisor.simulation.behind import counted
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills import OFFICE_S, OFFICES, drill
 from supervisor.simulation.drills.agents.functions import drill_functions
@@ -291,8 +292,8 @@ class _Run:
             self.oracle.violated("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
         if waiting := sup._prompting.waiting:
             self.oracle.violated("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")
-        if counted := sorted({*sup.overseer._scopes, *sup.overseer._running}):
-            self.oracle.violated("bounded", counted[0], f"is still counted after its end: {counted[:5]}")
+        if left := counted(sup, self.world.disk.entities):
+            self.oracle.violated("bounded", left[0], f"is still counted after the supervisor has closed: {left[:5]}")
         actors, timers = len(sup._system), sup._system.timers.pending
         if actors or timers > TIMERS_MAX:
             self.oracle.violated("bounded", "run", f"{actors} actors and {timers} timers are left in the kernel")

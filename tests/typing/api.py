@@ -44,6 +44,7 @@ async def embed() -> None:
         bounded = await sup.start_session("two", agent="git", budget=Budget(turns=3), within=scope)
         left: int | None = bounded.budget.turns
         used: Amounts = bounded.used
+        sup.close_scope("night")
         print(left, used.tokens)
         receipt: Receipt = await session.abort(AbortScope.SESSION, reason=message or result.error)
         await watch(sup)

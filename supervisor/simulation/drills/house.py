@@ -41,6 +41,7 @@ from supervisor.ports import (
     TurnEnded,
 )
 from supervisor.runtime import Supervisor, supervise
+from supervisor.simulation.behind import counted
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.specified import Specified
 from supervisor.succession import Choose
@@ -472,6 +473,7 @@ class House:
         async with supervise(doors._replace(**parts), profiles, settings or Settings(), choose, self.guests()) as sup:
             yield sup
             self._check_kept(sup)
+        self._desk.same("what is still counted when it has closed", counted(sup, self.store.entities), [])
         if self.judged:
             self._judge()
 

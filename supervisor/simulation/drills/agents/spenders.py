@@ -161,6 +161,12 @@ async def shared(desk: Desk) -> None:
         desk.same("within another", free.budget, Budget(turns=4, tool_calls=7))
         again = act.sup.scope("w", "the work", Budget(tool_calls=9))
         desk.same("the same, with other limits", (again is scope, free.budget.tool_calls), (True, 9))
+        first, free_in = act.sup.scope("v", "a week", Budget(turns=2)), free.budget
+        act.sup.close_scope("v")
+        anew = act.sup.scope("v", "the next week", Budget(turns=3))
+        desk.same("one that was closed", (anew is first, getattr(anew, "limits", None)), (False, {"turns": 3}))
+        act.sup.close_scope("w")
+        desk.same("who is in one that is closed", free.budget, free_in)
         desk.same("what bounds nothing", act.sup.scope("x", "x", Budget(), scope), scope)
         await act.sup.start_session("large", agent="puppet", budget=Budget(), patience=Patience.LARGE)
         facts = {one: await house.events(one, "Budgeted") for one in ("free", "large", "s/kid")}
