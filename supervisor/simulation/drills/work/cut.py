@@ -7,12 +7,12 @@ that nobody goes on with, and what is counted is what there is.
 from __future__ import annotations
 
 import copy
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
 from supervisor.ledger import Cause
-from supervisor.plans import TaskConfig
+from supervisor.plans import BadPlan, TaskConfig
 from supervisor.plans.settings import RecoveryConfig
 from supervisor.ports import JournalUnavailable, Place
 from supervisor.runtime import Supervisor
@@ -423,6 +423,38 @@ async def hopeless(desk: Desk) -> None:
         desk.same("what its run says", of_run, [failed])
 
 
+async def not_read_again(desk: Desk) -> None:
+    """A plan that is read again names what is new, and is refused where the run has begun otherwise, or is over."""
+    tasks = [task(one) for one in "ab"]
+    open_to_all: dict[str, Any] = {"workspace": "worktree"}
+    guarded = {**open_to_all, "access": {"decay_s": 60}}
+
+    def answer(runner: PlanRunner, *given: TaskConfig, **more: Any) -> list[str] | str:
+        try:
+            return runner.check(plan_of(*given, **more))
+        except BadPlan as error:
+            return str(error).partition(":")[0]
+
+    for began, other in (open_to_all, guarded), (guarded, open_to_all):
+        office = Office(desk, {"a": [Try(6.0)]})
+        said: list[list[str] | str] = []
+        runners: list[PlanRunner] = []
+
+        async def reads(sup: Supervisor, runner: PlanRunner, began: Any = began, other: Any = other) -> None:
+            await anyio.sleep(3.0)
+            changed = tasks[0].model_copy(update={"prompt": "something else"})
+            said.append(answer(runner, *tasks, **began))  # noqa: B023 - it is called in this round
+            said.append(answer(runner, *tasks, **other))  # noqa: B023
+            said.append(answer(runner, *tasks, **{**began, "merge_into": "other"}))  # noqa: B023
+            said.append(answer(runner, changed, **began))  # noqa: B023
+            runners.append(runner)  # noqa: B023
+
+        result = await office.run(plan_of(tasks[0], **began), beside=reads)
+        said.append(answer(runners[0], *tasks, **began))
+        desk.same("outcomes", office.outcomes(result), {"a": "completed"})
+        desk.same("what is read", said, [["b"], "access", "workspace, merge_into", "tasks", "tasks"])
+
+
 async def told_to_drain(desk: Desk) -> None:
     """A worker that is not wanted any more is told so once, and shut down when it holds nothing."""
     office = Office(desk, {"a": [Try(6.0)], "b": [Try(9.0)], "c": [Try(12.0)]})
@@ -533,6 +565,7 @@ CUT = (
     given_up_before_it_begins,
     counted,
     grown,
+    not_read_again,
     done_before,
     put_in_order,
     given_up_in_place,
