@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Final
 
+import anyio
+
 from actors import Coalesce, Context, Lane, Limits, Mailbox, MailboxFull, Overflow
 from actors.mailbox import Envelope
 from supervisor.simulation.chance import Chance
@@ -293,4 +295,40 @@ async def sizes(desk: Desk) -> None:
         desk.same("what is queued", (taken, stats.queued_bytes, stats.queued["normal"]), (3, 30, 9))
 
 
-BOXES = (boxes, crowds, sizes)
+async def waiters(desk: Desk) -> None:
+    """Hundreds who wait for room are woken one for each message that goes, however many go at once; nobody is woken
+    where no room was made. Each gets in, in the order in which they came."""
+    many = desk.chance.integer(260, 300, "many")
+    box, came, tried, served = Mailbox("w", Limits(many + 1, 10_000)), list[int](), list[int](), list[int]()
+    backend = desk.system.dispatcher.backend
+
+    def put(number: int, size: int = 0) -> None:
+        tried.append(number)
+        box.put(Envelope("x" * size, key=number if size else None), Lane.NORMAL, in_turn=True)
+
+    async def wait(number: int) -> None:
+        came.append(number)
+        await box.room(backend, lambda: put(number))
+        served.append(number)
+
+    put(-1, 9)
+    for _ in range(many):
+        put(-1)
+    async with anyio.create_task_group() as group:
+        for number in range(many):
+            group.start_soon(wait, number)
+        await anyio.sleep(0.1)
+        tried.clear()
+        for size, tries in ((9, 0), (10, 0), (8, 1)):
+            put(-1, size)  # in the place of what is queued; it is full all the same
+            await anyio.sleep(0.1)
+            desk.same(f"who tries now that one has {size} bytes", tried, [-1, *came[:tries]])
+            tried.clear()
+        for _ in range(many + 1):
+            desk.same("that one goes", box.take() is not None, True)
+        await anyio.sleep(0.1)
+    desk.same("who gets in, each by one try", (served, tried, len(came)), (came, came, many))
+    desk.same("what is left in it", (len(box), box.awaited, box.pressing), (many, False, 0))
+
+
+BOXES = (boxes, crowds, sizes, waiters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec.structs import astuple
 
 from actors import Backoff, InvalidOption
@@ -115,6 +116,11 @@ async def delays(desk: Desk) -> None:
     for limits in (BreakerLimits(failures_max=0), BreakerLimits(window_s=0.0), BreakerLimits(cooldown_s=0.0)):
         with suppress(InvalidOption):
             desk.same("a breaker", limits.checked("x"), "refused")
+    known: dict[str, Any] = {"failures_max": 3, "cooldown_s": 4.0}
+    given = msgspec.convert(known, BreakerLimits)
+    desk.same("a breaker that is read", given, BreakerLimits(failures_max=3, cooldown_s=4.0))
+    with suppress(msgspec.ValidationError):
+        desk.same("one of no such limit", msgspec.convert({**known, "cool_down_s": 1.0}, BreakerLimits), "refused")
     desk.same("a breaker", Breaker(BreakerLimits(failures_max=1).checked("x")).allows(0.0), True)
 
 

@@ -792,6 +792,9 @@ async def pauses(desk: Desk) -> None:
         again_s = one.wake(one.now_s + 40.0 + late_s)
         desk.same("another pause", (len(one.late), again_s), (2, one.now_s + 2.0))
     one = Pausing()
+    one.set("early", 5.0)
+    desk.same("set before anybody looked", (one.wake(130.0), one.fired, one.late), (inf, ["early"], []))
+    one = Pausing()
     kept = [one.set(f"k{number}", 50.0) for number in range(40)]
     gone = [one.set(f"g{number}", 50.0) for number in range(200)]
     for timer in (*gone, *gone):
