@@ -137,6 +137,10 @@ async def calls(desk: Desk) -> None:
         desk.same("its agent, seen", act.sup.inspect("s:a1").pid, 101)
         call = act.sup.inspect("s:t1:c2")
         desk.same("its call, seen", (call.kind, call.state), ("tool", "open"))
+        link = act.sup.tree.works["s"].link
+        asked = ((act.turn, "a"), (act.turn, "b"), (act.turn, "zzz"), ("s:t2", "a"), ("s:t2", "zzz"))
+        returned = [link is None or link.has_returned(*one) for one in asked]
+        desk.same("which calls have returned", returned, [False, False, True, True, True])
         await act.says(ToolClosed("b", "failed"), ToolClosed("zzz", "completed"), ToolClosed("a", "completed"))
         await act.says(ToolClosed("c", "unknown"), Text("thought", "hm"), Text("message", "so"), Text("log", "tick"))
         await act.says(Text("message", " it is"), DONE)
@@ -244,6 +248,12 @@ async def commands(desk: Desk) -> None:
             "a command whose call is over", (act.house.props[-1].orders, act.house.props[-1].alive), (["left"], False)
         )
         desk.same("is told", act.puppet.heard("terminal")[-1], ("terminal", "t6", -15))
+        await act.says(ToolOpened("d", "more"))
+        act.sup.tree.system.stop("s:t1:c3")
+        await act.says(TerminalOpened("t8", "d", ("sh",), None, {}))
+        desk.same("one whose call has no scope any more", act.puppet.heard("terminal")[-1], ("terminal", "t8", 125))
+        desk.same("is not run, and no harm", (len(act.house.props), act.puppet.alive), (3, True))
+        await act.says(ToolClosed("d", "failed"))
         await act.says(ToolOpened("c", "more"), TerminalOpened("t7", "c", ("sh",), None, {}))
         await act.says(DONE)
         failed = [one.metadata for one in await act.house.events(act.turn, "task_failed")]

@@ -14,7 +14,7 @@ from supervisor.abort import Receipt
 from supervisor.ledger import Cause
 from supervisor.plans import Settings
 from supervisor.plans.oversight import LivenessConfig
-from supervisor.ports import TerminalOpened, Text, ToolClosed, ToolOpened, TurnEnded
+from supervisor.ports import JournalUnavailable, TerminalOpened, Text, ToolClosed, ToolOpened, TurnEnded
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.agents.acting import DONE, ONCE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
@@ -30,6 +30,11 @@ LEAST_S: Final = 1.0
 WAKE, STOP = 8, 12
 """After so many silent snapshots, while a call is open."""
 CLEANUP_S: Final = 5.0
+TURN_S: Final = 100.0
+TRIED_S: Final = 5.0
+"""A disk that is down is tried again at least that often."""
+GRACE_S: Final = 20.0
+"""In which a turn that is over has ended."""
 
 
 # ---------------------------------------------------------------------------------------------------- a turn's time
@@ -272,4 +277,33 @@ async def _abort(act: Scene, target: str, receipts: list[Any]) -> None:
     receipts.append(await act.sup.abort(target, AbortScope.TOOL, reason="enough"))
 
 
-LASTING = (extensions, cleaned, kept_waiting, not_any_more, own_ends, beside)
+async def held(desk: Desk) -> None:
+    """While the journal's disk is down a turn does not run out of time; when it is up again the turn has what it had
+    left, and no more."""
+    house, told = House(desk), list[str]()
+    patient = Settings(liveness=LivenessConfig(snapshot_s=3600.0))
+    async with house.open(patient) as sup, anyio.create_task_group() as group:
+        await sup.start_session("s", agent="puppet")
+
+        async def ask() -> None:
+            limit = TimeLimit(TURN_S, None)
+            told.append((await sup.outcome_of("s", "work", Cause(actor="me"), once=True, limit=limit)).outcome)
+
+        group.start_soon(ask)
+        await anyio.sleep(TURN_S / 4)
+        house.disk_fails = JournalUnavailable("full")
+        house.puppets[-1].says(ToolOpened("call", "long"))
+        await anyio.sleep(TURN_S * 2)
+        desk.same("that its disk is down", sup.outage is not None, True)
+        house.disk_fails = None
+        await anyio.sleep(TURN_S * 3 / 4 - CLOSE_S)
+        desk.same("while it has time left", (sup.outage, told), (None, []))
+        await anyio.sleep(TRIED_S + GRACE_S)
+        desk.same("when that is over", told, ["failed"])
+        errors = [one.metadata["verdict"]["error"] for one in await house.events("s:t1", "task_failed")]
+        desk.same("by what", [f"turn_timeout_s ({TURN_S:g} s)" in one for one in errors[:1]], [True])
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+
+
+LASTING = (held, extensions, cleaned, kept_waiting, not_any_more, own_ends, beside)

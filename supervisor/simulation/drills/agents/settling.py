@@ -177,11 +177,12 @@ async def hundreds(desk: Desk) -> None:
         for number in range(many):
             act.puppet.says(ToolOpened(f"call-{number}", "x"), ToolClosed(f"call-{number}", "completed"))
         await anyio.sleep(MOMENT_S)
-        outer, inner, other = many + 1, many + 2, many + 3
-        await act.says(ToolOpened("outer", "x"), ToolOpened("inner", "y", "read", "outer"), ToolOpened("other", "z"))
-        begun = [one for _, one in await act.told("tool_started")][-3:]
+        first, outer, inner, other = range(many + 1, many + 5)
+        await act.says(ToolOpened("first", "w"), ToolOpened("outer", "x"))
+        await act.says(ToolOpened("inner", "y", "read", "outer"), ToolOpened("other", "z"))
+        begun = [one for _, one in await act.told("tool_started")][-4:]
         within = [(one["number"], one["within"]) for one in begun]
-        desk.same("which are within which", within, [(outer, 0), (inner, outer), (other, 0)])
+        desk.same("which are within which", within, [(first, 0), (outer, 0), (inner, outer), (other, 0)])
         planned = act.sup.plan_abort(f"{act.turn}:c{outer}", AbortScope.TOOL)
         desk.same("what would end", sorted(one.id for one in planned.nodes), [f"s:t1:c{outer}", f"s:t1:c{inner}"])
         receipts: list[Receipt] = []
@@ -192,20 +193,23 @@ async def hundreds(desk: Desk) -> None:
         await anyio.sleep(1.0)
         ended = [(one.id, one.outcome) for one in receipts[0].nodes] if receipts else []
         desk.same("what has ended", sorted(ended), [(f"s:t1:c{outer}", "ended"), (f"s:t1:c{inner}", "ended")])
-        desk.same("what goes on", act.sup.inspect(act.turn).open_calls, (f"s:t1:c{other}",))
+        how = {one.id: one.how for one in receipts[0].nodes} if receipts else {}
+        desk.same("how the inner one has", how.get(f"s:t1:c{inner}"), "it ended with the call that it was made within")
+        goes_on = (f"s:t1:c{first}", f"s:t1:c{other}")
+        desk.same("what goes on", act.sup.inspect(act.turn).open_calls, goes_on)
         known = await act.sup.abort(f"{act.turn}:c{many - 1}", AbortScope.TOOL)
         desk.same("one that had ended", (known.already_ended, known.nodes), (True, ()))
         await act.says(ToolOpened("ours", "run", "execute"), TerminalOpened("t", "ours", ("ls",), None, {}))
-        act.group.start_soon(_abort, act, f"{act.turn}:c{many + 4}", receipts)
+        act.group.start_soon(_abort, act, f"{act.turn}:c{many + 5}", receipts)
         await anyio.sleep(1.0)
         desk.same("a command of ours", [(one.alive, one.orders) for one in house.props], [(False, ["left"])])
         desk.same("its process", [one.pid for one in receipts[-1].processes], [house.props[0].pid])
-        await act.says(ToolClosed("other", "completed"), DONE)
+        await act.says(ToolClosed("first", "completed"), ToolClosed("other", "completed"), DONE)
         desk.same("its turn", [one.outcome for one in act.results], ["completed"])
-        for number in (1, 2, many + 4):
+        for number in (1, 2, many + 5):
             over = await act.sup.abort(f"{act.turn}:c{number}", AbortScope.TOOL)
             desk.same("a call of a turn that is over", over.already_ended, True)
-        for never in (f"{act.turn}:c{many + 5}", f"{act.turn}:c0", "s:t2:c1", f"{act.turn}:x1"):
+        for never in (f"{act.turn}:c{many + 6}", f"{act.turn}:c0", "s:t2:c1", f"{act.turn}:x1"):
             wish = act.sup.abort(never, AbortScope.TOOL)
             await desk.raises(f"a call that never was, {never}", wish, UnknownTarget)
 

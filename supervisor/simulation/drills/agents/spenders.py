@@ -139,6 +139,12 @@ async def counted(desk: Desk) -> None:
         await anyio.sleep(50.0)
         left = act.session.budget.wall_s or 0.0
         desk.same("time between turns", 13.0 < left < 14.1, True)
+    looked: dict[str, int] = {}
+    for what, bounds in (("nothing", {}), ("tokens", {"tokens": 100}), ("time", {"wall_s": 50.0})):
+        async with scene(desk, settings=_bounded(**bounds)) as act:
+            looked[what] = act.sup.tree.system.timers.pending
+    more = {what: many - looked["nothing"] for what, many in looked.items()}
+    desk.same("for whose time a timer is set", more, {"nothing": 0, "tokens": 0, "time": 1})
     async with scene(desk, settings=Settings(turn_budget=BudgetConfig(tokens=100))) as act:
         for _ in range(3):
             await act.says(Usage({}, 90), DONE)
