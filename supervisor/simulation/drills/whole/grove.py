@@ -46,6 +46,9 @@ CALLS: Final = (
     Call(number=4, call_id="y", title="", tool_kind="", within=3),
 )
 """Of a turn that has some."""
+COMMIT_S: Final = 2.0
+BUSY_S: Final = 2.0
+"""For how long somebody hears nothing."""
 AGAIN_S: Final = 1.3
 """When the second one asks, if there is one."""
 
@@ -95,14 +98,14 @@ class Fate(NamedTuple):
 class Grove:
     """The sessions, on a ledger whose journal is sound."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, commit_s: float = 0.0) -> None:
         self.desk = desk
         self.records: list[LifecycleEvent] = []
         self.agents: list[Agent] = []
         self.closed: list[str] = []
         now = desk.system.timers.now
         self.ledger = Ledger(
-            Paper(desk, commit_s=0.0),  # type: ignore[arg-type]
+            Paper(desk, commit_s=commit_s),  # type: ignore[arg-type]
             Clock(SimpleNamespace(time=lambda: WALL_S + now())),
             perform=self._perform,
             publish=self.records.append,
@@ -434,7 +437,7 @@ async def _refuse(desk: Desk, grove: Grove, root: str) -> None:
     for wrong in (aborts.execute(stale, **wish), aborts.abort(root, "session", plan_id=stale.id, **wish)):
         await desk.raises("a plan of another tree", wrong, Refused)
     await desk.raises("less than no time", aborts.abort(root, "session", within_s=-0.1, **wish), ValueError)
-    for unknown in ("nobody", f"{root}:t1:c9", ":c1", f"{root}:t9:cx"):
+    for unknown in ("nobody", f"{root}:t1", f"{root}:t1:c9", ":c1", f"{root}:t9:cx"):
         await desk.raises("an abort of nobody", aborts.abort(unknown, "session", **wish), UnknownTarget)
     await desk.raises("an abort at no scope", aborts.abort(root, "all", **wish), UnknownWord)
     await desk.raises("the siblings of a root", aborts.abort(root, "sibling", **wish), NoSiblings)
@@ -643,4 +646,55 @@ async def ordered(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
-GROVE = (groves, copses, ordered)
+async def requested(desk: Desk) -> None:
+    """A session that ends by itself is not over before a child that must have been asked to end has heard of it, busy
+    as that may be; nobody waits for one that is only told so, or not at all."""
+    async with anyio.create_task_group() as group:
+        grove = Grove(desk)
+        group.start_soon(grove.ledger.run)
+        for number, mode in enumerate(one for one in CancelMode if one is not WAITED):
+            above, below = f"r{number}", f"r{number}-kid"
+            grove.sow(Plant(above, None, WAITED, Ladder(), "gentle", 0.0, False))
+            grove.sow(Plant(below, above, mode, Ladder(), "gentle", 30.0, False))
+            await anyio.sleep(1.0)
+            await desk.system.suspend(below, timeout_s=1.0)
+            grove.tree.end(above, OperatorStop(reason="done", outcome="completed"), cause=Cause(actor="ann"))
+            await anyio.sleep(BUSY_S)
+            desk.system.resume(below)
+            await anyio.sleep(1.0)
+            took_s = [one.metadata["took_s"] for one in grove.of(above, "Ended")]
+            desk.same(f"{mode}: it has ended", len(took_s), 1)
+            for one in took_s:
+                desk.at(f"{mode}: when it was over", BUSY_S if mode is CancelMode.WAIT_REQUESTED else 0.0, 2, one)
+            told = [one.abort_reason for one in grove.of(below, "OperatorStop")]
+            desk.same(f"{mode}: what is below it was told", told, ["parent_aborted"] * (mode is not CancelMode.ABANDON))
+            await grove.aborts.abort(below, "session", reason="enough", actor="ann", now=True)
+        desk.same("who is left", [*grove.tree.works], [])
+        group.cancel_scope.cancel()
+
+
+async def too_late(desk: Desk) -> None:
+    """Who wants an end when the last record is written is no reason for it, though that is not durable yet: what is
+    told of why it ended is what it was, and whoever asked is told that it had ended."""
+    async with anyio.create_task_group() as group:
+        grove = Grove(desk, COMMIT_S)
+        group.start_soon(grove.ledger.run)
+        for now in (False, True):
+            name = f"l-{now}"
+            grove.sow(Plant(name, None, WAITED, Ladder(), "gentle", 0.0, False))
+            await anyio.sleep(2 * COMMIT_S)
+            work, entity = grove.tree.works[name], grove.tree.entities[name]
+            grove.aborts.order(name, "took too long", "overseer", 1, AbortReason.TIMEOUT)
+            await anyio.sleep(COMMIT_S / 2)
+            desk.same("its last record is on its way", (entity.ended, name in grove.tree.works), (True, True))
+            known = work.asked
+            receipt = await grove.aborts.abort(name, "session", reason="enough", actor="ann", now=now, within_s=0.1)
+            desk.same("what is answered", (receipt.already_ended, receipt.nodes, receipt.survivors), (True, (), 0))
+            desk.same("why it ended", work.asked, known)
+            records = [one.event for one in grove.records if one.entity_id == name][-2:]
+            desk.same("what is on record", records, ["OperatorStop", "Ended"])
+        desk.same("who is left", [*grove.tree.works], [])
+        group.cancel_scope.cancel()
+
+
+GROVE = (groves, copses, ordered, requested, too_late)

@@ -197,6 +197,7 @@ async def pasts(desk: Desk) -> None:
     for number in range(LOGS):
         chance = desk.chance.below(number)
         born = _record(1, "Born", "born", to_status="Initializing", cause_id=7)
+        born = msgspec.structs.replace(born, seq=1)  # it may be the first record that there is
         log = [born, *(_drawn(chance.below(place), place) for place in range(2, 2 + chance.integer(0, 25, "long")))]
         claims = _claims(chance, log)
         turns = [each for one in claims.items() for each in _claimed(*one)]
@@ -301,6 +302,8 @@ async def rests(desk: Desk) -> None:
         *(_row(Kind.TASK, f"o{n}", "OPEN", TaskData(workstream=f"w{n}")) for n in (1, 2)),
         *(_row(Kind.RUN, f"r{n}", "CIRCUIT_OPEN", parent_id=f"f{n}") for n in (1, 2, 3)),
         _row(Kind.RUN, "r4", "EXECUTING", parent_id="f2"),
+        _row(Kind.RUN, "r6", "CANCELLED", parent_id="f2"),
+        _row(Kind.JOB, "j2", "RUNNING", parent_id="f2"),
         _row(Kind.RUN, "r5", "CIRCUIT_OPEN", parent_id="o2"),
         _row(Kind.JOB, "f9", "FAILED", TaskData(workstream="w2")),
     ]
