@@ -79,9 +79,7 @@ class Aborter:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    async def execute(
-        self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
-    ) -> Receipt:
+    async def execute(self, plan: AbortPlan, *, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
         """End everything the plan names; the receipt says how each node and process ended."""
         wish = _Wish(plan, self._new_id(), reason, actor)
         began = self._tree.system.timers.now()
@@ -124,9 +122,7 @@ class Aborter:
         outage = self._tree.ledger.disk.outage
         return None if outage is None else outage.why
 
-    def join(
-        self, plan: AbortPlan, *, reason: str, actor: str, now: bool = False, within_s: float | None = None
-    ) -> str | None:
+    def join(self, plan: AbortPlan, *, reason: str, actor: str, now: bool, within_s: float | None) -> str | None:
         """The plan ends nothing, for its target is ending: append this cause. The abort that it is ending by."""
         wish = _Wish(plan, self._new_id(), reason, actor)
         causes: dict[str | None, Cause] = {None: Cause(actor=actor)}
