@@ -17,6 +17,7 @@ from supervisor.ports import EntityRow, Merge, Ready, Released
 from supervisor.scheduling.resuming import before
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.work.kills import left_by, right_after
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 
 __all__ = ["AFTER"]
@@ -403,6 +404,23 @@ async def late_merges(desk: Desk) -> None:
         desk.same("what is left", left and (left.again, left.unmerged), ({}, {}))
 
 
+async def half_ended(desk: Desk) -> None:
+    """An heir is given up before it has come to what was done, and is killed when it has closed that, and not yet ended
+    the whole: the next one merges it before anything begins, and once; in conflict, it is done again."""
+    for merge in (Merge(outcome="merged", commit="c" * 40, target="main"), Merge(outcome="refused", why="in conflict")):
+        second = _in_worktrees(desk, await _done_and_killed(desk))
+        second.commit_s = 1.0
+        right_after(second, "task:a", "closed")
+        await second.run(_of_two(), give_up_after_s=0.5)
+        heir = _in_worktrees(desk, left_by(second))
+        heir.rooms.merges = [merge]
+        desk.same("the outcomes", heir.outcomes(await heir.run(_of_two())), {"a": "completed", "b": "completed"})
+        again = ["a"] if merge.outcome == "refused" else []
+        desk.same("who was asked", [prompt for _, _, prompt in heir.asked], [*again, "b"])
+        merges = [whose.partition("-")[0] for what, whose in _asked(heir) if what == "merge"]
+        desk.same("what is merged, in order", merges, ["a", *again, "b"])
+
+
 async def only_merged(desk: Desk) -> None:
     """A run that has nothing to do but to merge ends as any other: the whole is looked at."""
     for status, ends in ((0, ""), (1, "the whole is not accepted: command x: exited with 1")):
@@ -462,6 +480,7 @@ AFTER = (
     resumed,
     resumed_at_once,
     late_merges,
+    half_ended,
     only_merged,
     merged_once,
 )
