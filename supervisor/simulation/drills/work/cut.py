@@ -244,6 +244,53 @@ async def _ends_it(sup: Supervisor, runner: PlanRunner) -> None:
     await sup.abort("a", AbortScope.SESSION, reason="no more of that")
 
 
+async def tests_unheard_of(desk: Desk) -> None:
+    """A supervisor is killed when the work of a task was to be tested, and its job had not heard that it was done; and
+    the next one when it has stopped the session: what was to be tested is lost, and another session does it anew."""
+    life, plan = office_of(desk), plan_of(task("a"))
+    right_after(life, "run:a", "execution_completed")
+    await life.run(plan)
+    other = office_of(desk, left_by(life))
+    right_after(other, "a", "FatalError")
+    await other.run(plan_of(task("b"), recovery={"sessions": "stop"}))
+    heir = office_of(desk, left_by(other))
+    desk.same("outcomes", heir.outcomes(await heir.run(plan)), {"a": "completed"})
+    heir.tells(
+        """
+        task:a 0: orphaned > requeued > claimed by=a-2 > started / 5: completed > closed
+        run:a 0: tests_failed > retry_decided
+        job:a 0: execution_completed > validation_failed failed_rules=the supervisor of its session ended
+        run:a-2 0: Born max_attempts=5 > executor_started / 5: execution_completed > tests_passed
+        job:a-2 0: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local-2 / 5:
+            execution_completed > validation_passed
+        """,
+        after=heir.last_seq,
+        whose="task run job",
+    )
+
+
+async def asked_anew(desk: Desk) -> None:
+    """A supervisor is killed when the second attempt at a task has begun, and its agent is not asked yet: the next one
+    asks it, and how the first attempt ended is not said of the second."""
+    life = office_of(desk, a=Try(3.0, "it broke"))
+    right_after(life, "run:a", "backoff_completed")
+    plan = plan_of(*_puppets("a"))
+    await life.run(plan, give_up_after_s=8.0)
+    heir = office_of(desk, left_by(life))
+    desk.same("outcomes", heir.outcomes(await heir.run(plan)), {"a": "completed"})
+    desk.same("how often it is asked", len(heir.asked), 1)
+    heir.tells(
+        """
+        task:a 5: completed > closed
+        run:a 5: execution_completed > tests_passed
+        job:a 0: worker_lost > retry_delay_elapsed > worker_started worker_id=worker:local-2 / 5: execution_completed >
+            validation_passed
+        """,
+        after=heir.last_seq,
+        whose="task run job",
+    )
+
+
 FAILED: Final = """
     job:a 0: execution_failed error=too many errors (5 in a row, 5 in all): puppet cannot be started final=True
     task:a 0: failed > retried > claimed by=a-2 > started / 5: completed > closed
@@ -572,6 +619,8 @@ CUT = (
     given_up_untouched,
     given_up_unregistered,
     unheard,
+    tests_unheard_of,
+    asked_anew,
     asked_again,
     through_conditions,
     named_commands,
