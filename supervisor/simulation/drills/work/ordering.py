@@ -178,6 +178,28 @@ async def providers(desk: Desk) -> None:
     desk.same("all others", [at_s for at_s, _ in began[2:]], [68] * 5)
 
 
+async def probes_in_its_slot(desk: Desk) -> None:
+    """Whoever waits in its slot for another attempt is the provider's probe like who is claimed: it is the first after
+    a minute, others wait for its answer, and go on after that."""
+    fails = {f"t{number}": [Try(number + 1.0, "Overloaded"), Try(10.0)] for number in range(5)}
+    office = Office(desk, fails)
+    waits = {**FLAT, "max_attempts": 1, "circuit_breaker": {"probes_max": 1, "cooldown_period": 100}}
+    plan = plan_of(*map(task, fails), task("z", approval="before"), task_lifecycle=waits, max_sessions=20)
+    await office.run(plan, Hand(104.0, "approve", "z"))
+    told = [
+        (one.entity_id, one.metadata["circuit"], round(one.monotonic_s - office.began_s))
+        for one in office.records()
+        if one.event == "ProviderBreaker"
+    ]
+    desk.same(
+        "how the breaker turned",
+        told,
+        [("task:t4", "open", 5), ("task:t0", "half_open", 101), ("task:t0", "closed", 111)],
+    )
+    began = [round(at_s) for at_s, what in office.tales()["job:z"] if what.startswith("worker_started")]
+    desk.same("who comes meanwhile", began, [111])
+
+
 async def conditions(desk: Desk) -> None:
     """What is wanted on a condition waits for it; what is not wanted counts as done; what is in vain is blocked."""
     office = Office(desk, {"a": [Try(5.0, BROKEN)]})
@@ -657,6 +679,7 @@ ORDERING = (
     together,
     files,
     providers,
+    probes_in_its_slot,
     conditions,
     wholes,
     broken_wholes,
