@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 
+from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.plans import BadPlan, TaskConfig
 from supervisor.plans.settings import RecoveryConfig
@@ -289,6 +290,47 @@ async def asked_anew(desk: Desk) -> None:
         after=heir.last_seq,
         whose="task run job",
     )
+
+
+async def come_too_late(desk: Desk) -> None:
+    """A critical task has failed, and another one's agent is still being ended: what is added to the plan then, or
+    split off, is opened and cancelled, and the plan ends as it would have."""
+    office, refused = office_of(desk, a=Try(3.0, "sh: x: command not found"), b=Try(60.0)), list[str]()
+    office.stops = lambda puppet: ()
+    once = {"max_retries": 0}
+    plan = plan_of(task("a", critical=True, **once), *_puppets("b"), max_sessions=2)
+
+    async def comes(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(4.0)
+        grown = plan.model_copy(update={"tasks": (*plan.tasks, task("c"))})
+        desk.same("what is new", runner.check(grown), ["c"])
+        runner.add(grown)
+        try:
+            await runner.operating.split("b", (task("s"),), by="me")
+        except Refused as refusal:
+            refused.append(str(refusal))
+
+    result = await office.run(plan, beside=comes)
+    desk.same("outcomes", office.outcomes(result), {"a": "failed", **dict.fromkeys("bcs", "aborted")})
+    desk.same("why it is not split", refused, ["workstream: tasks_added in failed; allowed here: nothing"])
+    office.tells(
+        """
+        workstream:plan 0: Born tasks=2 > all_tasks_created count=2 > first_task_started / 3: critical_task_failed
+            task_id=task:a / 4: refused:tasks_added count=1 > refused:tasks_added count=1
+        task:b 0: Born max_retries=3 > claimed by=b > started / 4: Commanded command=split > CommandRefused
+            command=split / 13: cancelled
+        task:c 4: Born max_retries=3 > cancelled
+        run:c 4: Born max_attempts=5 > cancelled
+        job:c 4: Born max_retries=4 > user_cancelled
+        task:s 4: Born max_retries=3 / 13: cancelled
+        run:s 4: Born max_attempts=5 / 13: cancelled
+        job:s 4: Born max_retries=4 / 13: user_cancelled
+        """,
+        whose="task:b task:c run:c job:c task:s run:s job:s workstream",
+    )
+    why = {one.entity_id: one.reason for one in office.records() if one.event == "cancelled"}
+    late = "it came too late: workstream: tasks_added in failed; allowed here: nothing"
+    desk.same("why it is not done", (why["task:c"], why["task:s"]), (late, "b is aborted"))
 
 
 FAILED: Final = """
@@ -619,6 +661,7 @@ CUT = (
     given_up_untouched,
     given_up_unregistered,
     unheard,
+    come_too_late,
     tests_unheard_of,
     asked_anew,
     asked_again,
