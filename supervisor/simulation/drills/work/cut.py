@@ -333,6 +333,42 @@ async def come_too_late(desk: Desk) -> None:
     desk.same("why it is not done", (why["task:c"], why["task:s"]), (late, "b is aborted"))
 
 
+async def not_split_after_all(desk: Desk) -> None:
+    """A task comes to its end while its split is on its way to a slow disk: its subtasks are not wanted then, and the
+    plan is what it was before."""
+    office, refused, plans = Office(desk, {"a": [Try(3.0, "one"), Try(5.0)]}), list[str](), list[list[str]]()
+
+    async def splits(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(4.0)
+        office.rooms.takes_s, office.rooms.fails = {"begin": 2.0}, {"begin": "the disk is read-only"}
+        await anyio.sleep(2.5)
+        office.commit_s = 1.0
+        try:
+            await runner.operating.split("a", (task("s"),), by="me")
+        except Refused as refusal:
+            refused.append(str(refusal))
+        plans.append([one.id for one in runner.load.plan.tasks[0].subtasks])
+        office.commit_s = 0.0
+
+    plan = plan_of(task("a", files=["a"], rollback=True), task("z", approval="before"))
+    result = await office.run(plan, Hand(20.0, "approve", "z"), beside=splits)
+    desk.same("outcomes", office.outcomes(result), {"a": "aborted", "s": "skipped", "z": "completed"})
+    words = "task: split in CANCELLED; allowed here: nothing"
+    desk.same("what is said of the split, and of the plan", (refused, plans), ([words], [[]]))
+    office.tells(
+        """
+        workstream:plan 0: Born tasks=2 > all_tasks_created count=2 > first_task_started / 6.5: tasks_added count=1 /
+            25: settled_with_cancellations completed=2 cancelled=1
+        task:a 0: Born max_retries=3 > claimed by=a > started / 6.5: Commanded command=split / 7: cancelled / 8.5:
+            refused:split subtasks=task:s / 11.5: CommandRefused command=split
+        task:s 6.5: Born max_retries=3 / 10.5: cancelled
+        run:s 6.5: Born max_attempts=5 / 8.5: skipped cause=condition_not_met
+        job:s 6.5: Born max_retries=4 / 9.5: user_cancelled
+        """,
+        whose="workstream task:a task:s run:s job:s",
+    )
+
+
 FAILED: Final = """
     job:a 0: execution_failed error=too many errors (5 in a row, 5 in all): puppet cannot be started final=True
     task:a 0: failed > retried > claimed by=a-2 > started / 5: completed > closed
@@ -662,6 +698,7 @@ CUT = (
     given_up_unregistered,
     unheard,
     come_too_late,
+    not_split_after_all,
     tests_unheard_of,
     asked_anew,
     asked_again,
