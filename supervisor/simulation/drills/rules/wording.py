@@ -300,6 +300,7 @@ def _records() -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
     yield "task", "w/t2", "unclaimed", "transition", {"by": "s"}
     yield "task", "w/t2", "Usage", "refused", {"by": "s", "turn": "x", "used": {"turns": 9}}
     yield "task", "w/t2", "zz", "transition", {"by": "s"}
+    yield "task", "w/t2", "ZZZ", "fact", {"workstream": "another"}
     yield "task", "w/t2", "AAA", "fact", {"turn": "x", "used": {"turns": 9}}
     yield "session", "s", "Usage", "fact", {"turn": "s:t1", "used": {"input_tokens": 5}}
     yield "session", "s", "Usage", "fact", {"turn": "s:t2", "used": {"input_tokens": 7, "turns": 1}}

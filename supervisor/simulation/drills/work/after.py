@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 
+from supervisor import janitor as of_places
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan
 from supervisor.ports import EntityRow, Merge, Ready, Released
@@ -279,6 +280,47 @@ async def worktrees(desk: Desk) -> None:
         desk.same(f"{what}: where its work is", "branch left" in result.tasks["c"].error, True)
 
 
+LEFT: Final = "work is left that is not merged"
+
+
+class _Hearer:
+    """A logger that keeps what it is told of one session: the run's own supervisor is at work beside the drill."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self.heard: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, **told: object) -> None:
+        if told.pop("session", "") == self._session_id:
+            self.heard.append((event, told))
+
+    warning = info
+
+
+async def told_of_what_is_left(desk: Desk) -> None:
+    """Whoever watches the log hears where work is left that is not merged, what cannot be put away, and nothing of
+    places that are gone."""
+    whose = "whose work is left"
+    office, hearer, logger = Office(desk), _Hearer(whose), of_places._log
+    of_places._log = hearer  # type: ignore[assignment]  # all of a logger that it needs
+    try:
+        async with office.staffed() as sup:
+            for branch, directory in (("", ""), ("b", ""), ("", "/d"), ("b", "/d")):
+                office.rooms.released = Released(branch=branch, directory=directory)
+                desk.same("what is left", await sup.janitor.put_away(whose, "its work"), office.rooms.released)
+            office.rooms.fails = {"put_away": "it is read-only"}
+            desk.same("what is known of it", await sup.janitor.put_away(whose, "its work"), Released())
+    finally:
+        of_places._log = logger
+    wanted: list[tuple[str, dict[str, object]]] = [
+        (LEFT, {"branch": "b", "directory": ""}),
+        (LEFT, {"branch": "", "directory": "/d"}),
+        (LEFT, {"branch": "b", "directory": "/d"}),
+        ("the place of a session could not be put away", {"why": "it is read-only"}),
+    ]
+    desk.same("what is heard", hearer.heard, wanted)
+
+
 async def resumed(desk: Desk) -> None:
     """What was cancelled or given up is done again, from its checkpoint; what is closed is not, nor what it was split
     into; and who waits for that has it."""
@@ -477,6 +519,7 @@ AFTER = (
     taken_back,
     not_taken_back,
     worktrees,
+    told_of_what_is_left,
     resumed,
     resumed_at_once,
     late_merges,
