@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,7 +19,6 @@ from supervisor.ports import EntityRow, Merge, Ready, Released
 from supervisor.scheduling.resuming import before
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.work.kills import left_by, right_after
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 
 __all__ = ["AFTER"]
@@ -446,15 +446,22 @@ async def late_merges(desk: Desk) -> None:
         desk.same("what is left", left and (left.again, left.unmerged), ({}, {}))
 
 
+def _is_half_ended(store: MemoryStore, seq: int) -> bool:
+    wanted = {"task:a": "CLOSED", "task:b": "OPEN", "workstream:plan": "executing"}
+    return all(store.entities[one].state == state for one, state in wanted.items())
+
+
 async def half_ended(desk: Desk) -> None:
     """An heir is given up before it has come to what was done, and is killed when it has closed that, and not yet ended
     the whole: the next one merges it before anything begins, and once; in conflict, it is done again."""
     for merge in (Merge(outcome="merged", commit="c" * 40, target="main"), Merge(outcome="refused", why="in conflict")):
         second = _in_worktrees(desk, await _done_and_killed(desk))
         second.commit_s = 1.0
-        right_after(second, "task:a", "closed")
+        second.cuts, second.cut_at = [], partial(_is_half_ended, second.store)
         await second.run(_of_two(), give_up_after_s=0.5)
-        heir = _in_worktrees(desk, left_by(second))
+        if not second.cuts:  # what is said at once is recorded in any order: the whole may have ended before
+            continue
+        heir = _in_worktrees(desk, second.cuts[0])
         heir.rooms.merges = [merge]
         desk.same("the outcomes", heir.outcomes(await heir.run(_of_two())), {"a": "completed", "b": "completed"})
         again = ["a"] if merge.outcome == "refused" else []

