@@ -569,6 +569,8 @@ class PlanRunner:
     async def _drop_parts(self, case: Case) -> None:
         """A task that is settled needs nothing of its subtasks any more."""
         outcome = case.result.outcome if case.result is not None else ""
+        if outcome != "skipped":
+            self._hold((part for part in case.parts if part.result is None), f"{case.name} is {outcome}")
         for part in case.parts:
             if part.result is not None:
                 continue
@@ -581,14 +583,21 @@ class PlanRunner:
     async def _cancel_rest(self, critical: Case) -> None:
         """A critical task has failed: nobody wants the others any more."""
         why = f"the critical task {critical.name} failed"
-        for case in [*self.load.cases.values()]:
+        rest = [case for case in self.load.cases.values() if case.result is None]
+        self._hold(rest, why)
+        for case in rest:
             if case.result is None:
                 await self.cancel(case, why)
 
+    def _hold(self, cases: Iterable[Case], why: str) -> None:
+        """None of them begins any more while an agent of another one takes its time to end."""
+        for case in cases:
+            case.unwanted = case.unwanted or why
+            self.load.backlog.hold(case.name)
+
     async def cancel(self, case: Case, why: str) -> None:
         """Nobody wants it any more: whoever works on it is ended."""
-        case.unwanted = case.unwanted or why
-        self.load.backlog.hold(case.name)
+        self._hold([case], why)
         if case.scope is None:
             async with case.lock:
                 await self._closing.cancelled(case, why)

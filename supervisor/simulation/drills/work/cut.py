@@ -292,6 +292,18 @@ async def asked_anew(desk: Desk) -> None:
     )
 
 
+async def wanted_no_more(desk: Desk) -> None:
+    """When a critical task has failed, or a whole, nobody begins what is left of it while an agent takes its time to
+    end."""
+    office = office_of(desk, a=Try(3.0, "sh: x: command not found"), b=Try(60.0))
+    office.stops = lambda puppet: ()
+    plan = plan_of(task("a", critical=True, max_retries=0), *_puppets("b"), task("d"), max_sessions=2)
+    result = await office.run(plan)
+    desk.same("outcomes", office.outcomes(result), {"a": "failed", "b": "aborted", "d": "aborted"})
+    begun = [one.entity_id for one in office.records() if one.event == "claimed" and one.outcome == "transition"]
+    desk.same("who has begun", sorted(begun), ["task:a", "task:b"])
+
+
 async def come_too_late(desk: Desk) -> None:
     """A critical task has failed, and another one's agent is still being ended: what is added to the plan then, or
     split off, is opened and cancelled, and the plan ends as it would have."""
@@ -693,6 +705,7 @@ CUT = (
     given_up_unregistered,
     unheard,
     come_too_late,
+    wanted_no_more,
     not_split_after_all,
     tests_unheard_of,
     asked_anew,
