@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
 from typing import Any
 
 from actors import ActorSystem
 from supervisor.simulation.chance import Chance
 
-__all__ = ["Desk", "Drill"]
+__all__ = ["Desk", "Drill", "hearing"]
 
 Drill = Callable[["Desk"], Awaitable[None]]
 ROUNDING_S = 1e-6
+
+
+class _Hearer:
+    """All of a logger that its users need."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, **told: object) -> None:
+        self.heard.append((event, told))
+
+    warning = info
+
+
+@contextmanager
+def hearing(module: ModuleType) -> Iterator[list[tuple[str, dict[str, object]]]]:
+    """What *module* tells its log meanwhile: every supervisor's, and the run's own is at work beside the drill."""
+    hearer, names = _Hearer(), vars(module)
+    before, names["_log"] = names["_log"], hearer
+    try:
+        yield hearer.heard
+    finally:
+        names["_log"] = before
 
 
 class Desk:

@@ -28,7 +28,7 @@ from supervisor.plans.settings import RecoveryConfig
 from supervisor.ports import EntityRow, Place
 from supervisor.recovery import loses_nothing
 from supervisor.simulation.chance import Chance
-from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.desk import Desk, hearing
 from supervisor.simulation.drills.house import House, afresh
 from supervisor.succession import _launches
 from supervisor.trust import STANDING, Trust
@@ -537,24 +537,12 @@ async def trusts(desk: Desk) -> None:
         desk.same("facts that cannot be read", trust.standings, {})
 
 
-class _Hearer:
-    """A logger that keeps what is worth a warning."""
-
-    def __init__(self) -> None:
-        self.warned: list[tuple[object, object]] = []
-
-    def warning(self, event: str, **told: object) -> None:
-        self.warned.append((told["agent"], told["level"]))
-
-
 async def told_of_trust(desk: Desk) -> None:
     """Whoever watches the log is warned of each change of a level, up or down, and of nothing else."""
-    hearer, before = _Hearer(), of_trust._log
     trust = Trust(_Clock(), lambda *fact: None)
     trust.policy = AccessPolicy(decay_s=50.0)
     wanted: list[tuple[object, object]] = []
-    of_trust._log = hearer  # type: ignore[assignment]  # all of a logger that it needs
-    try:
+    with hearing(of_trust) as heard:
         for step in range(STANDINGS):
             level, chance = trust.level("x"), desk.chance.below(step)
             if chance.happens(0.85, "well"):
@@ -562,9 +550,7 @@ async def told_of_trust(desk: Desk) -> None:
             else:
                 trust.violation("x", f"t{step}", Cause(actor="me"), "it lied")
             wanted += [("x", trust.level("x").value)] if trust.level("x") is not level else []
-    finally:
-        of_trust._log = before
-    desk.same("what is worth a warning", hearer.warned, wanted)
+    desk.same("what is worth a warning", [(told["agent"], told["level"]) for _, told in heard], wanted)
 
 
 class _Clock(Clock):

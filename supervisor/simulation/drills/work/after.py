@@ -18,7 +18,7 @@ from supervisor.plans import Plan
 from supervisor.ports import EntityRow, Merge, Ready, Released
 from supervisor.scheduling.resuming import before
 from supervisor.scheduling.runner import PlanRunner
-from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.desk import Desk, hearing
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 
 __all__ = ["AFTER"]
@@ -283,42 +283,26 @@ async def worktrees(desk: Desk) -> None:
 LEFT: Final = "work is left that is not merged"
 
 
-class _Hearer:
-    """A logger that keeps what it is told of one session: the run's own supervisor is at work beside the drill."""
-
-    def __init__(self, session_id: str) -> None:
-        self._session_id = session_id
-        self.heard: list[tuple[str, dict[str, object]]] = []
-
-    def info(self, event: str, **told: object) -> None:
-        if told.pop("session", "") == self._session_id:
-            self.heard.append((event, told))
-
-    warning = info
-
-
 async def told_of_what_is_left(desk: Desk) -> None:
     """Whoever watches the log hears where work is left that is not merged, what cannot be put away, and nothing of
     places that are gone."""
     whose = "whose work is left"
-    office, hearer, logger = Office(desk), _Hearer(whose), of_places._log
-    of_places._log = hearer  # type: ignore[assignment]  # all of a logger that it needs
-    try:
+    office = Office(desk)
+    with hearing(of_places) as heard:
         async with office.staffed() as sup:
             for branch, directory in (("", ""), ("b", ""), ("", "/d"), ("b", "/d")):
                 office.rooms.released = Released(branch=branch, directory=directory)
                 desk.same("what is left", await sup.janitor.put_away(whose, "its work"), office.rooms.released)
             office.rooms.fails = {"put_away": "it is read-only"}
             desk.same("what is known of it", await sup.janitor.put_away(whose, "its work"), Released())
-    finally:
-        of_places._log = logger
     wanted: list[tuple[str, dict[str, object]]] = [
         (LEFT, {"branch": "b", "directory": ""}),
         (LEFT, {"branch": "", "directory": "/d"}),
         (LEFT, {"branch": "b", "directory": "/d"}),
         ("the place of a session could not be put away", {"why": "it is read-only"}),
     ]
-    desk.same("what is heard", hearer.heard, wanted)
+    of_it = [(event, told) for event, told in heard if told.pop("session", "") == whose]
+    desk.same("what is heard", of_it, wanted)
 
 
 async def resumed(desk: Desk) -> None:

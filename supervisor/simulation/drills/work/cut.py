@@ -557,34 +557,36 @@ async def hopeless(desk: Desk) -> None:
 
 async def not_read_again(desk: Desk) -> None:
     """A plan that is read again names what is new, and is refused where the run has begun otherwise, or is over."""
-    tasks = [task(one) for one in "ab"]
     open_to_all: dict[str, Any] = {"workspace": "worktree"}
     guarded = {**open_to_all, "access": {"decay_s": 60}}
-
-    def answer(runner: PlanRunner, *given: TaskConfig, **more: Any) -> list[str] | str:
-        try:
-            return runner.check(plan_of(*given, **more))
-        except BadPlan as error:
-            return str(error).partition(":")[0]
-
     for began, other in (open_to_all, guarded), (guarded, open_to_all):
-        office = Office(desk, {"a": [Try(6.0)]})
-        said: list[list[str] | str] = []
-        runners: list[PlanRunner] = []
-
-        async def reads(sup: Supervisor, runner: PlanRunner, began: Any = began, other: Any = other) -> None:
-            await anyio.sleep(3.0)
-            changed = tasks[0].model_copy(update={"prompt": "something else"})
-            said.append(answer(runner, *tasks, **began))  # noqa: B023 - it is called in this round
-            said.append(answer(runner, *tasks, **other))  # noqa: B023
-            said.append(answer(runner, *tasks, **{**began, "merge_into": "other"}))  # noqa: B023
-            said.append(answer(runner, changed, **began))  # noqa: B023
-            runners.append(runner)  # noqa: B023
-
-        result = await office.run(plan_of(tasks[0], **began), beside=reads)
-        said.append(answer(runners[0], *tasks, **began))
-        desk.same("outcomes", office.outcomes(result), {"a": "completed"})
+        said = await _read_again(desk, began, other)
         desk.same("what is read", said, [["b"], "access", "workspace, merge_into", "tasks", "tasks"])
+
+
+async def _read_again(desk: Desk, began: dict[str, Any], other: dict[str, Any]) -> list[list[str] | str]:
+    """What is said of more tasks, of them with *other* keys and another target, of a changed task, and at the end."""
+    office, tasks, said = Office(desk, {"a": [Try(6.0)]}), [task(one) for one in "ab"], list[list[str] | str]()
+    changed, last = tasks[0].model_copy(update={"prompt": "something else"}), list[PlanRunner]()
+
+    def read(runner: PlanRunner, *given: TaskConfig, **more: Any) -> None:
+        try:
+            said.append(runner.check(plan_of(*given, **more)))
+        except BadPlan as error:
+            said.append(str(error).partition(":")[0])
+
+    async def reads(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(3.0)
+        read(runner, *tasks, **began)
+        read(runner, *tasks, **other)
+        read(runner, *tasks, **{**began, "merge_into": "other"})
+        read(runner, changed, **began)
+        last.append(runner)
+
+    result = await office.run(plan_of(tasks[0], **began), beside=reads)
+    read(last[0], *tasks, **began)
+    desk.same("outcomes", office.outcomes(result), {"a": "completed"})
+    return said
 
 
 async def told_to_drain(desk: Desk) -> None:
