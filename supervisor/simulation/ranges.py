@@ -1,5 +1,5 @@
 """Values of a scenario that are left open, ranges ``[low, high]`` and choices ``{ any = [...] }``: how they are drawn
-by name, and how a field says which numbers it takes.
+by name, what they may come to, and how a field says which numbers it takes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 from supervisor.simulation.chance import Chance
 
-__all__ = ["drawn", "within"]
+__all__ = ["drawn", "outcomes", "within"]
 
 
 def drawn(value: Any, chance: Chance, *names: object) -> Any:
@@ -27,6 +27,21 @@ def drawn(value: Any, chance: Chance, *names: object) -> Any:
             return round(chance.between(low, high, *names), 3)
         case _:
             return value
+
+
+def outcomes(value: Any) -> list[Any]:
+    """Some of what *value* may be drawn as: each option of each choice, and both ends of each range, at least once."""
+    match value:
+        case {"any": list(options), **rest} if not rest and options:
+            return [one for option in options for one in outcomes(option)]
+        case Mapping():
+            each = {key: outcomes(one) for key, one in value.items()}
+            most = max(map(len, each.values()), default=1)
+            return [{key: some[number % len(some)] for key, some in each.items()} for number in range(most)]
+        case [int() | float() as low, int() | float() as high]:
+            return [low, high]
+        case _:
+            return [value]
 
 
 def within(low: float, high: float, *, whole: bool = False) -> Any:

@@ -393,6 +393,8 @@ def _ran(one: _Run, before_step: Callable[[int], None] | None, livelock_steps: i
         livelock_steps=livelock_steps,
         before_step=before_step,
     )
+    if ran.error is not None and not one.ready:
+        raise ran.error  # there is no world yet that it could be told of
     one.points.close()
     one.trace.now = lambda: ran.simulated_s  # the run's own clock went with its event loop
     if ran.error is not None:

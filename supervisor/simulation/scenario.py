@@ -12,19 +12,26 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from supervisor.lifecycles import MACHINES
 from supervisor.plans import Settings
+from supervisor.plans.complaints import ModelAt
+from supervisor.plans.fields import closest
+from supervisor.plans.loading import model_at
+from supervisor.plans.source import FieldPath
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.machine.launching import PIECES
-from supervisor.simulation.ranges import drawn, within
+from supervisor.simulation.ranges import drawn, outcomes, within
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = ["AGENTS", "HOUR_S", "BadScenario", "Drawn", "Lean", "Scenario", "library", "load", "named", "parsed"]
 
@@ -227,7 +234,7 @@ class Scenario(Model):
             try:
                 self._leant(lean)
             except ValidationError as error:
-                raise ValueError("; ".join(_problems(f"leans.{name}", error))) from None
+                raise ValueError("; ".join(_problems(f"leans.{name}", error, _table_at))) from None
         return self
 
     def leaning(self, seed: int) -> Scenario:
@@ -244,17 +251,27 @@ class Scenario(Model):
         return Scenario.model_validate(_merged(self.model_dump(exclude={"leans"}), changes))
 
     def check_draws(self) -> None:
-        """Draw it, without a lean and with each, for what only a draw shows: a lean has a share of the seeds.
+        """Try what draws may make of it, without a lean and with each: an option, or a lean, has a share of the seeds.
 
         Raises:
-            BadScenario: a drawn shape or setting is none.
+            BadScenario: a shape or setting that may be drawn is none.
         """
-        self._drawn(0)
+        self._check_outcomes()
         for name, lean in self.leans.items():
             try:
-                self._leant(lean)._drawn(0)
+                self._leant(lean)._check_outcomes()
             except BadScenario as error:
                 raise BadScenario(f"leans.{name}: {error}") from None
+
+    def _check_outcomes(self) -> None:
+        for settings in outcomes(self.settings):
+            self._settings(settings)
+        choices = _choices(self.agents.shape)
+        first = {key: options[0] for key, options in choices.items()}
+        self._shaped(first)
+        for key, options in choices.items():
+            for one in options:
+                self._shaped({**first, key: one})
 
     def draw(self, seed: int) -> Drawn:
         """What this seed makes of it.
@@ -266,7 +283,8 @@ class Scenario(Model):
 
     def _drawn(self, seed: int) -> Drawn:
         chance = Chance(seed).below("scenario")
-        shape = self._checked("agents.shape", AgentShape, {"adapter": "acp", **_shape(self.agents.shape, chance)})
+        choices = _choices(self.agents.shape)
+        shape = self._shaped({key: chance.choice(options, "shape", key) for key, options in choices.items()})
         settings = self._settings(drawn(self.settings, chance, "settings"))
         world = drawn(self.world.model_dump(exclude=set(LISTS)), chance, "world")
         return Drawn(
@@ -288,17 +306,22 @@ class Scenario(Model):
             **world,
         )
 
-    def _checked(self, field: str, struct: type[AgentShape], value: dict[str, Any]) -> AgentShape:
+    def _shaped(self, chosen: Mapping[str, Any]) -> AgentShape:
+        shape = {"adapter": "acp", **self.agents.shape, **chosen}
+        for key in shape:
+            if key not in AgentShape.__struct_fields__:
+                words = closest(key, AgentShape.__struct_fields__, THE_KEYS)
+                raise BadScenario(f"scenario {self.name}: agents.shape.{key}: unknown key; {words}")
         try:
-            return msgspec.convert(value, struct)
+            return msgspec.convert(shape, AgentShape)
         except (msgspec.ValidationError, ValueError) as error:
-            raise BadScenario(f"scenario {self.name}: {field}: {error}") from None
+            raise BadScenario(f"scenario {self.name}: agents.shape: {error}") from None
 
     def _settings(self, value: dict[str, Any]) -> Settings:
         try:
             return Settings.model_validate(value)
         except ValidationError as error:
-            raise BadScenario("\n".join(_problems(f"scenario {self.name}: settings", error))) from None
+            raise BadScenario("\n".join(_problems(f"scenario {self.name}: settings", error, model_at))) from None
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,10 +334,14 @@ def _changed(before: Any, value: Any) -> Any:
     return _merged(before, value) if tables else value
 
 
-def _shape(shape: Mapping[str, Any], chance: Chance) -> dict[str, Any]:
-    """A shape's ranges are drawn by the agents themselves, turn by turn; its choices are the seed's."""
-    choices = {key: value for key, value in shape.items() if isinstance(value, dict)}
-    return {**shape, **drawn(choices, chance, "shape")}
+def _choices(shape: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What of a shape a seed draws: its choices. Its ranges are drawn by the agents themselves, turn by turn."""
+    found: dict[str, list[Any]] = {}
+    for key, value in shape.items():
+        match value:
+            case {"any": [_, *_] as options, **rest} if not rest:
+                found[key] = options
+    return found
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,10 +381,37 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # -------------------------------------------------------------------------------------------------------- loading
-def _problems(where: str, error: ValidationError) -> Iterator[str]:
+TABLES: dict[FieldPath, type[BaseModel]] = {
+    (): Scenario,
+    ("load",): Load,
+    ("agents",): Agents,
+    ("faults",): Faults,
+    ("world",): World,
+}
+THE_KEYS = "the keys here are"
+
+
+def _table_at(path: FieldPath) -> type[BaseModel] | None:
+    return Lean if path[:1] == ("leans",) else TABLES.get(path)
+
+
+def _problems(where: str, error: ValidationError, model_at: ModelAt) -> Iterator[str]:
     for one in error.errors():
         field = ".".join(map(str, one["loc"])) or "scenario"
-        yield f"{where}: {field}: {one['msg'].removeprefix('Value error, ')}"
+        yield f"{where}: {field}: {_words(one, model_at(one['loc'][:-1]))}"
+
+
+def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
+    """The value, and what would be right: of what pydantic itself refuses, in its words."""
+    match one["type"]:
+        case "value_error":
+            return str(one["ctx"]["error"])
+        case "extra_forbidden":
+            return f"unknown key; {closest(str(one['loc'][-1]), model.model_fields if model else (), THE_KEYS)}"
+        case "missing":
+            return "is missing"
+        case _:
+            return f"{one['input']!r}: {one['msg']}"
 
 
 def parsed(where: str, text: str) -> Scenario:
@@ -371,7 +425,7 @@ def parsed(where: str, text: str) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise BadScenario(f"{where}: not TOML: {error}") from None
     except ValidationError as error:
-        raise BadScenario("\n".join(_problems(where, error))) from None
+        raise BadScenario("\n".join(_problems(where, error, _table_at))) from None
     for pattern in scenario.faults.kinds:
         if not any(fnmatchcase(kind, pattern) for kind in FAULTS):
             raise BadScenario(f"{where}: faults.kinds: {pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")

@@ -128,6 +128,10 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("bench", "--suite", "nope.toml"), "nope.toml: cannot be read"),
         (("sweep", "--levels", "turn"), "'turn' is no level; name some of tool, sibling, session"),
         (("sweep", "--levels", "tool", "--scenario", "none", "--crash"), "--levels: with --crash nothing is aborted"),
+        (
+            ("sweep", "--scenario", "quiet", "--every", "1000000", "--offset", "99999"),
+            "--every 1000000 --offset 99999: is no step; the longest of these runs has",
+        ),
         (("sweep", "--scenario", "none"), "no scenario is named 'none'"),
         (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
         (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),
@@ -274,14 +278,27 @@ def test_a_seed_that_differs_is_named(tell: Tell, tmp_path: Path) -> None:
     assert len(set(digests.values())) == 2
 
 
-def test_an_interpreter_without_the_project_is_bad_input(tell: Tell, tmp_path: Path) -> None:
-    """What does not run the simulator is no proof against it."""
+@pytest.mark.parametrize(
+    ("complaint", "cause"),
+    [
+        ("no anyio here", "no anyio here"),
+        ("Traceback (most recent call last):\n  File x\nModuleNotFoundError: no anyio\n", "ModuleNotFoundError: no"),
+        (
+            "a warning: of x\nTraceback (most recent call last):\n  File x\nhere.Broken: it is\n  so\n",
+            "here.Broken: it",
+        ),
+    ],
+)
+def test_an_interpreter_without_the_project_is_bad_input(
+    tell: Tell, tmp_path: Path, complaint: str, cause: str
+) -> None:
+    """What does not run the simulator is no proof against it; the line that says why is told."""
     other = tmp_path / "python"
-    other.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no anyio' >&2; exit 1\n", encoding="utf-8")
+    other.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{complaint}\nEND\nexit 1\n", encoding="utf-8")
     other.chmod(0o755)
     status, _, err = tell("prove", "--seeds", 1, "--scenario", "quiet", "--pythons", other)
     assert status == 2
-    assert "install the project for it: ModuleNotFoundError: no anyio" in err
+    assert f"install the project for it: {cause}" in err
     with pytest.raises(CannotRun, match="'nothing' is no program"):
         processes(["nothing"])
 

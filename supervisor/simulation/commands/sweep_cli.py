@@ -61,6 +61,9 @@ def command(
         )
     finally:
         progress.end()
+    if complete and not (total.points or total.not_applicable):
+        longest = max((one.steps for one in total.scenarios.values()), default=0)
+        raise BadInput(f"--every {every} --offset {offset}: is no step; the longest of these runs has {longest} steps")
     answer = {**_told(total), "measured": {"took_s": round(progress.took_s, 3)}}
     text = _text(total, progress.took_s)
     return finish(answer, text, as_json=as_json, good=not total.violations, complete=complete)

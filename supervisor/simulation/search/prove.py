@@ -7,6 +7,7 @@ from its standard input, as JSON, and writes ``seed digest`` for each.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ __all__ = ["HASH_SEEDS", "CannotRun", "Process", "Proof", "processes", "prove"]
 
 HASH_SEEDS = ("0", "1", "4294967295")
 """The hash seeds of the three processes that every proof has; another interpreter gets the last."""
+TRACEBACK = "Traceback (most recent call last):"
+RAISED = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+"""How the line of a traceback begins that names the exception."""
 
 
 class CannotRun(Exception):
@@ -190,7 +194,8 @@ class _Children:
 def _cause(complaints: str) -> str:
     """The line that says most: that of an exception, or else the first."""
     lines = complaints.strip().splitlines()
-    return next((line for line in reversed(lines) if "Error: " in line), "".join(lines[:1]))
+    last = next((line for line in reversed(lines) if RAISED.match(line)), "")
+    return last if last and TRACEBACK in lines else "".join(lines[:1])
 
 
 def _main() -> None:
