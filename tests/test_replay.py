@@ -168,6 +168,20 @@ def test_a_sound_journal(tell: Tell, ended: Path, command: str, named: str) -> N
     assert words in tell(command, path).out
 
 
+@pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check")])
+@pytest.mark.parametrize("there", ["nothing", "a directory"])
+def test_where_there_is_no_journal(tell: Tell, tmp_path: Path, command: tuple[str, ...], there: str) -> None:
+    """The path that was given, and what to give: of a path, never an option that the command does not have."""
+    path = tmp_path / "j"
+    if there == "a directory":
+        path.mkdir()
+    told = tell(*command, path)
+    assert (told.status, told.out) == (2, "")
+    assert f"{path}: " in told.err
+    assert "give the path of a " in told.err
+    assert "--state-dir" not in told.err
+
+
 @pytest.mark.anyio
 async def test_a_supervisor_that_runs(tmp_path: Path) -> None:
     """Its journal may be replayed and validated meanwhile: what is under way differs from nothing."""

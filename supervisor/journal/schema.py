@@ -220,12 +220,12 @@ def read_version(db: apsw.Connection, path: Path) -> int:
         JournalError: the file is a database of somebody else, or of a newer supervisor.
     """
     if not db.table_exists(None, "meta"):
-        raise JournalError(f"{path} is not a supervisor's journal; move it away or use another --state-dir")
+        raise JournalError(f"{path} is not a supervisor's journal; move it away or use another state directory")
     found = read_meta(db, "schema_version")
     if found > VERSION:
         raise JournalError(
             f"{path} has schema {found}, this version reads {VERSION};"
-            " use a newer supervisor-runtime or another --state-dir"
+            " use a newer supervisor-runtime or another state directory"
         )
     return found
 
@@ -287,9 +287,9 @@ def explaining(path: Path) -> Iterator[None]:
 def _sentence(error: apsw.Error | OSError) -> str:
     match error:
         case apsw.NotADBError():
-            return f"is not a journal ({error}); move it away or use another --state-dir"
+            return f"is not a journal ({error}); move it away or use another state directory"
         case apsw.CorruptError():
-            return f"is damaged ({error}); restore a copy or use another --state-dir"
+            return f"is damaged ({error}); restore a copy or use another state directory"
         case apsw.FullError():
             return f"could not be written ({error}); make room on its disk"
         case apsw.BusyError() | apsw.LockedError():

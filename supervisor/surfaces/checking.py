@@ -56,8 +56,14 @@ def journal_at(path: Path) -> Path:
     """The journal that *path* is, or that the state directory *path* has.
 
     Raises:
-        StateDirError: it is a directory, and no state directory.
+        BadInput: there is none.
+        StateDirError: the directory cannot be used.
     """
+    try:
+        (StateDir(path).journal if path.is_dir() else path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        words = "give the path of a journal.db, or of a state directory in which `supervisor run` has run"
+        raise BadInput(f"{path}: no journal there; {words}") from None
     return StateDir.open(path, create=False).journal if path.is_dir() else path
 
 
@@ -65,7 +71,7 @@ def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
     """Check a log, a journal or a state directory; whether it is valid.
 
     Raises:
-        BadInput: it cannot be read.
+        BadInput: it cannot be read, or there is no journal.
         JournalError, StateDirError: it is no journal, or a damaged one.
     """
     if path.is_dir() or _is_database(path):

@@ -50,7 +50,7 @@ def check(path: Path, say: Say, *, as_json: bool) -> bool:
 
 def _checked(path: Path) -> Iterator[Checked]:
     if not path.is_dir():
-        JournalReader(path).close()  # there is one, or the error says what there is
+        JournalReader(journal_at(path)).close()  # there is one, or the error says what there is
         yield checked(path)
         return
     with History(journal_at(path)) as history:
