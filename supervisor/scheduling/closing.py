@@ -239,11 +239,12 @@ class Closing:
 
     async def _failed_for_now(self, case: Case, error: str) -> None:
         left = await self.leave(case)
-        await self._load.give_back(case)
         if not self._load.running:  # the plan was given up while an operator's word was recorded: nobody tries again
+            await self._load.give_back(case)
             return
         if retries_left(case.data, task.Retried()):
             if not (why := self._load.spend_retry()):
+                await self._load.give_back(case)
                 await self._retry(case)
                 return
             error = f"{error} (no further try: {why})"
@@ -258,15 +259,16 @@ class Closing:
     async def rest(self, case: Case, error: str) -> None:
         """It has failed, and nobody tries it again by himself."""
         left = await self.leave(case)
-        await self._load.give_back(case)
         await self._exhausted(case, f"{error}; its work is on the branch {left}" if left else error)
 
     async def _exhausted(self, case: Case, error: str) -> None:
-        """No retry is left: a person may look at it."""
+        """No retry is left: a person may look at it. Its slot is free in the moment that it is settled: nobody has it
+        whom its failure ends."""
         attempts = case.run_data.attempts if case.has_run else 0  # its run had ended under an earlier supervisor
         told = {"attempts": attempts, "claims": case.data.claims, "error": error}
         case.note("DeadLettered", told, error)
         await self._load.stream.failed(case, error)
+        await self._load.give_back(case)
         self._load.settle(case, "failed", error)
 
     async def given_up(self, case: Case, why: str) -> None:

@@ -192,7 +192,7 @@ class PlanRunner:
         await self._let_operate()  # not before: what a command finds of a task is where it goes on
         self._consider_all([*waiting, *fresh])
         for case in [one for one in self.load.cases.values() if one.result is not None and one.parts]:
-            self.load.start(self._drop_parts, case)
+            self._drop_parts(case)
         for case in [one for one in self.load.cases.values() if one.result is None]:
             if case.state is Task.WAITING_FOR_SUBTASKS:
                 self._blocking.watch(case)
@@ -557,37 +557,35 @@ class PlanRunner:
             if case.part_of is not None:
                 self._consider_all([case.part_of])
             if case.parts:
-                load.start(self._drop_parts, case)
+                self._drop_parts(case)
             if case.task.critical and case.result is not None and case.result.outcome == "failed":
-                load.start(self._cancel_rest, case)
+                rest = [one for one in load.cases.values() if one.result is None]
+                self._cancel_all(rest, f"the critical task {case.name} failed")
 
     def _let_go(self, case: Case) -> None:
         """Nobody carries it out any more: it waits for its subtasks, or is blocked."""
         self._blocking.look_at(case)
         self._consider_all([case])
 
-    async def _drop_parts(self, case: Case) -> None:
+    def _drop_parts(self, case: Case) -> None:
         """A task that is settled needs nothing of its subtasks any more."""
         outcome = case.result.outcome if case.result is not None else ""
+        left = [part for part in case.parts if part.result is None]
         if outcome != "skipped":
-            self._hold((part for part in case.parts if part.result is None), f"{case.name} is {outcome}")
-        for part in case.parts:
-            if part.result is not None:
-                continue
-            if outcome == "skipped":
-                async with part.lock:
-                    await self._closing.skip(part, SkipCause.CONDITION_NOT_MET, f"{case.name} was skipped")
-            else:
-                await self.cancel(part, f"{case.name} is {outcome}")
+            self._cancel_all(left, f"{case.name} is {outcome}")
+            return
+        for part in left:
+            self.load.start(self._skip, part, f"{case.name} was skipped")
 
-    async def _cancel_rest(self, critical: Case) -> None:
-        """A critical task has failed: nobody wants the others any more."""
-        why = f"the critical task {critical.name} failed"
-        rest = [case for case in self.load.cases.values() if case.result is None]
-        self._hold(rest, why)
-        for case in rest:
-            if case.result is None:
-                await self.cancel(case, why)
+    async def _skip(self, case: Case, why: str) -> None:
+        async with case.lock:
+            await self._closing.skip(case, SkipCause.CONDITION_NOT_MET, why)
+
+    def _cancel_all(self, cases: Collection[Case], why: str) -> None:
+        """Nobody wants them any more. They are ended side by side: each agent may take its time."""
+        self._hold(cases, why)
+        for case in cases:
+            self.load.start(self.cancel, case, why)
 
     def _hold(self, cases: Iterable[Case], why: str) -> None:
         """None of them begins any more while an agent of another one takes its time to end."""

@@ -143,10 +143,12 @@ class Workload:
         self.backlog.hold(case.name)
         if claim is None:
             return
-        if self.backlog.holder(case.name) == claim:
-            self.backlog.release(case.name, claim.token)
-        await self.pool.done(claim.worker_id, case.name, case.cause)
-        self.wake()
+        try:
+            await self.pool.done(claim.worker_id, case.name, case.cause)
+        finally:
+            if self.backlog.holder(case.name) == claim:
+                self.backlog.release(case.name, claim.token)
+            self.wake()
 
     async def open_again(self, case: Case) -> None:
         """The task is open again: a new run and a new job, for its agent, who tries next."""

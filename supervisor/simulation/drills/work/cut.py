@@ -293,15 +293,38 @@ async def asked_anew(desk: Desk) -> None:
 
 
 async def wanted_no_more(desk: Desk) -> None:
-    """When a critical task has failed, or a whole, nobody begins what is left of it while an agent takes its time to
-    end."""
-    office = office_of(desk, a=Try(3.0, "sh: x: command not found"), b=Try(60.0))
+    """When a critical task has failed nobody begins what is left: not in its slot, nor while an agent takes its time to
+    end. Whichever of two that wait for one more had its slot, the other one waits for the next."""
+    office = office_of(desk, a=Try(3.0, "sh: x: command not found"), b=Try(60.0), c=Try(1.0), d=Try(60.0), e=Try(60.0))
     office.stops = lambda puppet: ()
-    plan = plan_of(task("a", critical=True, max_retries=0), *_puppets("b"), task("d"), max_sessions=2)
+    waiting = [task(one, depends_on=["c"]) for one in "de"]
+    plan = plan_of(task("a", critical=True, max_retries=0), *_puppets("b"), task("c"), *waiting, max_sessions=3)
     result = await office.run(plan)
-    desk.same("outcomes", office.outcomes(result), {"a": "failed", "b": "aborted", "d": "aborted"})
+    ended = {"a": "failed", "c": "completed", **dict.fromkeys("bde", "aborted")}
+    desk.same("outcomes", office.outcomes(result), ended)
     begun = [one.entity_id for one in office.records() if one.event == "claimed" and one.outcome == "transition"]
-    desk.same("how many have begun, of whom two may be at work", len(begun), 2)
+    desk.same("who has begun", sorted(begun[:3]), ["task:a", "task:b", "task:c"])
+    desk.same("how many have begun", len(begun), 4)
+
+
+async def ended_side_by_side(desk: Desk) -> None:
+    """Whom nobody wants any more is ended at once, and not one after the other: each agent takes all of its ladder.
+    Nobody wants the others when a critical task has failed, and no subtasks of a task that is cancelled."""
+    whole = task("whole").model_copy(update={"agent": "p", "subtasks": tuple(_puppets("b", "c"))})
+
+    async def cancels(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(3.0)
+        await runner.operating.cancel("whole", by="me")
+
+    for plan, beside in (
+        (plan_of(task("a", critical=True, max_retries=0), *_puppets("b", "c"), max_sessions=3), None),
+        (plan_of(whole, max_sessions=2), cancels),
+    ):
+        office = office_of(desk, a=Try(3.0, "sh: x: command not found"), b=Try(60.0), c=Try(60.0))
+        office.stops = lambda puppet: ()
+        await office.run(plan, beside=beside)
+        ended = [at_s for one in "bc" for at_s, what in office.tales()[f"task:{one}"] if what == "cancelled"]
+        desk.same("when they are ended", ended, [13, 13])
 
 
 async def come_too_late(desk: Desk) -> None:
@@ -707,6 +730,7 @@ CUT = (
     given_up_unregistered,
     unheard,
     come_too_late,
+    ended_side_by_side,
     wanted_no_more,
     not_split_after_all,
     tests_unheard_of,
