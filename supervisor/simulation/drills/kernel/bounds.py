@@ -149,6 +149,40 @@ async def policies(desk: Desk) -> None:
         desk.same(f"{policy} drops", desk.system.dead_letters - before, model.dropped)
 
 
+async def advice(desk: Desk) -> None:
+    """A refusal says how much there may be, and what helps: to wait, where the next room is for who waits; to send less
+    often, where nobody does; neither, for what never fits."""
+    size, shorter = "x" * 10, "x" * 9
+    policies: tuple[tuple[Any, bool], ...] = (
+        (Overflow.BLOCK, True),
+        (Coalesce(lambda message: None), True),
+        (Overflow.REJECT, False),
+    )
+    for policy, waits in policies:
+        for limits, queued, text, most, never in (
+            (Limits(1, 99, policy), "a", "b", "1 messages", False),
+            (Limits(9, 10, policy), "a", size, "10 bytes", False),
+            (Limits(1, 10, policy), size, shorter, "1 messages", False),
+            (Limits(9, 9, policy), "a", size, "9 bytes", True),
+            (Limits(1, 9, policy), shorter, size, "9 bytes", True),
+        ):
+            name = f"r{len(desk.system)}"
+            ref = desk.system.spawn(Recorder(), name, limits=limits)
+            await desk.system.suspend(name, timeout_s=1.0)
+            ref.tell(queued)
+            try:
+                ref.tell(text)
+            except MailboxFull as full:
+                shown = (f"{full.capacity}" == most.split()[0], f"({most})" in str(full), full.passing)
+                desk.same(f"{policy}: how much there may be", shown, (True, True, waits and not never))
+                helps = [
+                    words in str(full) for words in ("await ref.send(", "less often", "never fits", "larger capacity")
+                ]
+                desk.same(f"{policy}: what helps", helps, [waits and not never, not waits and not never, never, True])
+            else:
+                desk.same(f"{policy}: one more than {most}", "taken", "refused")
+
+
 async def keys(desk: Desk) -> None:
     """A key replaces the message that has it, in its place and in its lane, CONTROL included."""
     recorder = Recorder()
@@ -224,4 +258,4 @@ async def turns(desk: Desk) -> None:
         desk.same(f"turns for {lane.name}", seen, [most])
 
 
-BOUNDS = (lanes, policies, keys, room, turns)
+BOUNDS = (lanes, policies, advice, keys, room, turns)
