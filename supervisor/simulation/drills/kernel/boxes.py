@@ -331,4 +331,32 @@ async def waiters(desk: Desk) -> None:
     desk.same("what is left in it", (len(box), box.awaited, box.pressing), (many, False, 0))
 
 
-BOXES = (boxes, crowds, sizes, waiters)
+# ------------------------------------------------------------------------------------------------------- what it takes
+class Bound(int):
+    """A capacity that counts how often something is compared with it."""
+
+    looks = 0
+
+    def __gt__(self, other: int) -> bool:
+        self.looks += 1
+        return super().__gt__(other)
+
+
+async def looks(desk: Desk) -> None:
+    """Whoever takes the place of the oldest has it found at the head: no matter how many are queued behind that."""
+    for lane, before in ((Lane.NORMAL, Lane.NORMAL), (Lane.URGENT, Lane.NORMAL), (Lane.URGENT, Lane.URGENT)):
+        for size, gone in ((2, 1), (4, 2), (0, 1)):
+            counts = []
+            for many in (10, 400):
+                most = Bound(many)
+                box = Mailbox("b", Limits(most, 2 * many, Overflow.DROP_OLDEST))
+                for number in range(many):
+                    box.put(Envelope(f"{number % 90 + 10}"), before)
+                most.looks = 0
+                dropped = [one.envelope.message for one in box.put(Envelope("x" * size), lane)]
+                desk.same(f"what goes for {size} bytes", dropped, ["10", "11"][:gone])
+                counts.append(most.looks)
+            desk.same(f"looks at the bound before {size} bytes by {lane.name}", counts[1], counts[0])
+
+
+BOXES = (boxes, crowds, sizes, waiters, looks)
