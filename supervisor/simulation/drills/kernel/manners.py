@@ -147,13 +147,13 @@ async def _ask_within(scope: anyio.CancelScope, ref: Ref, act: Any, detach: bool
 
 
 async def frees(desk: Desk) -> None:
-    """What was answered later is not kept: an actor that defers a hundred answers keeps none of the asks."""
+    """What was answered later is not kept: an actor that defers a hundred answers keeps none of the asks, and not many
+    more than those that still wait, where some do."""
 
     class Wish:
         """Somebody's, who is gone when nobody keeps it."""
 
     kept: list[Any] = []
-    alive: weakref.WeakSet[Wish] = weakref.WeakSet()
 
     class Later:
         def receive(self, ctx: Context, message: Any) -> Any:
@@ -163,18 +163,24 @@ async def frees(desk: Desk) -> None:
             asked.set()
             return DEFERRED
 
-    ref = desk.system.spawn(Later(), "later")
-    most = 0
-    for number in range(100):
-        wish, asked = Wish(), anyio.Event()
-        alive.add(wish)
-        async with anyio.create_task_group() as group:
-            group.start_soon(_hear, desk, ref, wish, number)
-            await asked.wait()
-            kept.pop().resolve(number)
-        del wish
-        most = max(most, len(alive))
-    desk.same("how many asks are kept at a time", most <= 8, True)
+    for waiting in (0, 1, 2, 5):
+        ref, most = desk.system.spawn(Later(), f"later{waiting}"), 0
+        alive: weakref.WeakSet[Wish] = weakref.WeakSet()
+        async with anyio.create_task_group() as others:
+            for number in range(waiting + 100):
+                wish, asked = Wish(), anyio.Event()
+                alive.add(wish)
+                async with anyio.create_task_group() as group:
+                    (others if number < waiting else group).start_soon(_hear, desk, ref, wish, number)
+                    await asked.wait()
+                    if number >= waiting:
+                        kept.pop().resolve(number)
+                del wish
+                most = max(most, len(alive))
+            for number, reply in enumerate(kept):
+                reply.resolve(number)
+            kept.clear()
+        desk.same(f"how many asks are kept at a time beside {waiting}", most <= 2 * (waiting + 4), True)
 
 
 async def _hear(desk: Desk, ref: Ref, wish: Any, number: int) -> None:
