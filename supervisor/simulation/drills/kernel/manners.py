@@ -431,6 +431,21 @@ class Loop:
     async def never(self, *given: Any) -> None:
         raise AssertionError("nobody waits here")
 
+    async def given_up(self, *runnable: Any) -> list[int]:
+        """After how many messages the dispatcher gives it up, where these are all that it has to do."""
+
+        def parker() -> Parker:
+            raise Enough
+
+        clock = partial(getattr, self, "now_s")
+        self.dispatcher = Dispatcher(Backend("drill", clock, parker, partial(anyio.sleep, 0.0), self.never))
+        for one in runnable:
+            self.dispatcher.make_runnable(one)
+        counted = Counted(self.dispatcher.run(), partial(getattr, self, "handled"))
+        with suppress(Enough):
+            await counted
+        return counted.at
+
 
 class Enough(Exception):
     """There is nothing more to do."""
@@ -448,19 +463,39 @@ async def batches(desk: Desk) -> None:
         (QUANTUM, 1.0, QUANTUM),
     ):
         loop, left = Loop(takes_s), 1000
-
-        def parker() -> Parker:
-            raise Enough
-
-        clock = partial(getattr, loop, "now_s")
-        dispatcher = Dispatcher(Backend("drill", clock, parker, partial(anyio.sleep, 0.0), loop.never))
-        for _ in range(2):
-            dispatcher.make_runnable(Steady(left // 2, each, loop))
-        counted = Counted(dispatcher.run(), partial(getattr, loop, "handled"))
-        with suppress(Enough):
-            await counted
+        given_up = await loop.given_up(*(Steady(left // 2, each, loop) for _ in range(2)))
         shown = [0, *range(wanted, left, wanted)]
-        desk.same(f"when the loop is given up, {each} at a time for {takes_s:g} s", counted.at[: len(shown)], shown)
+        desk.same(f"when the loop is given up, {each} at a time for {takes_s:g} s", given_up[: len(shown)], shown)
+
+
+class Rousing(Steady):
+    """Has another one looked at with each of its turns."""
+
+    def __init__(self, left: int, loop: Loop, other: Any) -> None:
+        super().__init__(left, 1, loop)
+        self._other = other
+
+    def drain(self, most: int) -> int:
+        self._loop.dispatcher.make_runnable(self._other)
+        return super().drain(most)
+
+
+async def sleepers(desk: Desk) -> None:
+    """Who has a turn and takes no message changes nothing about the 256 of the others: one that is suspended, whatever
+    it is told, or that has nothing to read."""
+    for kind in (Does, DoesLater):
+        for suspended, messages in ((True, 0), (True, 3), (False, 0)):
+            name, does = f"{kind.__name__}, suspended: {suspended}, {messages} messages", kind()
+            ref = desk.system.spawn(does, name)
+            if suspended:
+                await desk.system.suspend(name, timeout_s=1.0)
+            for number in range(messages):
+                ref.tell(number)
+            await desk.system.idle()
+            loop, left = Loop(0.0), 1000
+            given_up = await loop.given_up(Rousing(left, loop, desk.system.context(name)))
+            desk.same(f"when the loop is given up beside {name}", given_up[:4], [0, 256, 512, 768])
+            desk.same(f"what is heard by {name}", (does.heard, loop.handled), ([], left))
 
 
 async def bursts(desk: Desk) -> None:
@@ -915,6 +950,7 @@ MANNERS = (
     shares,
     bursts,
     batches,
+    sleepers,
     contexts,
     scopes,
     strays,
