@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 
-from actors import AskTimeout, Context
+from actors import AskTimeout, Context, Lane
 from supervisor.simulation.drills.desk import Desk
 
 __all__ = ["LOOKING"]
@@ -68,4 +68,40 @@ async def traces(desk: Desk) -> None:
     desk.same("handled", (stats.handled, sum(stats.queued.values()), stats.incarnation), (2, 0, 1))
 
 
-LOOKING = (stuck, traces)
+class Slow:
+    """Hears, and takes its time."""
+
+    async def receive(self, ctx: Context, message: Any) -> None:
+        await anyio.sleep(0.0)
+
+
+async def handled(desk: Desk) -> None:
+    """However a message comes, it is counted once: by any lane, asked in place or in the queue, or from a timer."""
+    for kind in (Quick, Slow):
+        for closely in (False, True):
+            name, wanted = f"{kind.__name__}, traced: {closely}", 0
+            ref = desk.system.spawn(kind(), name)
+            context: Any = desk.system.context(name)
+            if closely:
+                desk.system.trace(name)
+            for place in range(12):
+                match desk.chance.choice((*Lane, "ask", "asks", "timer"), "how", name, place):
+                    case "ask":
+                        await ref.ask(place, timeout_s=1.0)
+                        wanted += 1
+                    case "asks":
+                        ref.tell(place)
+                        await ref.ask(place, timeout_s=1.0)
+                        wanted += 2
+                    case "timer":
+                        context.set_timer("t", 0.0, place)
+                        wanted += 1
+                    case lane:
+                        ref.tell(place, lane=lane)
+                        wanted += 1
+                await anyio.sleep(0.1)
+                stats = await desk.system.stats(name, timeout_s=1.0)
+                desk.same(f"{name}: handled, with number {place}", (stats.handled, stats.timers), (wanted, 0))
+
+
+LOOKING = (stuck, traces, handled)
