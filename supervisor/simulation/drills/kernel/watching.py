@@ -241,6 +241,47 @@ async def cleaning(desk: Desk) -> None:
         desk.same("its last word", one.ended, [] if killed else [Shutdown])
 
 
+async def overdrawn(desk: Desk) -> None:
+    """Who holds its clean-up up for longer than it has finds nothing left of its budget: the next block is over as it
+    begins, as one of no time is, and no error."""
+    for number, (held_s, left_s) in enumerate(((2.0, 3.0), (4.5, 0.5), (5.0, 0.0), (5.4, 0.0), (7.5, 0.0))):
+        took: list[tuple[bool, float]] = []
+
+        async def cleans(ctx: Context, took: list[tuple[bool, float]] = took, held_s: float = held_s) -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with ctx.cleanup(1.0), anyio.CancelScope(shield=True):
+                    await anyio.sleep(held_s)
+                for _ in range(2):
+                    with ctx.cleanup(4.0) as scope:
+                        await anyio.sleep(30.0)
+                    took.append((scope.cancelled_caught, desk.since()))
+
+        name, one = f"o{number}", Told()
+        desk.system.spawn(one, name, shutdown_s=20.0)
+        await _do(desk, name, lambda ctx, cleans=cleans: ctx.start_task(cleans, ctx))  # type: ignore[misc]
+        await anyio.sleep(1.0)
+        desk.again()
+        desk.system.stop(name)
+        await desk.system.join(name)
+        desk.same(f"after {held_s:g} s two more are cut", [cut for cut, _ in took], [True, True])
+        for _, at_s in took:
+            desk.at(f"after {held_s:g} s another one", held_s + left_s, 4, at_s)
+        desk.same("its last word", one.ended, [Shutdown])
+    for seconds in (-30.0, -0.4, 0.0, 0.4):
+        desk.again()
+        with desk.system.timers.limit(seconds) as limit:
+            await anyio.sleep(1.0)
+        desk.same(f"within {seconds:g} s", limit.cancelled_caught, True)
+        desk.at(f"within {seconds:g} s", max(seconds, 0.0), 2)
+    for shield, ends_s in (({}, 0.5), ({"shield": False}, 0.5), ({"shield": True}, 2.0)):
+        desk.again()
+        with anyio.move_on_after(0.5), desk.system.timers.limit(2.0, **shield):
+            await anyio.sleep(9.0)
+        desk.at(f"within a shorter time, {shield}", ends_s, 2)
+
+
 async def kills(desk: Desk) -> None:
     """A kill grants no last word, to nobody below either; an end with a grace is one deadline for all."""
     noted: dict[str, Any] = {}
@@ -268,4 +309,4 @@ async def kills(desk: Desk) -> None:
         desk.at("one deadline for three", 3.0, 9)
 
 
-WATCHING = (monitors, rebirths, links, names, poison, cleaning, kills)
+WATCHING = (monitors, rebirths, links, names, poison, cleaning, overdrawn, kills)
