@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 from msgspec.structs import replace
@@ -142,6 +143,12 @@ async def ladders(desk: Desk) -> None:
         due = rungs_due(ladder, within_s, now=now)
         desk.same(f"within {within_s}, now={now}", (due.request_s, due.cancel_s, due.terminate_s, due.kill_s), wanted)
     desk.same("all of it", ladder.total_s, 18.0)
+    for number in range(30):
+        drawn = _ladder(*(desk.chance.integer(0, 40, "tenths", number, rung) / 10 for rung in range(4)))
+        for now in (False, True):
+            due = rungs_due(drawn, now=now)
+            for more_s in (0.0, 0.1, inf):  # no less than it takes: nothing gives way, not by a rounding either
+                desk.same(f"{drawn} within that and {more_s}", rungs_due(drawn, due.kill_s + more_s, now=now), due)
     tree = {"a": TreeNode(id="a", kind="session", parent=None)}
     for target, scope, error in (
         ("b", "session", UnknownTarget),
