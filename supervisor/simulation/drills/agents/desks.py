@@ -231,6 +231,9 @@ async def lasting(desk: Desk) -> None:
         ((("N", "reject_always"),), "allowing it (it offers: reject_always)", "deny it"),
         ((), "allowing it (it offers: nothing)", "deny it"),
         (ALL[1:3], "allowing it once (it offers: allow_always, reject_once)", "answer for good, or deny it"),
+        (ALL[2:], "allowing it (it offers: reject_once, reject_always)", "deny it"),
+        ((("a", "abstain"), ("z", "zap")), "allowing it (it offers: abstain, zap)", "deny it"),
+        ((("z", "zap"), *ALL[1:2]), "allowing it once (it offers: zap, allow_always)", "answer for good, or deny it"),
     )
     for offered, what, fix in refusals:
         bureau = Bureau(desk)
@@ -382,6 +385,8 @@ def _counts(desk: Desk) -> None:
         ([Usage({}, requests=4)], {"fruitless_max": 3}, True),
         ([Usage({}, requests=1), Usage({}), Usage({}), Usage({}), Usage({})], {"fruitless_max": 3}, False),
         ([Usage({}, requests=1), Usage({}, requests=2), Usage({}, requests=1)], {"fruitless_max": 3}, True),
+        ([Usage({}, requests=-1)] * 3, {"fruitless_max": 3}, False),  # less than none is no count
+        ([Usage({}, requests=-1)] * 4, {"fruitless_max": 3}, True),
         ([Usage({})] * 9, {"fruitless_max": 0, "requests_max": 3}, False),
         ([Usage({}, requests=3)], {"fruitless_max": 0, "requests_max": 3}, False),
         ([Usage({}, requests=4)], {"fruitless_max": 0, "requests_max": 3}, True),
