@@ -183,6 +183,43 @@ async def frees(desk: Desk) -> None:
         desk.same(f"how many asks are kept at a time beside {waiting}", most <= 2 * (waiting + 4), True)
 
 
+async def owes(desk: Desk) -> None:
+    """Whoever still waits for a later answer hears of the end of its actor. That one more waits costs the same, however
+    many there are: they are gone through only when they have doubled."""
+    kept: list[Any] = []
+    lists: list[Any] = []
+
+    class Later:
+        def receive(self, ctx: Any, message: Any) -> Any:
+            kept.append(ctx.envelope.reply)
+            if not any(one is ctx.rare.asks for one in lists[-1:]):
+                lists.append(ctx.rare.asks)
+            asked.set()
+            return DEFERRED
+
+    async def ask(ref: Ref, number: int, told: dict[int, Any]) -> None:
+        try:
+            told[number] = await ref.ask(number, timeout_s=ASK_S)
+        except (ActorStopped, AskTimeout) as error:
+            told[number] = type(error)
+
+    for many in (1, 2, 3, 5, 8, 200):
+        ref, told = desk.system.spawn(Later(), f"owes{many}"), dict[int, Any]()
+        async with anyio.create_task_group() as group:
+            for number in range(many):
+                asked = anyio.Event()
+                group.start_soon(ask, ref, number, told)
+                await asked.wait()
+            for number in range(0, many, 3):
+                kept[number].resolve(number)
+            desk.system.stop(f"owes{many}")
+        wanted = {number: ActorStopped if number % 3 else number for number in range(many)}
+        desk.same(f"what {many} hear", told, wanted)
+        desk.same(f"how often {many} are gone through: {len(lists)}", len(lists) <= 2 * many.bit_length(), True)
+        kept.clear()
+        lists.clear()
+
+
 async def _hear(desk: Desk, ref: Ref, wish: Any, number: int) -> None:
     desk.same("an answer that comes later", await ref.ask(wish, timeout_s=ASK_S), number)
 
@@ -944,6 +981,7 @@ MANNERS = (
     pauses,
     leaves,
     frees,
+    owes,
     drops,
     wants,
     edges,
