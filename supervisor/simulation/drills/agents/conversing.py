@@ -496,15 +496,19 @@ def _many_terminals(desk: Desk) -> None:
 async def files(desk: Desk) -> None:
     """Whole, or the lines that were asked for; written; or why not. A child is asked for, and its end is told."""
     text = "a\nb\nc\nd"
+    numbered = [*enumerate(text.splitlines(keepends=True), 1)]
+    counted = [(line, limit) for line in range(1, 7) for limit in range(6)]
     for line, limit, wanted in (
         (None, None, text),
         (1, None, text),
         (0, None, text),
         (2, None, "b\nc\nd"),
         (None, 2, "a\nb\n"),
-        (3, 1, "c\n"),
-        (3, 0, ""),
         (9, 9, ""),
+        *(
+            (line, limit, "".join(one for n, one in numbered if n in range(line, line + limit)))
+            for line, limit in counted
+        ),
     ):
         talk = Talk(desk)
         talk.prompt()

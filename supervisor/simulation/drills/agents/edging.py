@@ -6,6 +6,7 @@ shrink.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, Final
 
 import anyio
@@ -46,28 +47,34 @@ async def _abort(act: Scene, target: str, receipts: list[Receipt]) -> None:
 
 async def beside(desk: Desk) -> None:
     """An abort of one call asks the agent for that one, not for what is beside or around it: a session that was not
-    started by it lives on, and a call around it goes on."""
-    for target, asked, ended in (("c2", ["inner"], {"inner"}), ("c1", ["outer"], {"outer", "inner"})):
+    started by it lives on, and a call around it goes on. So too where their numbers have not as many digits."""
+    for before, (place, asked, ended) in product(
+        (0, 8), ((2, ["inner"], {"inner"}), (1, ["outer"], {"outer", "inner"}))
+    ):
+        target = f"c{before + place}"
         house, what = House(desk), f"an abort of {target}"
         house.ends_calls = True
         async with scene(desk, house) as act:
             kid = await act.sup.start_session("kid", parent="s", agent="puppet")
             agent, receipts = house.puppets[0], list[Receipt]()
             await act.says()
+            for number in range(before):
+                agent.says(ToolOpened(f"before {number}", "x"), ToolClosed(f"before {number}", "completed"))
             agent.says(ToolOpened("outer", "x"), ToolOpened("inner", "x", parent="outer"), ToolOpened("other", "x"))
             await anyio.sleep(MOMENT_S)
             act.group.start_soon(_abort, act, f"{act.turn}:{target}", receipts)
             await anyio.sleep(0.5)
             desk.same(f"{what}: what its agent is asked", [one[1] for one in agent.heard("end_call")], asked)
             results = await house.events(act.turn, "tool_completed")
-            desk.same(f"{what}: nobody has said that it is over", len(results), 0)
+            desk.same(f"{what}: nobody has said that it is over", len(results), before)
             for one in sorted(ended):
                 agent.says(ToolClosed(one, "failed"))
             await anyio.sleep(1.0)
             agent.says(*(ToolClosed(one, "completed") for one in ("outer", "other") if one not in ended), DONE)
             await anyio.sleep(1.0)
-            names = {1: "outer", 2: "inner", 3: "other"}
-            told = {names[one.metadata["number"]]: one.metadata["outcome"] for one in await _calls(house, act) if one}
+            names = {before + 1: "outer", before + 2: "inner", before + 3: "other"}
+            results = (await _calls(house, act))[before:]
+            told = {names[one.metadata["number"]]: one.metadata["outcome"] for one in results}
             wanted = {one: "aborted" if one in ended else "completed" for one in names.values()}
             desk.same(f"{what}: what became of each", told, wanted)
             desk.same(f"{what}: the session beside it", kid.id in act.sup.tree.works, True)

@@ -6,6 +6,7 @@ what the agent is told, when, and what ends its session.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -277,6 +278,39 @@ async def silent_functions(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
+async def lively_functions(desk: Desk) -> None:
+    """A function that says that work goes on, whatever it says that by, moves, and is left alone; silence is not."""
+
+    async def nothing() -> None:
+        return None
+
+    signs: dict[str, Any] = {
+        "heartbeat": lambda turn: turn.heartbeat(),
+        "words": lambda turn: turn.say("x"),
+        "use": lambda turn: turn.used(input_tokens=1),
+        "call": lambda turn: turn.call("x", nothing),
+        "silence": lambda turn: None,
+    }
+
+    async def lives(name: str, turn: Any) -> str:
+        while True:
+            await anyio.sleep(SNAPSHOT_S / 2)
+            if (given := signs[name](turn)) is not None:
+                await given
+
+    house = House(desk)
+    async with house.open(LOOKED_AT) as sup, anyio.create_task_group() as group:
+        for name in signs:
+            session = await sup.start_session(name, agent=partial(lives, name))
+            group.start_soon(session.run, "work")
+        await anyio.sleep(SNAPSHOT_S * 7)
+        for name in signs:
+            steps = [one.metadata["step"] for one in await house.events(name, "Stalled")]
+            desk.same(f"{name}: what is done about it", steps, ["wake", "stop"] if name == "silence" else [])
+            await sup.abort(name, AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+
+
 async def signs(desk: Desk) -> None:
     """What is a sign of life: words, calls, a child's, an answer that a human owes, a disk that is down; a log is one
     until it was woken."""
@@ -357,4 +391,4 @@ async def circles(desk: Desk) -> None:
         desk.same("with another answer", await act.told("Repeats", of="s"), [])
 
 
-SPENDERS = (budgets, counted, shared, many, stalls, silent_functions, signs, only_logs, circles)
+SPENDERS = (budgets, counted, shared, many, stalls, silent_functions, lively_functions, signs, only_logs, circles)

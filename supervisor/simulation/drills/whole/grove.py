@@ -21,14 +21,14 @@ from supervisor.effects import Bury, EndScope
 from supervisor.entity import Refused
 from supervisor.kinds import SESSION_KIND, TURN_KIND
 from supervisor.ladder import Endings
-from supervisor.ledger import Cause, Clock, Ledger, Owed
+from supervisor.ledger import Cause, Clock, Draft, Ledger, Owed
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.turn import Call, Turn, TurnData
 from supervisor.names import Names
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.whole.recording import Paper
+from supervisor.simulation.drills.whole.recording import Paper, thing
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Ladder, LifecycleEvent, UnknownWord
 from supervisor.work import AgentProfile, Work
@@ -104,8 +104,9 @@ class Grove:
         self.agents: list[Agent] = []
         self.closed: list[str] = []
         now = desk.system.timers.now
+        self.paper = Paper(desk, commit_s=commit_s)
         self.ledger = Ledger(
-            Paper(desk, commit_s=commit_s),  # type: ignore[arg-type]
+            self.paper,  # type: ignore[arg-type]
             Clock(SimpleNamespace(time=lambda: WALL_S + now())),
             perform=self._perform,
             publish=self.records.append,
@@ -598,9 +599,7 @@ async def _clear(desk: Desk, grove: Grove, reckoned: Reckoning) -> None:
         grove.release()
     for one in reckoned.plants.values():
         if one.silent:
-            desk.system.stop(f"{one.name}:t1")
-            if f"{one.name}:t1" in grove.tree.entities:
-                grove.tree.forget(grove.tree.entity(f"{one.name}:t1"))
+            _forget_turn(desk, grove, one.name)
     receipt = await grove.aborts.abort(next(iter(reckoned.plants)), "session", reason="late", actor="a")
     desk.same("what has ended", (receipt.already_ended, receipt.nodes, receipt.joined), (True, (), None))
     desk.same("how that is told", (receipt.reason, receipt.abort_id, receipt.survivors), ("already_ended", "", 0))
@@ -697,4 +696,50 @@ async def too_late(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
-GROVE = (groves, copses, ordered, requested, too_late)
+async def unrecorded(desk: Desk) -> None:
+    """The last record of a session waits a minute for those of what is below it, and that minute begins anew as long
+    as there was an outage in it: what waited for the disk has only just begun to be written. Once they are there it
+    waits for nothing; an outage that was over before is nothing to it."""
+    cases: tuple[tuple[tuple[tuple[float, int], ...], float | None, float], ...] = (
+        ((), None, 60.0),
+        (((20.0, 2),), None, 120.0),
+        (((20.0, 2), (80.0, 2)), None, 180.0),
+        (((55.0, 6),), None, 180.0),  # it lasts for 11 s: into the next minute
+        ((), None, 60.0),
+        ((), 30.0, 30.0),
+        (((20.0, 2),), 90.0, 90.0),
+    )
+    async with anyio.create_task_group() as group:
+        grove = Grove(desk)
+        group.start_soon(grove.ledger.run)
+        for number, (outages, heard_s, wanted_s) in enumerate(cases):
+            name = f"u{number}"
+            grove.sow(Plant(name, None, WAITED, Ladder(), "gentle", 0.0, True))
+            await anyio.sleep(1.0)
+            began_s = grove.ledger.clock.now()
+            grove.tree.end(name, OperatorStop(reason="done", outcome="completed"), cause=Cause(actor="ann"))
+            for at_s, fails in outages:
+                await anyio.sleep(began_s + at_s - grove.ledger.clock.now())
+                grove.paper.script.extend(["down"] * (1 + fails))
+                grove.ledger.record(thing(), Draft(name="it", outcome="fact", cause=Cause()))
+            if heard_s is not None:
+                await anyio.sleep(began_s + heard_s - grove.ledger.clock.now())
+                _forget_turn(desk, grove, name)
+            await anyio.sleep(began_s + max(wanted_s, 200.0) - grove.ledger.clock.now())
+            ended = grove.of(name, "Ended")
+            desk.same(f"outages {outages}: it has ended", [one.metadata["rung"] for one in ended], ["request"])
+            for one in ended:
+                desk.at(f"outages {outages}: its last record", wanted_s, 8, one.monotonic_s - began_s)
+            _forget_turn(desk, grove, name)
+        desk.same("who is left", (len(grove.endings), [*grove.tree.works], [*grove.tree.entities]), (0, [], []))
+        group.cancel_scope.cancel()
+
+
+def _forget_turn(desk: Desk, grove: Grove, name: str) -> None:
+    """Nothing more will be heard of it, if it is still there."""
+    desk.system.stop(f"{name}:t1")
+    if f"{name}:t1" in grove.tree.entities:
+        grove.tree.forget(grove.tree.entity(f"{name}:t1"))
+
+
+GROVE = (groves, copses, ordered, requested, too_late, unrecorded)
