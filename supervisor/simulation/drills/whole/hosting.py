@@ -20,6 +20,7 @@ from supervisor.adapters.inprocess import AgentTurn
 from supervisor.entity import Degraded, Refused
 from supervisor.kinds import TASK_KIND
 from supervisor.ledger import Cause
+from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig
@@ -335,6 +336,28 @@ async def losses(desk: Desk) -> None:
         desk.same("who says so", [one.actor for one in await house.events("o", "FatalError")], ["kernel"])
 
 
+async def ended_before_that(desk: Desk) -> None:
+    """A child whose last record is on its way when its parent's actor crashes: nothing follows on that record, whatever
+    the parent's end means to it."""
+    for mode in ("wait_completed", "wait_requested", "try", "abandon"):
+        house = House(desk)
+        async with hosted(house) as (sup, _):
+            parent = await sup.start_session("p", agent="f")
+            child = await parent.start_child("c", cancel_mode=mode)
+            house.commit_s = 2.0
+            sup.tree.end(child.id, OperatorStop(reason="enough"), cause=Cause(actor="ann"))
+            await anyio.sleep(0.5)
+            on_its_way = sup.tree.entities[child.id].ended, child.id in sup.tree.works
+            desk.same(f"{mode}: its last record is on its way", on_its_way, (True, True))
+            _break(sup, "p")
+            await desk.raises("who speaks to it", parent.send("x"), TypeError)
+            await anyio.sleep(10.0)
+            house.commit_s = 0.0
+            said = [one.event for one in await house.log(child.id)]
+            desk.same(f"{mode}: its last records", said[-2:], ["OperatorStop", "Ended"])
+            desk.same(f"{mode}: who lives", ([*sup.tree.works], [*sup.tree.entities]), ([], []))
+
+
 def _break(sup: Supervisor, entity_id: str) -> None:
     """The next event that it hears crashes its actor."""
 
@@ -558,4 +581,17 @@ async def aborted_twice(desk: Desk) -> None:
         await sup.abort(root.id, AbortScope.SESSION)
 
 
-HOSTING = (names, homes, waits, drains, lefts, losses, disks, farewells, keeping, changes, aborted_twice)
+HOSTING = (
+    names,
+    homes,
+    waits,
+    drains,
+    lefts,
+    losses,
+    ended_before_that,
+    disks,
+    farewells,
+    keeping,
+    changes,
+    aborted_twice,
+)

@@ -7,6 +7,9 @@ that nobody goes on with, and what is counted is what there is.
 from __future__ import annotations
 
 import copy
+from functools import partial
+from itertools import product
+from types import SimpleNamespace
 from typing import Any, Final
 
 import anyio
@@ -465,6 +468,43 @@ async def asked_again(desk: Desk) -> None:
     desk.same("what is charged", failed, ["run:a"])
 
 
+async def heard_out(desk: Desk) -> None:
+    """What a task's session was asked before the kill is waited for by the heir: how that ends is how the attempt does,
+    and no attempt is begun beside it: nobody asks it the same again."""
+    one = task("a", max_retries=0).model_copy(update={"agent": "p"})
+    plan = plan_of(one, task_lifecycle={**FLAT, "max_attempts": 1, "circuit_breaker": {"enabled": False}})
+    for error, end in (("", "completed"), ("it broke", "failed")):
+        life = office_of(desk, a=Try(60.0))
+        await life.run(plan, copy_after_s=3.0, give_up_after_s=4.0)
+        heir = office_of(desk, life.copies[0], a=Try(30.0, error))
+        desk.same(f"{end}: outcomes", heir.outcomes(await heir.run(plan)), {"a": end})
+        desk.same(f"{end}: how often it is asked", len(heir.asked), 1)
+        attempts = [one.event for one in heir.records() if one.entity_id == "run:a" and one.event.startswith("exec")]
+        word = "execution_completed" if end == "completed" else "execution_failed"
+        desk.same(f"{end}: its attempts", attempts, ["executor_started", word])
+
+
+async def begun_and_unwanted(desk: Desk) -> None:
+    """Nobody wants a task any more, or its plan is given up, while the first record of its session is on its way to a
+    slow disk: that session is the task's by then, and is ended for that."""
+    for given_up, why in ((False, "nobody wants it"), (True, "the plan was given up")):
+        office, plan = office_of(desk), plan_of(task("a"))
+        async with office.staffed(plan.settings) as sup:
+            runner, office.commit_s = PlanRunner(sup), 1.0
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as running:
+                    running.start_soon(runner.run, plan)
+                    while "a" not in sup.tree.works:  # noqa: ASYNC110  nobody hears of it before it is on record
+                        await anyio.sleep(0.1)
+                    desk.same(f"{why}: what is on record of its session", await office.events("a", "Born"), [])
+                    if given_up:
+                        scope.cancel()
+                    await runner.cancel(runner.load.cases["a"], why)
+            ends = [one.reason for one in await office.events("a", "OperatorStop")]
+            desk.same(f"{why}: why it ends", ends, [why])
+            desk.same(f"{why}: who is left", [*sup.tree.works], [])
+
+
 async def named_commands(desk: Desk) -> None:
     """The id of a command has 1 to 200 characters; another one is refused, and nothing is done for it."""
     office = Office(desk, {"a": [Try(20.0)], "b": [Try(20.0)]})
@@ -612,6 +652,27 @@ async def _read_again(desk: Desk, began: dict[str, Any], other: dict[str, Any]) 
     return said
 
 
+async def however_many(desk: Desk) -> None:
+    """A plan that is read again in the moment in which the last task has ended is refused; one task that has not is
+    enough for more. That is so of hundreds, too."""
+    more = task("more")
+    for many, left in product((1, 2, 300), (0, 1)):
+        tasks = [task(f"t{number}") for number in range(many)]
+        cases = {one.id: SimpleNamespace(task=one) for one in tasks}
+        results = dict.fromkeys([*cases][left:])
+        plan = plan_of(*tasks, more)
+        at: Any = SimpleNamespace(
+            _sup=SimpleNamespace(settings=plan.settings),
+            _load=SimpleNamespace(cases=cases, running=True),
+            results=results,
+        )
+        what = f"{many - left} of {many} have ended"
+        if left:
+            desk.same(what, PlanRunner.check(at, plan), ["more"])
+        else:
+            desk.refused(what, partial(PlanRunner.check, at, plan), BadPlan)
+
+
 async def told_to_drain(desk: Desk) -> None:
     """A worker that is not wanted any more is told so once, and shut down when it holds nothing."""
     office = Office(desk, {"a": [Try(6.0)], "b": [Try(9.0)], "c": [Try(12.0)]})
@@ -723,6 +784,7 @@ CUT = (
     counted,
     grown,
     not_read_again,
+    however_many,
     done_before,
     put_in_order,
     given_up_in_place,
@@ -736,6 +798,8 @@ CUT = (
     tests_unheard_of,
     asked_anew,
     asked_again,
+    heard_out,
+    begun_and_unwanted,
     through_conditions,
     named_commands,
     named_resets,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 
+from supervisor.adapters.inprocess import AgentTurn
 from supervisor.plans.source import BadPlan
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
@@ -525,6 +526,33 @@ async def silences(desk: Desk) -> None:
     )
 
 
+async def let_go_late(desk: Desk) -> None:
+    """A worker that answers again while an agent that worked for it is still being ended is not back before that is
+    over: nobody has its slot meanwhile."""
+    office = Office(desk)
+
+    async def lingers(turn: AgentTurn) -> None:
+        try:
+            await anyio.sleep(30.0)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(2.0)
+
+    office.acts["a"] = lingers
+    plan = plan_of(task("a", max_retries=0), workers={"w": QUICK})
+    await office.run(plan, heart=_silent(w=(5, 9.5)))  # lost at 12, heard again at 13.5; its agent has ended at 14
+    office.tells(
+        """
+        worker:w 0: Born max_concurrent_tasks=1 > registration_complete max_concurrent_tasks=1 > task_assigned
+            task_id=a active_tasks=1 / 12: health_check_timeout missed=2 / 14: health_check_recovered > task_assigned
+            task_id=a active_tasks=1 / 51: shutdown_requested > task_completed task_id=a active_tasks=0
+        task:a 0: Born max_retries=0 > claimed by=a > started / 14: orphaned > requeued > claimed by=a-2 > started /
+            51: completed > closed
+        """,
+        whose="worker task",
+    )
+
+
 async def replacements(desk: Desk) -> None:
     """Who stays silent is shut down, and another one takes its place; who comes back later finds that it has."""
     office = Office(desk, {"a": [Try(15.0)]})
@@ -688,6 +716,7 @@ ORDERING = (
     verdicts,
     critical_ends,
     silences,
+    let_go_late,
     replacements,
     staffing,
     fewer,

@@ -11,11 +11,12 @@ import anyio
 
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.plans.agents import AgentConfig
-from supervisor.ports import JournalUnavailable, ModelTrouble, Ready, TurnEnded
+from supervisor.ports import JournalUnavailable, ModelTrouble, Ready, TurnEnded, Usage
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Pool
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.work.kills import office_of
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
 from supervisor.vocabulary import AbortScope, ModelProblem
 
@@ -326,6 +327,30 @@ async def shared_budgets(desk: Desk) -> None:
     desk.same("outcomes after a kill", heir.outcomes(result), {**ends, "b": "aborted", "d": "aborted", "c": "blocked"})
 
 
+async def other_limits(desk: Desk) -> None:
+    """After a kill the limit that the plan has now is the one that holds, also for a session that goes on: it is
+    stopped sooner than it would have been, or not as soon."""
+    for before, now, spent in ((1_000, 500, [("workstream plan", 500)]), (500, 1_000, [])):
+        heir = await _lives_on(desk, {"tokens": before}, {"tokens": now}, 600, budget={"tokens": 5_000})
+        told = [(one.metadata["whose"], one.metadata["limit"]) for one in await heir.events("a", "BudgetSpent")]
+        desk.same(f"of {before}, now {now}: what is spent", told, spent)
+
+
+async def _lives_on(desk: Desk, before: dict[str, int], now: dict[str, int], used: int, **own: Any) -> Office:
+    """The heir of a plan that had one budget before a kill, and has another one now, when its session uses so much."""
+    one = task("a", **ONCE, **own).model_copy(update={"agent": "p"})
+    life = office_of(desk, a=Try(60.0))
+    await life.run(plan_of(one, budget=before), copy_after_s=3.0, give_up_after_s=4.0)
+    heir = office_of(desk, life.copies[0], a=Try(30.0))
+
+    async def uses(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(5.0)
+        heir.puppets[-1].says(Usage({}, used))
+
+    await heir.run(plan_of(one, budget=now), beside=uses)
+    return heir
+
+
 async def ends_without_a_disk(desk: Desk) -> None:
     """A plan that is given up while its disk is down leaves nobody looking alive, once that is back."""
     office = Office(desk, {"a": [Try(100.0)]})
@@ -377,6 +402,7 @@ WAITING = (
     silent_agents,
     silent_and_unwanted,
     shared_budgets,
+    other_limits,
     ends_without_a_disk,
     two_plans,
 )
