@@ -6,12 +6,18 @@ The model looks at everything each time, so it needs no lanes, buckets or queues
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
+import anyio
 import msgspec
 
+from supervisor.ledger import Cause
+from supervisor.lifecycles.task import Task
 from supervisor.scheduling.backlog import Backlog, Item, Refusal
+from supervisor.scheduling.execution import Execution
 from supervisor.scheduling.leases import Claim
 from supervisor.scheduling.owned_paths import spelled
 from supervisor.scheduling.retry_budget import RetryBudget
@@ -248,4 +254,57 @@ async def retries(desk: Desk) -> None:
     desk.same("one that was overdrawn", (over.left, over.spend()), (0, None))
 
 
-CLAIMING = (backlogs, times, retries)
+async def taken_before(desk: Desk) -> None:
+    """A claim that was taken away before anybody began it is not begun, and its worker has that slot again: unless the
+    task has been claimed for it anew, whose slot that is then. One that stands and is not wanted any more is given
+    back; nobody's claim but its own is."""
+    for what, taken, next_worker, wish, freed in (
+        ("nobody has it", True, "", {}, ["w"]),
+        ("another worker has it", True, "v", {}, ["w"]),
+        ("yet another one has it", True, "x", {}, ["w"]),
+        ("the same worker has it anew", True, "w", {}, []),
+        ("it is not wanted", False, "", {"unwanted": "so"}, ["given back"]),
+        ("it is over", False, "", {"is_over": True}, ["given back"]),
+        ("it is blocked", False, "", {"state": Task.BLOCKED}, ["given back"]),
+        ("it is not wanted, and another worker has it", True, "v", {"unwanted": "so"}, ["w"]),
+        ("it is not wanted, and the same worker has it anew", True, "w", {"unwanted": "so"}, []),
+    ):
+        backlog, noted = Backlog(), list[str]()
+        backlog.add(Item(id="a"))
+        claim = backlog.claim("w", None, now_s=0.0, lease_s=inf)
+        assert claim is not None, "it was added just now"
+        if taken:
+            backlog.revoke("a")
+        if next_worker:
+            backlog.claim(next_worker, None, now_s=0.0, lease_s=inf)
+        stands = backlog.holder("a")
+
+        async def done(worker_id: str, name: str, cause: Cause, noted: list[str] = noted) -> None:
+            noted.append(worker_id)
+
+        async def give_back(case: Any, noted: list[str] = noted, claim: Claim = claim) -> None:
+            noted.append("given back" if case.claim == claim else "another one is given back")
+
+        case: Any = SimpleNamespace(
+            **{"name": "a", "lock": anyio.Lock(), "unwanted": "", "is_over": False, "state": Task.OPEN, **wish},
+            cause=Cause(),
+            claim=None,
+        )
+        woken, withdrawn = list[str](), list[Any]()
+        load: Any = SimpleNamespace(
+            sup=None,
+            backlog=backlog,
+            pool=SimpleNamespace(done=done),
+            give_back=give_back,
+            wake=partial(woken.append, "woken"),
+            withdrawn=withdrawn.append,
+        )
+        closing: Any = None
+        await Execution(load, closing).carry_out(case, claim)
+        desk.same(f"{what}: whose slot is free", noted, freed)
+        desk.same(f"{what}: who hears of that", woken, ["woken"] if freed == ["w"] else [])
+        desk.same(f"{what}: whose it is", (backlog.holder("a"), case.lock.locked()), (stands, False))
+        desk.same(f"{what}: whose probe it was no more", withdrawn, [case])
+
+
+CLAIMING = (backlogs, times, retries, taken_before)
