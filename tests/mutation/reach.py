@@ -1,7 +1,8 @@
 """What each run of the soak reaches: which lines, and for how long it computes. Reckoned once, and kept.
 
-A mutant is only tried on runs that come by what it changes: no other one can notice it. Those with the drills come
-first, then the cheapest, and between those of one scenario some of the others. What is kept stands for these sources.
+A mutant is only tried on runs that come by what it changes: no other one can notice it. The cheapest of each schedule
+comes first, then those with the drills, then the cheapest, and between those of one scenario some of the others. What
+is kept stands for these sources.
 """
 
 from __future__ import annotations
@@ -119,18 +120,29 @@ def kept(run: Run | None) -> Reach:
     return Reach(run, *json.loads(file_of(run).read_text()))
 
 
+@functools.cache
+def way_of(run: Run) -> str:
+    """The schedule of its steps."""
+    scenario = importlib.import_module("supervisor.simulation.scenario")
+    schedule: str = scenario.named(run.scenario).draw(run.seed).schedule
+    return schedule
+
+
 def chosen(reaches: Sequence[Reach], module: str, lines: frozenset[int], budget_s: float) -> list[Reach]:
     """The runs to try a mutant of these lines on, for so long in all; none of them reaches it: none at all."""
     runs = [one for one in reaches if one.run is not None]
     if not lines & set(reaches[0].lines.get(module, ())):
         runs = [one for one in runs if lines & set(one.lines.get(module, ()))]
     turn: dict[str, int] = {}
+    ways: set[str] = set()
     ranked = []
     for one in sorted(runs, key=lambda one: one.cpu_s):
         assert one.run is not None, "the imports are no run"
         turn[one.run.scenario] = turn.get(one.run.scenario, 0) + 1
-        first = one.run.scenario not in FIRST
-        ranked.append((first, one.cpu_s * turn[one.run.scenario], one))
+        way = way_of(one.run)
+        late = one.run.scenario not in FIRST and way in ways  # what only trio runs, say, no other run comes by
+        ways.add(way)
+        ranked.append((late, one.cpu_s * turn[one.run.scenario], one))
     spent_s, picked = 0.0, []
     for _, _, one in sorted(ranked, key=lambda rank: rank[:2]):
         if spent_s + one.cpu_s <= budget_s or not picked:
