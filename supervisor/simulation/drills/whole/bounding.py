@@ -33,38 +33,91 @@ CLOSE_S: Final = 1.0
 
 
 # ------------------------------------------------------------------------------------------------------ what may wait
+QUEUES: Final = tuple(
+    (most, early, commit_s) for most, early in ((2, 1), (3, 1), (4, 1), (4, 2), (4, 3)) for commit_s in (0.0, 0.5)
+)
+"""How many may wait, how many do already, and how long a commit takes: what waits is what waited before, and what was
+asked for just now, each of it once."""
+
+
 async def queues(desk: Desk) -> None:
     """Of prompts as many may wait as the limits say beside the one that is worked on, also while the disk has not
     taken them yet; of messages as many, however they come. Who is refused changes nothing."""
+    for most, early, commit_s in QUEUES:
+        for busy in (False, True):
+            more = most + 1
+            await _queue(desk, most, early + 1, early, commit_s, asked=more, sent=more, urgent=1, busy=busy)
     for number in range(3):
         chance = desk.chance.below(number)
         most, commit_s = chance.integer(1, 4, "most"), chance.choice((0.0, 0.5), "commit")
         asked, sent = chance.integer(1, 7, "asked"), chance.integer(1, 7, "sent")
-        house = House(desk)
-        settings = Settings(limits=LimitsConfig(waiting_max=most))
-        async with house.open(settings) as sup, anyio.create_task_group() as group:
-            crowd, session = Crowd(group), await sup.start_session("s", agent="puppet")
-            house.commit_s = commit_s
-            first, urgent = chance.integer(1, most + 1, "first"), chance.integer(0, 3, "urgent")
-            for place in range(first):  # these are there when the others come
-                await crowd.ask(session, f"early {place}", f"e{place}")
-            await anyio.sleep(3.0)
-            await _all_at_once(group, crowd, session, asked, sent, urgent)
-            await anyio.sleep(3.0)
-            room = most - (first - 1)  # one of those is worked on
-            refused = [name for name, told in crowd.told.items() if told is Refused]
-            prompts = [name for name in refused if name.startswith("p")]
-            desk.same(f"prompts of {asked} that are one too many for {room}", len(prompts), max(asked - room, 0))
-            words = [name for name in refused if name.startswith("m")]
-            desk.same(f"messages of {sent} for {most}", len(words), max(sent - most, 0))
-            taken = [one.metadata["prompt"] for one in await house.events("s", "TurnRequested")]
-            desk.same("what is on record", len(taken), first + min(asked, room))
-            desk.same("each once", len({*taken}), len(taken))
-            kept = await house.events("s", "MessageReceived", "UrgentMessage")
-            desk.same("messages on record", len(kept), min(sent, most))
-            house.commit_s = 0.0
-            await sup.abort("s", AbortScope.SESSION, now=True)
-            group.cancel_scope.cancel()
+        first, urgent = chance.integer(1, most + 1, "first"), chance.integer(0, 3, "urgent")
+        await _queue(desk, most, first, 0, commit_s, asked=asked, sent=sent, urgent=urgent)
+
+
+async def _queue(
+    desk: Desk,
+    most: int,
+    first: int,
+    words: int,
+    commit_s: float,
+    *,
+    asked: int,
+    sent: int,
+    urgent: int,
+    busy: bool = False,
+) -> None:
+    """*first*, *words*: the prompts, and the messages, that are there when the others come; *busy*: their session hears
+    of none of these yet."""
+    house = House(desk)
+    settings = Settings(limits=LimitsConfig(waiting_max=most))
+    async with house.open(settings) as sup, anyio.create_task_group() as group:
+        crowd, session = Crowd(group), await sup.start_session("s", agent="puppet")
+        house.commit_s = commit_s
+        for place in range(first):
+            await crowd.ask(session, f"early {place}", f"e{place}")
+        await anyio.sleep(3.0)
+        for place in range(words):
+            await session.send(f"early word {place}")
+        if busy:
+            await sup.tree.system.suspend("s", timeout_s=1.0)
+        await _all_at_once(group, crowd, session, asked, sent, urgent)
+        if busy:
+            sup.tree.system.resume("s")
+        await anyio.sleep(3.0)
+        room = most - (first - 1)  # one of those is worked on
+        refused = [name for name, told in crowd.told.items() if told is Refused]
+        prompts = [name for name in refused if name.startswith("p")]
+        desk.same(f"prompts of {asked} that are one too many for {room}", len(prompts), max(asked - room, 0))
+        turned_down = [name for name in refused if name.startswith("m")]
+        desk.same(f"messages of {sent} for {most - words}", len(turned_down), max(sent - (most - words), 0))
+        taken = [one.metadata["prompt"] for one in await house.events("s", "TurnRequested")]
+        desk.same("what is on record", len(taken), first + min(asked, room))
+        desk.same("each once", len({*taken}), len(taken))
+        kept = await house.events("s", "MessageReceived", "UrgentMessage")
+        desk.same("messages on record", len(kept), min(words + sent, most))
+        house.commit_s = 0.0
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+
+
+async def lowered(desk: Desk) -> None:
+    """A session for which more waits than the settings of a later supervisor allow takes no more; what waits stays."""
+    house = House(desk)
+    async with house.open(Settings(limits=LimitsConfig(waiting_max=4))) as sup, anyio.create_task_group() as group:
+        crowd, session = Crowd(group), await sup.start_session("s", agent="puppet")
+        for place in range(4):  # one of the prompts is worked on
+            await crowd.ask(session, f"prompt {place}")
+            await session.send(f"word {place}")
+        left = house.left()
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+    async with left.open(Settings(limits=LimitsConfig(waiting_max=2))) as sup:
+        await desk.raises("one more prompt", sup.session("s").run("more"), Refused)
+        await desk.raises("one more message", sup.session("s").send("more"), Refused)
+        told = (await left.events("s", "TurnRequested"), await left.events("s", "MessageReceived"))
+        desk.same("what is on record", [len(one) for one in told], [4, 4])
+        await sup.abort("s", AbortScope.SESSION, now=True)
 
 
 async def _all_at_once(group: Any, crowd: Crowd, session: Any, asked: int, sent: int, urgent: int) -> None:
@@ -302,4 +355,4 @@ def _check_lost(desk: Desk, sup: Supervisor, crowd: Crowd) -> None:
     desk.same("it ends", (sup.stopping.is_set(), sup.stop_now.is_set(), sup.under_way()), (True, True, 0))
 
 
-BOUNDING = (queues, retries, drained, lost)
+BOUNDING = (queues, lowered, retries, drained, lost)
