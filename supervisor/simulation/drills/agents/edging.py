@@ -27,7 +27,7 @@ from supervisor.plans.settings import LimitsConfig
 from supervisor.ports import JournalError, PermissionAsked, Retention, ToolClosed, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.agents.acting import Scene, scene
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
 from supervisor.vocabulary import AbortPolicy, AbortScope, ModelProblem
 from supervisor.watch import Oversight
 from supervisor.within import outside
@@ -123,6 +123,28 @@ async def hastened(desk: Desk) -> None:
 
 async def _end(act: Scene, within_s: float) -> None:
     await act.sup.abort("s", AbortScope.SESSION, reason="soon", within_s=within_s)
+
+
+async def at_rest(desk: Desk) -> None:
+    """A session that rests is ended: its agent, which has nothing to do, is asked to end, by the end of its input, and
+    not killed; one that has not said yet that it is ready is no agent to ask, and is killed at once."""
+    for ready, told in ((True, "close"), (False, "kill")):
+        house, what = House(desk), f"its agent is {'at rest' if ready else 'not ready yet'}"
+        if not ready:
+            house.ready = lambda puppet: ()
+        async with scene(desk, house) as act:
+            if ready:
+                await act.says(DONE)
+            desk.same(f"{what}: before", _done_to(act.puppet), [])
+            desk.again()
+            await act.sup.abort("s", AbortScope.SESSION, reason="enough")
+            desk.at(f"{what}: its end", 0.0)
+            desk.same(f"{what}: what is done to it first", _done_to(act.puppet)[:1], [told])
+
+
+def _done_to(agent: Puppet) -> list[Any]:
+    """What is done to its process, but for what it is told."""
+    return [one for one in agent.orders if not isinstance(one, bytes)]
 
 
 async def unreadable(desk: Desk) -> None:
@@ -275,4 +297,4 @@ async def handed_back_once(desk: Desk) -> None:
             desk.same(f"{what}: its prompt", [one.outcome for one in act.results], ["aborted"])
 
 
-EDGING = (beside, hastened, unreadable, paths, twice, remembered, unsteered, unsaid, handed_back_once)
+EDGING = (beside, hastened, at_rest, unreadable, paths, twice, remembered, unsteered, unsaid, handed_back_once)
