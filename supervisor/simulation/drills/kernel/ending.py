@@ -131,18 +131,40 @@ async def stubborn(desk: Desk) -> None:
         one.released.set()
 
 
+class Tidy:
+    """Has a task that takes three seconds to clean up."""
+
+    def __init__(self, noted: list[str]) -> None:
+        self.noted = noted
+
+    def receive(self, ctx: Context, message: Any) -> None:
+        ctx.start_task(self._clean, ctx, name="task")
+
+    async def _clean(self, ctx: Context) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with ctx.cleanup(5.0):
+                await anyio.sleep(3.0)
+                self.noted.append("clean")
+
+
 async def haunted(desk: Desk) -> None:
-    """Whoever is above one that was given up ends as soon as that is, though its task still runs in there."""
-    one = Stubborn(cleans=False)
-    for name, above in (("p", {}), ("p/q", {"parent": "p"})):
-        desk.system.spawn(Mortal(name, []), name, **above)  # type: ignore[arg-type]
-    desk.system.spawn(one, "p/q/s", parent="p/q", shutdown_s=2.0).tell("begin")
-    await anyio.sleep(1.0)
-    desk.again()
-    desk.system.stop("p")
-    await desk.system.join("p")
-    desk.at("the end", 2.0, 10)
-    one.released.set()
+    """Whoever is above one that was given up ends as soon as that is, though its task still runs in there; but not
+    before its own tasks are over, which clean up as they always may."""
+    for tidy in (False, True):
+        one, noted = Stubborn(cleans=False), list[str]()
+        desk.system.spawn(Mortal("p", []), "p")
+        middle = desk.system.spawn(Tidy(noted) if tidy else Mortal("q", []), "p/q", parent="p", shutdown_s=20.0)
+        desk.system.spawn(one, "p/q/s", parent="p/q", shutdown_s=2.0).tell("begin")
+        middle.tell("begin")
+        await anyio.sleep(1.0)
+        desk.again()
+        desk.system.stop("p")
+        await desk.system.join("p")
+        desk.at("the end", 5.0 if tidy else 2.0, 10)
+        desk.same("what was cleaned up", noted, ["clean"] if tidy else [])
+        one.released.set()
 
 
 async def tasks(desk: Desk) -> None:
