@@ -50,7 +50,7 @@ from actors.host import Worker
 from actors.parking import Backend, Parker
 from actors.restart import AutoShutdown
 from actors.timers import TimerService
-from actors.waiting import any_of, within
+from actors.waiting import any_of, to_the_end, within
 from actors.waits import WaitGraph
 from supervisor.simulation.drills.desk import Desk
 
@@ -904,6 +904,35 @@ async def pair(desk: Desk) -> None:
         desk.at("within its time", min(seconds, takes_s), 1)
 
 
+async def uncut(desk: Desk) -> None:
+    """What is done to its end is, also where its caller is cancelled meanwhile, who has what it gives, or its error."""
+    for fails in (False, True):
+
+        async def work(fails: bool = fails) -> int:
+            await anyio.sleep(2.0)
+            if fails:
+                raise ValueError("no")
+            return 7
+
+        for cut in (False, True):
+            came: list[object] = []
+
+            async def calls(work: Callable[[], Awaitable[int]] = work, came: list[object] = came) -> None:
+                try:
+                    came.append(await to_the_end(work))
+                except ValueError as error:
+                    came.append(str(error))
+
+            desk.again()
+            async with anyio.create_task_group() as group:
+                group.start_soon(calls)
+                await anyio.sleep(1.0)
+                if cut:
+                    group.cancel_scope.cancel()
+            desk.at("it is done", 2.0, 1)
+            desk.same("what comes of it", came, ["no" if fails else 7])
+
+
 async def bounced(desk: Desk) -> None:
     """An actor that stops: what it has not read, and a tell that an async handler had in hand, are dead letters."""
     for kind in (Does, DoesLater):
@@ -995,6 +1024,7 @@ MANNERS = (
     waits,
     sights,
     pair,
+    uncut,
     bounced,
     crowded,
     counts,
