@@ -226,6 +226,47 @@ async def given_up_untouched(desk: Desk) -> None:
     desk.same("why its session ends", ends, ["the plan was given up"])
 
 
+async def ended_in_part(desk: Desk) -> None:
+    """A supervisor ends a plan that nobody runs any more, and is killed when it has said so of the whole alone: nobody
+    goes on with what is left of that. It is over before anything else begins, no agent is asked for it again, nor is
+    who works below one, and whoever runs the plan begins it anew."""
+    life = office_of(desk, a=Try(60.0))
+    plan = plan_of(*_puppets("a", "b"), task("c", depends_on=["a"]), task("d", approval="before"), max_sessions=2)
+
+    async def helps(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(7.0)
+        await sup.start_session("kid", parent="a", agent="p")
+
+    await life.run(plan, beside=helps, copy_after_s=8.0, give_up_after_s=9.0)
+    other = office_of(desk, life.copies[0], a=Try(60.0))
+    right_after(other, "workstream:plan", "user_cancelled")
+    await other.run(plan_of(task("z")))
+    heir, alive = office_of(desk, left_by(other)), list[str]()
+
+    async def looks(sup: Supervisor, runner: PlanRunner) -> None:
+        await anyio.sleep(1.0)
+        alive.extend(sup.tree.works)
+
+    result = await heir.run(plan, Hand(20.0, "approve", "d"), beside=looks)
+    desk.same("outcomes", heir.outcomes(result), dict.fromkeys("abcd", "completed"))
+    asked = sorted((prompt, agent) for agent, _, prompt in heir.asked)
+    desk.same("what is asked, and whom", asked, [*zip("abcd", "ppff", strict=True)])
+    desk.same("who is alive", sorted(alive), ["a-2", "b-2"])
+    left = {name: tale for name, tale in heir.tales(heir.last_seq).items() if name in LEFT}
+    desk.same("what becomes of the rest", left, {name: [(0.0, what) for what in ends] for name, ends in LEFT.items()})
+
+
+LEFT: Final = {
+    **{f"job:{name}": ["user_cancelled"] for name in "acd"},
+    **{f"run:{name}": ["cancelled"] for name in "acd"},
+    "worker:local": ["health_check_timeout missed=3", "shutdown_requested"],
+    "task:a": ["orphaned", "recovery_failed"],
+    "task:c": ["cancelled"],
+    "task:d": ["rejected"],
+}
+"""How each ends that belonged to a plan which nobody goes on with."""
+
+
 async def unheard(desk: Desk) -> None:
     """What a session had come to when its supervisor was killed, and its task had not heard of: it counts."""
     for how in ("failed", "aborted"):
@@ -789,6 +830,7 @@ CUT = (
     put_in_order,
     given_up_in_place,
     given_up_untouched,
+    ended_in_part,
     given_up_unregistered,
     unheard,
     come_too_late,
