@@ -448,13 +448,14 @@ class PlanRunner:
             self.load.start(self.consider, case)
 
     async def consider(self, case: Case) -> None:
-        """Begin what can be begun of it, or say that it never will be: once, whoever else asks meanwhile."""
+        """Begin what can be begun of it, or say that it never will be: once, whoever else asks meanwhile. Whom nobody
+        wants any more is about to be cancelled."""
         if case.considered:
             return
         case.considered = True
         try:
             async with case.lock:
-                if not case.is_over and self._is_due(case):
+                if not (case.is_over or case.unwanted) and self._is_due(case):
                     await self._begin_or_block(case)
         finally:
             case.considered = False
@@ -594,8 +595,9 @@ class PlanRunner:
             self.load.backlog.hold(case.name)
 
     async def cancel(self, case: Case, why: str) -> None:
-        """Nobody wants it any more: whoever works on it is ended."""
+        """Nobody wants it any more: whoever works on it is ended. Why, is what was said first."""
         self._hold([case], why)
+        why = case.unwanted
         if case.scope is None:
             async with case.lock:
                 await self._closing.cancelled(case, why)
