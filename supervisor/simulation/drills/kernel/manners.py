@@ -20,6 +20,7 @@ import anyio
 from actors import (
     DEFERRED,
     ActorCrashed,
+    ActorRestarting,
     ActorStopped,
     AskTimeout,
     Backoff,
@@ -58,6 +59,8 @@ __all__ = ["MANNERS"]
 
 ASK_S = 5.0
 QUANTUM = 16
+LEFT = 1000
+"""Messages that are to be handled, where many are."""
 SEEN: ContextVar[str] = ContextVar("drill", default="nobody's")
 
 
@@ -222,6 +225,61 @@ async def owes(desk: Desk) -> None:
 
 async def _hear(desk: Desk, ref: Ref, wish: Any, number: int) -> None:
     desk.same("an answer that comes later", await ref.ask(wish, timeout_s=ASK_S), number)
+
+
+class Owes(Does):
+    """Answers nobody before it is told to, and breaks when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owed: dict[int, Any] = {}
+
+    def receive(self, ctx: Context, message: Any) -> Any:
+        if not isinstance(message, int):
+            raise ValueError(message)
+        assert ctx.envelope is not None, "it is an ask"
+        self.owed[message] = ctx.envelope.reply
+        return DEFERRED
+
+
+class OwesLater(Owes):
+    """The same, by an async handler."""
+
+    async def receive(self, ctx: Context, message: Any) -> Any:
+        return super().receive(ctx, message)
+
+
+async def owed(desk: Desk) -> None:
+    """Whoever waits for an answer that is deferred hears of the end at once, however many wait; who has one has it."""
+    many, asks = Intensity(9, 1000.0), range(20)
+    for kind in (Owes, OwesLater):
+        for comes_back, wanted in ((False, "ActorStopped"), (True, "ActorRestarting")):
+            top = f"{kind.__name__}-{comes_back}"
+            spec = ChildSpec("c", kind)
+            desk.system.spawn(Supervisor([spec], backoff=Backoff(base_s=5.0), intensity=many), top)
+            ref, told = _ref(desk, f"{top}/c"), dict[int, Any]()
+
+            async def ask(number: int, ref: Ref = ref, told: dict[int, Any] = told) -> None:
+                try:
+                    told[number] = await ref.ask(number, timeout_s=ASK_S)
+                except (ActorStopped, ActorRestarting, AskTimeout) as error:
+                    told[number] = type(error).__name__
+
+            async with anyio.create_task_group() as group:
+                for number in asks:
+                    group.start_soon(ask, number)
+                    await anyio.sleep(0.01)
+                    if number % 3 == 2:  # that of the first of three, while the others are owed
+                        cell: Any = desk.system.cell(ref.id)
+                        cell.actor.owed[number - 2].resolve("answered")
+                desk.again()
+                if comes_back:
+                    ref.tell("break")
+                else:
+                    desk.system.stop(top, grace_s=1.0)
+            desk.at(f"{top}: who waits hears of it", 0.0)
+            answered = {number: "answered" for number in asks if number % 3 == 0 and number + 2 in asks}
+            desk.same(f"{top}: what they hear", told, {**dict.fromkeys(asks, wanted), **answered})
 
 
 async def drops(desk: Desk) -> None:
@@ -499,40 +557,31 @@ async def batches(desk: Desk) -> None:
         (1, 1e-5, 112),
         (QUANTUM, 1.0, QUANTUM),
     ):
-        loop, left = Loop(takes_s), 1000
-        given_up = await loop.given_up(*(Steady(left // 2, each, loop) for _ in range(2)))
-        shown = [0, *range(wanted, left, wanted)]
+        loop = Loop(takes_s)
+        given_up = await loop.given_up(*(Steady(LEFT // 2, each, loop) for _ in range(2)))
+        shown = [0, *range(wanted, LEFT, wanted)]
         desk.same(f"when the loop is given up, {each} at a time for {takes_s:g} s", given_up[: len(shown)], shown)
 
 
-class Rousing(Steady):
-    """Has another one looked at with each of its turns."""
-
-    def __init__(self, left: int, loop: Loop, other: Any) -> None:
-        super().__init__(left, 1, loop)
-        self._other = other
-
-    def drain(self, most: int) -> int:
-        self._loop.dispatcher.make_runnable(self._other)
-        return super().drain(most)
-
-
-async def sleepers(desk: Desk) -> None:
-    """Who has a turn and takes no message changes nothing about the 256 of the others: one that is suspended, whatever
-    it is told, or that has nothing to read."""
-    for kind in (Does, DoesLater):
-        for suspended, messages in ((True, 0), (True, 3), (False, 0)):
-            name, does = f"{kind.__name__}, suspended: {suspended}, {messages} messages", kind()
-            ref = desk.system.spawn(does, name)
-            if suspended:
-                await desk.system.suspend(name, timeout_s=1.0)
-            for number in range(messages):
-                ref.tell(number)
-            await desk.system.idle()
-            loop, left = Loop(0.0), 1000
-            given_up = await loop.given_up(Rousing(left, loop, desk.system.context(name)))
-            desk.same(f"when the loop is given up beside {name}", given_up[:4], [0, 256, 512, 768])
-            desk.same(f"what is heard by {name}", (does.heard, loop.handled), ([], left))
+async def idlers(desk: Desk) -> None:
+    """A turn in which nothing is handled counts for nothing, whoever has it: who waits, is held, or is gone."""
+    system, cells = desk.system, list[Any]()
+    for number in range(40):
+        for kind in (Does, DoesLater):
+            names = [f"{kind.__name__}-{what}-{number}" for what in ("waits", "held", "traced", "gone")]
+            for name in names:
+                system.spawn(kind(), name)
+            cells += [system.cell(name) for name in names]
+            await system.suspend(names[1], timeout_s=1.0)
+            system.trace(names[2])
+            system.stop(names[3], grace_s=1.0)
+            await system.join(names[3])
+    for takes_s, wanted in ((0.0, 256), (1e-5, 112)):
+        for place, what in enumerate(("waits", "held", "traced", "gone")):
+            loop = Loop(takes_s)
+            busy = (Steady(LEFT // 2, QUANTUM, loop) for _ in range(2))
+            given = await loop.given_up(*cells[place::4], *busy)
+            desk.same(f"when the loop is given up after one who {what}", given[:2], [0, wanted])
 
 
 async def bursts(desk: Desk) -> None:
@@ -1011,13 +1060,14 @@ MANNERS = (
     leaves,
     frees,
     owes,
+    owed,
     drops,
     wants,
     edges,
     shares,
     bursts,
     batches,
-    sleepers,
+    idlers,
     contexts,
     scopes,
     strays,
