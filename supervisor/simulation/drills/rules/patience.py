@@ -6,6 +6,7 @@ The rules are those of docs/model-trouble.md and of the keys ``liveness`` and ``
 from __future__ import annotations
 
 from typing import Any, Final
+from weakref import WeakSet
 
 from supervisor.liveness import Liveness, Patience, Stall, StallProfile
 from supervisor.model_trouble import ModelLimits, ModelRecord
@@ -134,4 +135,27 @@ def _ended(desk: Desk, ours: ModelRecord, model: Tries, problem: ModelProblem) -
     desk.same("an end by nothing of the model's", ours.failed(other), other)
 
 
-PATIENCE = (stalls, troubles)
+class Instant(float):
+    """One that shows for how long it is remembered."""
+
+
+async def forgets(desk: Desk) -> None:
+    """Of the requests those are remembered that may still be too many with others: within the window, if any count."""
+    for most, remembered in ((0, []), (9, [20.0, 22.5, 25.0])):
+        limits = ModelLimits(retries_max=0, fruitless_max=0, requests_max=most, within_s=5.0)
+        for what in ("asked", "failed"):
+            record, kept = ModelRecord(limits), WeakSet[Instant]()
+            for step in range(11):
+                instant = Instant(2.5 * step)
+                kept.add(instant)
+                if what == "asked":
+                    record.requested(2, instant)
+                else:
+                    record.troubled(ModelProblem.SERVER, 500, "no", instant)
+            del instant
+            desk.same(f"what is remembered of who {what}, of {most}", sorted(kept), remembered)
+            record.turn_opened()
+            desk.same(f"what is remembered of who {what} in the next turn", sorted(kept), [])
+
+
+PATIENCE = (stalls, troubles, forgets)
