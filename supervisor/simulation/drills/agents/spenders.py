@@ -93,19 +93,20 @@ async def budgets(desk: Desk) -> None:
 
 async def counted(desk: Desk) -> None:
     """Calls are refused when they are spent, turns when one is to begin, time when it has passed."""
-    async with scene(desk, settings=_bounded(tool_calls=3)) as act:
-        for number in range(5):
-            await act.says(ToolOpened(f"{number}", "x"), ToolClosed(f"{number}", "completed"))
-        begun = [one["number"] for _, one in await act.told("tool_started")]
-        desk.same("calls that were made", begun, [1, 2, 3])
-        await _spent(desk, act, "calls", "tool_calls", 3)
-        await anyio.sleep(1.0)
-        for number in range(12):
-            await act.says(ToolOpened(f"h{number}", "x"), ToolClosed(f"h{number}", "completed"))
-        begun = [one["number"] for _, one in await act.told("tool_started", of="s:t2")]
-        desk.same("calls to hand back", begun, [*range(1, 11)])
-        await anyio.sleep(1.0)
-        await _aborted(desk, act, "too many calls to hand back", "budget", "BudgetSpent")
+    for settings in (_bounded(tool_calls=3), Settings(turn_budget=BudgetConfig(tool_calls=3))):  # either is enough
+        async with scene(desk, settings=settings) as act:
+            for number in range(5):
+                await act.says(ToolOpened(f"{number}", "x"), ToolClosed(f"{number}", "completed"))
+            begun = [one["number"] for _, one in await act.told("tool_started")]
+            desk.same("calls that were made", begun, [1, 2, 3])
+            await _spent(desk, act, "calls", "tool_calls", 3)
+            await anyio.sleep(1.0)
+            for number in range(12):
+                await act.says(ToolOpened(f"h{number}", "x"), ToolClosed(f"h{number}", "completed"))
+            begun = [one["number"] for _, one in await act.told("tool_started", of="s:t2")]
+            desk.same("calls to hand back", begun, [*range(1, 11)])
+            await anyio.sleep(1.0)
+            await _aborted(desk, act, "too many calls to hand back", "budget", "BudgetSpent")
     async with scene(desk, settings=_bounded(turns=2)) as act:
         await act.says(DONE)
         await act.ask_later("second")
