@@ -982,6 +982,40 @@ async def uncut(desk: Desk) -> None:
             desk.same("what comes of it", came, ["no" if fails else 7])
 
 
+class Awaited:
+    """What does not come at once; who gives it up is held up for so long, and who waits again has it after so long."""
+
+    def __init__(self, held_s: float, again_s: float) -> None:
+        self._held_s, self._again_s, self.begun = held_s, again_s, 0
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        if self.begun > 1:
+            await anyio.sleep(self._again_s)
+            return
+        try:
+            await anyio.sleep(9.0)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(self._held_s)
+
+
+async def graces(desk: Desk) -> None:
+    """Who looks at the time more than a second late waits for two more: what came meanwhile may still be unread."""
+    for held_s, again_s, came, begun, over_s in (
+        (0.5, 0.0, False, 1, 1.5),
+        (1.5, 0.0, True, 2, 2.5),
+        (1.5, 1.0, True, 2, 3.5),
+        (1.5, 3.0, False, 2, 4.5),
+        (40.0, 3.0, False, 2, 43.0),
+    ):
+        one = Awaited(held_s, again_s)
+        desk.again()
+        given = await within(1.0, one)
+        desk.same(f"what comes {again_s:g} s after it was late by {held_s:g} s", (given, one.begun), (came, begun))
+        desk.at(f"after it was late by {held_s:g} s", over_s, 3)
+
+
 async def bounced(desk: Desk) -> None:
     """An actor that stops: what it has not read, and a tell that an async handler had in hand, are dead letters."""
     for kind in (Does, DoesLater):
@@ -1075,6 +1109,7 @@ MANNERS = (
     sights,
     pair,
     uncut,
+    graces,
     bounced,
     crowded,
     counts,
