@@ -87,6 +87,7 @@ BOUNDS: Final[Mapping[str, Any]] = {
     "supervisor.outage:RETRY": (0.1, 2.0, 5.0),
     "supervisor.outage:HELD_BYTES_MAX": 64 * 2**20,
     "supervisor.shutdown:LAST_RECORDS_S": 10.0,
+    "supervisor.tree:POST_S": 30 * 24 * 3600.0,  # who asks waits for it as long as it takes, a month at most
     # docs/model-trouble.md, docs/budgets.md, docs/permissions.md
     "supervisor.model_watch:RECORDS_MAX": 32,
     "supervisor.watch:EACH_MAX": 32,
