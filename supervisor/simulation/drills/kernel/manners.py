@@ -1,4 +1,4 @@
-"""Manners: who goes away and what goes with him, what is just possible, whose turn it is, and what can be seen of that.
+"""Manners: who goes away and what goes with him, what is just possible, and what can be seen of that.
 
 The rules are the rows of docs/kernel.md that customers of a supervisor seldom come by.
 """
@@ -6,11 +6,9 @@ The rules are the rows of docs/kernel.md that customers of a supervisor seldom c
 from __future__ import annotations
 
 import asyncio
-import weakref
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -20,7 +18,6 @@ import anyio
 from actors import (
     DEFERRED,
     ActorCrashed,
-    ActorRestarting,
     ActorStopped,
     AskTimeout,
     Backoff,
@@ -46,14 +43,12 @@ from actors import (
     open_system,
 )
 from actors.breaker import BreakerLimits
-from actors.dispatch import Dispatcher
-from actors.host import Worker
-from actors.parking import Backend, Parker
+from actors.parking import Backend
 from actors.restart import AutoShutdown
 from actors.timers import TimerService
-from actors.waiting import any_of, to_the_end, within
 from actors.waits import WaitGraph
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.kernel.does import Does, DoesLater, ref_of
 
 __all__ = ["MANNERS"]
 
@@ -64,35 +59,8 @@ LEFT = 1000
 SEEN: ContextVar[str] = ContextVar("drill", default="nobody's")
 
 
-class Does:
-    """Does what it is told to with its context, and notes everything else."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def receive(self, ctx: Context, message: Any) -> Any:
-        if callable(message):
-            return message(ctx)
-        self.heard.append(message)
-        return None
-
-
-class DoesLater(Does):
-    """The same, by an async handler, which waits where it is given something to wait for."""
-
-    async def receive(self, ctx: Context, message: Any) -> Any:
-        given = super().receive(ctx, message)
-        return await given if hasattr(given, "__await__") else given
-
-
-def _ref(desk: Desk, name: str) -> Ref:
-    ref = desk.system.ref(name)
-    assert ref is not None, name
-    return ref
-
-
 async def _do(desk: Desk, name: str, act: Any) -> Any:
-    return await _ref(desk, name).ask(act, timeout_s=ASK_S)
+    return await ref_of(desk, name).ask(act, timeout_s=ASK_S)
 
 
 # --------------------------------------------------------------------------------------------------- who goes away
@@ -147,139 +115,6 @@ async def leaves(desk: Desk) -> None:
 async def _ask_within(scope: anyio.CancelScope, ref: Ref, act: Any, detach: bool) -> None:
     with scope:
         await ref.ask(act, timeout_s=60.0, detach=detach)
-
-
-async def frees(desk: Desk) -> None:
-    """What was answered later is not kept: an actor that defers a hundred answers keeps none of the asks, and not many
-    more than those that still wait, where some do."""
-
-    class Wish:
-        """Somebody's, who is gone when nobody keeps it."""
-
-    kept: list[Any] = []
-
-    class Later:
-        def receive(self, ctx: Context, message: Any) -> Any:
-            envelope = ctx.envelope
-            assert envelope is not None
-            kept.append(envelope.reply)
-            asked.set()
-            return DEFERRED
-
-    for waiting in (0, 1, 2, 5):
-        ref, most = desk.system.spawn(Later(), f"later{waiting}"), 0
-        alive: weakref.WeakSet[Wish] = weakref.WeakSet()
-        async with anyio.create_task_group() as others:
-            for number in range(waiting + 100):
-                wish, asked = Wish(), anyio.Event()
-                alive.add(wish)
-                async with anyio.create_task_group() as group:
-                    (others if number < waiting else group).start_soon(_hear, desk, ref, wish, number)
-                    await asked.wait()
-                    if number >= waiting:
-                        kept.pop().resolve(number)
-                del wish
-                most = max(most, len(alive))
-            for number, reply in enumerate(kept):
-                reply.resolve(number)
-            kept.clear()
-        desk.same(f"how many asks are kept at a time beside {waiting}", most <= 2 * (waiting + 4), True)
-
-
-async def owes(desk: Desk) -> None:
-    """Whoever still waits for a later answer hears of the end of its actor. That one more waits costs the same, however
-    many there are: they are gone through only when they have doubled."""
-    kept: list[Any] = []
-    lists: list[Any] = []
-
-    class Later:
-        def receive(self, ctx: Any, message: Any) -> Any:
-            kept.append(ctx.envelope.reply)
-            if not any(one is ctx.rare.asks for one in lists[-1:]):
-                lists.append(ctx.rare.asks)
-            asked.set()
-            return DEFERRED
-
-    async def ask(ref: Ref, number: int, told: dict[int, Any]) -> None:
-        try:
-            told[number] = await ref.ask(number, timeout_s=ASK_S)
-        except (ActorStopped, AskTimeout) as error:
-            told[number] = type(error)
-
-    for many in (1, 2, 3, 5, 8, 200):
-        ref, told = desk.system.spawn(Later(), f"owes{many}"), dict[int, Any]()
-        async with anyio.create_task_group() as group:
-            for number in range(many):
-                asked = anyio.Event()
-                group.start_soon(ask, ref, number, told)
-                await asked.wait()
-            for number in range(0, many, 3):
-                kept[number].resolve(number)
-            desk.system.stop(f"owes{many}")
-        wanted = {number: ActorStopped if number % 3 else number for number in range(many)}
-        desk.same(f"what {many} hear", told, wanted)
-        desk.same(f"how often {many} are gone through: {len(lists)}", len(lists) <= 2 * many.bit_length(), True)
-        kept.clear()
-        lists.clear()
-
-
-async def _hear(desk: Desk, ref: Ref, wish: Any, number: int) -> None:
-    desk.same("an answer that comes later", await ref.ask(wish, timeout_s=ASK_S), number)
-
-
-class Owes(Does):
-    """Answers nobody before it is told to, and breaks when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.owed: dict[int, Any] = {}
-
-    def receive(self, ctx: Context, message: Any) -> Any:
-        if not isinstance(message, int):
-            raise ValueError(message)
-        assert ctx.envelope is not None, "it is an ask"
-        self.owed[message] = ctx.envelope.reply
-        return DEFERRED
-
-
-class OwesLater(Owes):
-    """The same, by an async handler."""
-
-    async def receive(self, ctx: Context, message: Any) -> Any:
-        return super().receive(ctx, message)
-
-
-async def owed(desk: Desk) -> None:
-    """Whoever waits for an answer that is deferred hears of the end at once, however many wait; who has one has it."""
-    many, asks = Intensity(9, 1000.0), range(20)
-    for kind in (Owes, OwesLater):
-        for comes_back, wanted in ((False, "ActorStopped"), (True, "ActorRestarting")):
-            top = f"{kind.__name__}-{comes_back}"
-            spec = ChildSpec("c", kind)
-            desk.system.spawn(Supervisor([spec], backoff=Backoff(base_s=5.0), intensity=many), top)
-            ref, told = _ref(desk, f"{top}/c"), dict[int, Any]()
-
-            async def ask(number: int, ref: Ref = ref, told: dict[int, Any] = told) -> None:
-                try:
-                    told[number] = await ref.ask(number, timeout_s=ASK_S)
-                except (ActorStopped, ActorRestarting, AskTimeout) as error:
-                    told[number] = type(error).__name__
-
-            async with anyio.create_task_group() as group:
-                for number in asks:
-                    group.start_soon(ask, number)
-                    await anyio.sleep(0.01)
-                    if number % 3 == 2:  # that of the first of three, while the others are owed
-                        cell: Any = desk.system.cell(ref.id)
-                        cell.actor.owed[number - 2].resolve("answered")
-                desk.again()
-                if comes_back:
-                    ref.tell("break")
-                else:
-                    desk.system.stop(top, grace_s=1.0)
-            desk.at(f"{top}: who waits hears of it", 0.0)
-            answered = {number: "answered" for number in asks if number % 3 == 0 and number + 2 in asks}
-            desk.same(f"{top}: what they hear", told, {**dict.fromkeys(asks, wanted), **answered})
 
 
 async def drops(desk: Desk) -> None:
@@ -427,183 +262,12 @@ async def edges(desk: Desk) -> None:
     for timeout_s in (0.0, 0):
         seen: Any = await desk.system.get_state("e", timeout_s=timeout_s)
         desk.same("a look without time", [*seen], ["heard"])
-        desk.same("an ask in place without time", await _ref(desk, "e").ask(1, timeout_s=timeout_s), None)
+        desk.same("an ask in place without time", await ref_of(desk, "e").ask(1, timeout_s=timeout_s), None)
     desk.same("a look at nothing", list(await desk.system.peek("e", most=0, timeout_s=1.0)), [])
     await desk.raises("less than nothing", desk.system.peek("e", most=-1, timeout_s=1.0), InvalidOption)
 
 
 # ---------------------------------------------------------------------------------------------------------- whose turn
-class Counted:
-    """Awaits something, and notes after how much of it the loop was given up each time."""
-
-    def __init__(self, wait: Awaitable[Any], seen: Callable[[], int]) -> None:
-        self._wait, self._seen = wait, seen
-        self.at: list[int] = []
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        steps, given = self._wait.__await__(), None
-        while True:
-            try:
-                trap = steps.send(given)
-            except StopIteration:
-                return
-            self.at.append(self._seen())
-            given = yield trap
-
-
-async def shares(desk: Desk) -> None:
-    """A worker gives the loop up after 16 messages that did not wait; who asks in place, or sends, after 64."""
-
-    class Owner:
-        backend = desk.system.dispatcher.backend
-
-        def __init__(self) -> None:
-            self.served = 0
-
-        def has_message(self) -> bool:
-            return True
-
-        async def serve_next(self, worker: Worker) -> None:
-            self.served += 1
-            worker.retired = self.served == 100
-
-    owner = Owner()
-    counted = Counted(Worker(owner).run(), lambda: owner.served)
-    await counted
-    desk.same("when a worker lets others go on", sorted({*counted.at}), [*range(QUANTUM, 100, QUANTUM)])
-    ref = desk.system.spawn(Does(), "asked", capacity=500)
-    await desk.system.idle()
-
-    async def pauses_of(does: Callable[..., Awaitable[Any]]) -> list[int]:
-        done = 0
-
-        async def often() -> None:
-            nonlocal done
-            for _ in range(400):
-                await does("x", timeout_s=1.0)
-                done += 1
-
-        many = Counted(often(), lambda: done)
-        await many
-        return [0, *sorted({*many.at}), 400]
-
-    for what, does in (("asks are answered in place", ref.ask), ("messages are sent", ref.send)):
-        pauses = await pauses_of(does)
-        longest = max(later - sooner for sooner, later in pairwise(pauses))
-        desk.same(f"how many {what} in a row", (longest <= 64, len(pauses) < 40), (True, True))
-
-
-class Steady:
-    """Has so many messages to handle, so many in each turn, and each of them takes its time."""
-
-    def __init__(self, left: int, each: int, loop: Loop) -> None:
-        self.left, self.front, self.queued = left, False, False
-        self._each, self._loop = each, loop
-
-    def drain(self, most: int) -> int:
-        taken = min(most, self._each, self.left)
-        self.left -= taken
-        self._loop.handled += taken
-        self._loop.now_s += taken * self._loop.takes_s
-        return taken
-
-    def ready(self) -> bool:
-        return self.left > 0
-
-    def pressing(self) -> bool:
-        return False
-
-    def step_down(self) -> None:
-        raise AssertionError("it does not end")
-
-
-class Loop:
-    """The loop as the dispatcher sees it: a clock that messages move."""
-
-    def __init__(self, takes_s: float) -> None:
-        self.takes_s, self.now_s, self.handled = takes_s, 50.0, 0
-
-    async def never(self, *given: Any) -> None:
-        raise AssertionError("nobody waits here")
-
-    async def given_up(self, *runnable: Any) -> list[int]:
-        """After how many messages the dispatcher gives it up, where these are all that it has to do."""
-
-        def parker() -> Parker:
-            raise Enough
-
-        clock = partial(getattr, self, "now_s")
-        self.dispatcher = Dispatcher(Backend("drill", clock, parker, partial(anyio.sleep, 0.0), self.never))
-        for one in runnable:
-            self.dispatcher.make_runnable(one)
-        counted = Counted(self.dispatcher.run(), partial(getattr, self, "handled"))
-        with suppress(Enough):
-            await counted
-        return counted.at
-
-
-class Enough(Exception):
-    """There is nothing more to do."""
-
-
-async def batches(desk: Desk) -> None:
-    """The loop is given up after 256 messages, by turns of any length, or after 1 ms, which is looked at after 16."""
-    for each, takes_s, wanted in (
-        (QUANTUM, 0.0, 256),
-        (3, 0.0, 258),  # no turn is cut short
-        (7, 0.0, 259),
-        (QUANTUM, 1e-5, 112),
-        (3, 1e-5, 108),
-        (1, 1e-5, 112),
-        (QUANTUM, 1.0, QUANTUM),
-    ):
-        loop = Loop(takes_s)
-        given_up = await loop.given_up(*(Steady(LEFT // 2, each, loop) for _ in range(2)))
-        shown = [0, *range(wanted, LEFT, wanted)]
-        desk.same(f"when the loop is given up, {each} at a time for {takes_s:g} s", given_up[: len(shown)], shown)
-
-
-async def idlers(desk: Desk) -> None:
-    """A turn in which nothing is handled counts for nothing, whoever has it: who waits, is held, or is gone."""
-    system, cells = desk.system, list[Any]()
-    for number in range(40):
-        for kind in (Does, DoesLater):
-            names = [f"{kind.__name__}-{what}-{number}" for what in ("waits", "held", "traced", "gone")]
-            for name in names:
-                system.spawn(kind(), name)
-            cells += [system.cell(name) for name in names]
-            await system.suspend(names[1], timeout_s=1.0)
-            system.trace(names[2])
-            system.stop(names[3], grace_s=1.0)
-            await system.join(names[3])
-    for takes_s, wanted in ((0.0, 256), (1e-5, 112)):
-        for place, what in enumerate(("waits", "held", "traced", "gone")):
-            loop = Loop(takes_s)
-            busy = (Steady(LEFT // 2, QUANTUM, loop) for _ in range(2))
-            given = await loop.given_up(*cells[place::4], *busy)
-            desk.same(f"when the loop is given up after one who {what}", given[:2], [0, wanted])
-
-
-async def bursts(desk: Desk) -> None:
-    """The count of URGENT messages in a row begins anew with each burst."""
-    does = Does()
-    ref = desk.system.spawn(does, "b", capacity=200)
-    for urgent, normal in ((40, 0), (20, 3), (31, 1), (70, 2), (3, 3)):
-        await desk.system.suspend("b", timeout_s=1.0)
-        wanted: list[str] = []
-        for number in range(normal):
-            ref.tell(f"n{number}")
-        for number in range(urgent):
-            ref.tell(f"u{number}", lane=Lane.URGENT)
-        desk.system.resume("b")
-        await desk.system.idle()
-        left = [f"n{number}" for number in range(normal)]
-        for number in range(urgent):
-            wanted.append(f"u{number}")
-            if number % 32 == 31 and left and number + 1 < urgent:
-                wanted.append(left.pop(0))
-        desk.same(f"{urgent} and {normal}", does.heard, [*wanted, *left])
-        does.heard.clear()
 
 
 async def contexts(desk: Desk) -> None:
@@ -659,7 +323,7 @@ async def scopes(desk: Desk) -> None:
     desk.system.monitor("late", ends.append)
     unread: Any = desk.system.context("late")
     unread.scope.cancel("early")
-    _ref(desk, "late").tell("unread")
+    ref_of(desk, "late").tell("unread")
     await anyio.sleep(1.0)
     desk.same("who never began to read", [(one.id, type(one.reason)) for one in ends[1:]], [("late", Killed)])
 
@@ -778,11 +442,11 @@ async def sights(desk: Desk) -> None:
     desk.same("its counters", tuple(bare.stats), (0, lanes, 0, 0, 1, 0, 0, 0, 0))
 
     def asks(other: str) -> Any:
-        return lambda ctx: _ref(desk, other).ask(asks_of[other], timeout_s=60.0)
+        return lambda ctx: ref_of(desk, other).ask(asks_of[other], timeout_s=60.0)
 
     asks_of: dict[str, Any] = {"third": lambda ctx: anyio.sleep(5.0)}
     asks_of["second"] = asks("third")
-    _ref(desk, "first").tell(asks("second"))
+    ref_of(desk, "first").tell(asks("second"))
     await anyio.sleep(1.0)
     first = desk.system.inspect("first")
     chain = (list(first.waits_for), list(first.waited_chain), first.handling)
@@ -807,13 +471,13 @@ async def sights(desk: Desk) -> None:
 
     desk.system.spawn(Shy(), "shy")
     await desk.raises("who does not show himself", desk.system.get_state("shy", timeout_s=1.0), ValueError)
-    _ref(desk, "shy").tell(lambda ctx: anyio.sleep(1.0))
+    ref_of(desk, "shy").tell(lambda ctx: anyio.sleep(1.0))
     await anyio.sleep(0.5)
     await desk.raises("nor while he is busy", desk.system.get_state("shy", timeout_s=5.0), ValueError)
     desk.same("and lives", "shy" in desk.system, True)
     desk.system.trace("second")
     for number in range(70):
-        _ref(desk, "second").tell(number)
+        ref_of(desk, "second").tell(number)
     await anyio.sleep(1.0)
     desk.same("how much is traced", len(desk.system.trace("second", on=False)), 64)
     desk.same("and no more", len(desk.system.trace("second", on=False)), 0)
@@ -931,91 +595,6 @@ async def pauses(desk: Desk) -> None:
     desk.same("who rings", (one.wake(150.0), sorted(one.fired)), (inf, sorted(f"k{number}" for number in range(40))))
 
 
-async def pair(desk: Desk) -> None:
-    """Whichever comes first is waited for, and no longer than that."""
-    for number in range(3):
-        events = [anyio.Event() for _ in range(3)]
-        desk.again()
-        async with anyio.create_task_group() as group:
-
-            async def later(event: anyio.Event = events[number]) -> None:
-                await anyio.sleep(1.0)
-                event.set()
-
-            group.start_soon(later)
-            await any_of(*events)
-            desk.at("one of three", 1.0, 1)
-        await any_of(*events)
-        desk.at("one that is there", 1.0, 1)
-    for seconds, takes_s, came in ((2.0, 1.0, True), (1.0, 3.0, False)):
-        desk.again()
-        desk.same("within its time", await within(seconds, lambda takes_s=takes_s: anyio.sleep(takes_s)), came)  # type: ignore[misc]
-        desk.at("within its time", min(seconds, takes_s), 1)
-
-
-async def uncut(desk: Desk) -> None:
-    """What is done to its end is, also where its caller is cancelled meanwhile, who has what it gives, or its error."""
-    for fails in (False, True):
-
-        async def work(fails: bool = fails) -> int:
-            await anyio.sleep(2.0)
-            if fails:
-                raise ValueError("no")
-            return 7
-
-        for cut in (False, True):
-            came: list[object] = []
-
-            async def calls(work: Callable[[], Awaitable[int]] = work, came: list[object] = came) -> None:
-                try:
-                    came.append(await to_the_end(work))
-                except ValueError as error:
-                    came.append(str(error))
-
-            desk.again()
-            async with anyio.create_task_group() as group:
-                group.start_soon(calls)
-                await anyio.sleep(1.0)
-                if cut:
-                    group.cancel_scope.cancel()
-            desk.at("it is done", 2.0, 1)
-            desk.same("what comes of it", came, ["no" if fails else 7])
-
-
-class Awaited:
-    """What does not come at once; who gives it up is held up for so long, and who waits again has it after so long."""
-
-    def __init__(self, held_s: float, again_s: float) -> None:
-        self._held_s, self._again_s, self.begun = held_s, again_s, 0
-
-    async def __call__(self) -> None:
-        self.begun += 1
-        if self.begun > 1:
-            await anyio.sleep(self._again_s)
-            return
-        try:
-            await anyio.sleep(9.0)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(self._held_s)
-
-
-async def graces(desk: Desk) -> None:
-    """Who looks at the time more than a second late waits for two more: what came meanwhile may still be unread."""
-    for held_s, again_s, came, begun, over_s in (
-        (0.5, 0.0, False, 1, 1.5),
-        (1.5, 0.0, True, 2, 2.5),
-        (1.5, 1.0, True, 2, 3.5),
-        (1.5, 3.0, False, 2, 4.5),
-        (40.0, 3.0, False, 2, 43.0),
-    ):
-        one = Awaited(held_s, again_s)
-        desk.again()
-        given = await within(1.0, one)
-        desk.same(f"what comes {again_s:g} s after it was late by {held_s:g} s", (given, one.begun), (came, begun))
-        desk.at(f"after it was late by {held_s:g} s", over_s, 3)
-
-
 async def bounced(desk: Desk) -> None:
     """An actor that stops: what it has not read, and a tell that an async handler had in hand, are dead letters."""
     for kind in (Does, DoesLater):
@@ -1082,7 +661,7 @@ async def counts(desk: Desk) -> None:
     backoff = Delays(base_s=0.0, factor=1.0, cap_s=1.0)
     desk.system.spawn(Supervisor([spec], backoff=backoff, intensity=many, child_intensity=many), "s")
     for pause_s in (1.0, 1.0, 118.0, 121.0, 1.0):
-        _ref(desk, "s/c").tell(lambda ctx: 1 / 0)
+        ref_of(desk, "s/c").tell(lambda ctx: 1 / 0)
         await anyio.sleep(pause_s)
     desk.same("failures in a row", FAILURES, [1, 2, 3, 4, 1])
 
@@ -1092,24 +671,14 @@ MANNERS = (
     voided,
     pauses,
     leaves,
-    frees,
-    owes,
-    owed,
     drops,
     wants,
     edges,
-    shares,
-    bursts,
-    batches,
-    idlers,
     contexts,
     scopes,
     strays,
     waits,
     sights,
-    pair,
-    uncut,
-    graces,
     bounced,
     crowded,
     counts,
