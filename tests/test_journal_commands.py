@@ -19,7 +19,7 @@ from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.plans import RetentionConfig, Settings
-from supervisor.ports import JournalError, Retention
+from supervisor.ports import Retention
 from supervisor.surfaces import journalling
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import BadInput, ControlError
@@ -109,10 +109,11 @@ def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
 
 @pytest.mark.parametrize("command", [journalling.check, journalling.export, journalling.compact])
 def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: Any) -> None:
-    """Each names the directory, and starts nothing."""
+    """Each names the directory and `supervisor run`, and starts nothing."""
     extra = () if command is journalling.check else (None,)
-    with pytest.raises((JournalError, StateDirError), match=f"at {tmp_path}/none: run `supervisor run` there first"):
+    with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
         said(command, tmp_path / "none", *extra, as_json=False)
+    assert not (tmp_path / "none").exists()
 
 
 # ------------------------------------------------------------------------------------------- a supervisor that runs
