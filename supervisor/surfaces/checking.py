@@ -59,12 +59,13 @@ def journal_at(path: Path) -> Path:
         BadInput: there is none.
         StateDirError: the directory cannot be used.
     """
+    journal = StateDir(path).journal if path.is_dir() else path
     try:
-        (StateDir(path).journal if path.is_dir() else path).stat()
+        journal.stat()
     except (FileNotFoundError, NotADirectoryError):
         words = "give the path of a journal.db, or of a state directory in which `supervisor run` has run"
         raise BadInput(f"{path}: no journal there; {words}") from None
-    return StateDir.open(path, create=False).journal if path.is_dir() else path
+    return StateDir.open(path, create=False).journal if path.is_dir() else journal
 
 
 def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 
@@ -30,7 +31,7 @@ async def pair(desk: Desk) -> None:
         desk.at("one that is there", 1.0, 1)
     for seconds, takes_s, came in ((2.0, 1.0, True), (1.0, 3.0, False)):
         desk.again()
-        desk.same("within its time", await within(seconds, lambda takes_s=takes_s: anyio.sleep(takes_s)), came)  # type: ignore[misc]
+        desk.same("within its time", await within(seconds, partial(anyio.sleep, takes_s)), came)
         desk.at("within its time", min(seconds, takes_s), 1)
 
 

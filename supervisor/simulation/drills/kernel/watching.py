@@ -245,30 +245,7 @@ async def overdrawn(desk: Desk) -> None:
     """Who holds its clean-up up for longer than it has finds nothing left of its budget: the next block is over as it
     begins, as one of no time is, and no error."""
     for number, (held_s, left_s) in enumerate(((2.0, 3.0), (4.5, 0.5), (5.0, 0.0), (5.4, 0.0), (7.5, 0.0))):
-        took: list[tuple[bool, float]] = []
-
-        async def cleans(ctx: Context, took: list[tuple[bool, float]] = took, held_s: float = held_s) -> None:
-            try:
-                await anyio.sleep_forever()
-            finally:
-                with ctx.cleanup(1.0), anyio.CancelScope(shield=True):
-                    await anyio.sleep(held_s)
-                for _ in range(2):
-                    with ctx.cleanup(4.0) as scope:
-                        await anyio.sleep(30.0)
-                    took.append((scope.cancelled_caught, desk.since()))
-
-        name, one = f"o{number}", Told()
-        desk.system.spawn(one, name, shutdown_s=20.0)
-        await _do(desk, name, lambda ctx, cleans=cleans: ctx.start_task(cleans, ctx))  # type: ignore[misc]
-        await anyio.sleep(1.0)
-        desk.again()
-        desk.system.stop(name)
-        await desk.system.join(name)
-        desk.same(f"after {held_s:g} s two more are cut", [cut for cut, _ in took], [True, True])
-        for _, at_s in took:
-            desk.at(f"after {held_s:g} s another one", held_s + left_s, 4, at_s)
-        desk.same("its last word", one.ended, [Shutdown])
+        await _overdraw(desk, f"o{number}", held_s, left_s)
     for seconds in (-30.0, -0.4, 0.0, 0.4):
         desk.again()
         with desk.system.timers.limit(seconds) as limit:
@@ -280,6 +257,32 @@ async def overdrawn(desk: Desk) -> None:
         with anyio.move_on_after(0.5), desk.system.timers.limit(2.0, **shield):
             await anyio.sleep(9.0)
         desk.at(f"within a shorter time, {shield}", ends_s, 2)
+
+
+async def _overdraw(desk: Desk, name: str, held_s: float, left_s: float) -> None:
+    took, one = list[tuple[bool, float]](), Told()
+
+    async def cleans(ctx: Context) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with ctx.cleanup(1.0), anyio.CancelScope(shield=True):
+                await anyio.sleep(held_s)
+            for _ in range(2):
+                with ctx.cleanup(4.0) as scope:
+                    await anyio.sleep(30.0)
+                took.append((scope.cancelled_caught, desk.since()))
+
+    desk.system.spawn(one, name, shutdown_s=20.0)
+    await _do(desk, name, lambda ctx: ctx.start_task(cleans, ctx))
+    await anyio.sleep(1.0)
+    desk.again()
+    desk.system.stop(name)
+    await desk.system.join(name)
+    desk.same(f"after {held_s:g} s two more are cut", [cut for cut, _ in took], [True, True])
+    for _, at_s in took:
+        desk.at(f"after {held_s:g} s another one", held_s + left_s, 4, at_s)
+    desk.same("its last word", one.ended, [Shutdown])
 
 
 async def kills(desk: Desk) -> None:
