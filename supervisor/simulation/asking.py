@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from math import inf
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import anyio
 
@@ -47,23 +46,23 @@ class Desk:
         name, said = f"q{self._asked}", [WITHDRAWN]
         self._oracle.asked(name, words)
         try:
-            with anyio.CancelScope(deadline=anyio.current_time() + self._patience_s(words)):
+            with self._patience(words):
                 yield said
         except Exception as error:
             said.append(f"refused: {_refusal(error)}")
         finally:
             self._oracle.answered(name, said[-1])
 
-    def _patience_s(self, words: str) -> float:
-        """How long whoever asks that waits for the answer."""
+    def _patience(self, words: str) -> AbstractContextManager[object]:
+        """Ends the wait of whoever asks that and is impatient."""
         if not self._faults.may_strike("host.impatient"):
-            return inf
+            return nullcontext()
         self._words[words] += 1
         place = f"{words.replace(' ', '_')}.{self._words[words]}"
         if not self._faults.strikes("host.impatient", place):
-            return inf
+            return nullcontext()
         how = self._faults.draws("host.impatient", place)
-        return how.choice(PATIENCE_S, "how long") * how.unit("waits")
+        return anyio.move_on_after(how.choice(PATIENCE_S, "how long") * how.unit("waits"))
 
 
 def _refusal(error: Exception) -> str:
