@@ -112,7 +112,8 @@ class OsProcess:
                 status = await program(self) & 0xFF
             except* _Died:
                 pass
-        self.end(-self._asked if status is None else status)
+        if self.status is None:
+            self._exit(-self._asked if status is None else status)
 
     # ------------------------------------------------------------------ from outside
     def born_elsewhere(self, session: int, since: float) -> bool:
@@ -131,12 +132,15 @@ class OsProcess:
             self._scope.cancel()
 
     def end(self, status: int) -> None:
-        """Its death, in this moment: it becomes a zombie, what it held is let go, and its children are orphans."""
-        if self.status is not None:
-            return
+        """Its death, in this moment, whatever its program is at."""
+        if self.status is None:
+            self._scope.cancel()
+            self._exit(status)
+
+    def _exit(self, status: int) -> None:
+        """It becomes a zombie, what it held is let go, and its children are orphans."""
         self.status = status
         self._kernel.note("exited", self, str(status))
-        self._scope.cancel()
         self._close_all()
         self._orphan()
         self.parent.child_ended(self)
