@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
+from actors.parking import current_backend
 from supervisor.adapters.exit_status import signal_name
 from supervisor.ports import Launch
 from supervisor.simulation.machine.inside import Program
@@ -88,7 +89,7 @@ class OsProcess:
         self.parent = parent
         self.reaper = reaper
         self.session = self._pid if session is None else session
-        self._born_s = anyio.current_time()
+        self._born_s = kernel.now()
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
         self.ignores_term = False
@@ -297,6 +298,8 @@ class Kernel:
         self.table: dict[int, OsProcess] = {}
         self.init = _Init(self)
         self.note = note
+        self.now = current_backend().now
+        """The machine's clock."""
         self._group = group
         self._last_pid = FIRST_PID
 

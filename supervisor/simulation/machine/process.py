@@ -119,7 +119,7 @@ class SimulatedProcess:
 
     def clock(self) -> float:
         """Virtual time."""
-        return anyio.current_time()
+        return self._machine.kernel.now()
 
     async def strike(self, since: float) -> tuple[int, ...]:
         """One round against what was born after *since* in other sessions; the pids."""
@@ -192,7 +192,7 @@ class SimulatedProcess:
         if self._order != "kill":
             self._order = order
         if self._ordered_at_s is None:
-            self._ordered_at_s = anyio.current_time()
+            self._ordered_at_s = self._machine.kernel.now()
 
     def _reported(self, fate: Ended) -> ProcessReport:
         return ProcessReport(
@@ -205,7 +205,7 @@ class SimulatedProcess:
         )
 
     def _unknown(self, ended_by: str) -> ProcessReport:
-        now_s = anyio.current_time()
+        now_s = self._machine.kernel.now()
         took_s = now_s - (now_s if self._ordered_at_s is None else self._ordered_at_s)
         return ProcessReport(
             pid=self._pid, status=self._status, ended_by=ended_by, killed=0, survivors=-1, took_s=took_s

@@ -174,7 +174,7 @@ class SimulatedProcesses:
 
     def abandon(self, pid: int, owner: str) -> None:
         """Its context was left before its warden was done."""
-        self._observe(ProcessEvent(anyio.current_time(), "abandoned", pid, owner, ""))
+        self._observe(ProcessEvent(self.kernel.now(), "abandoned", pid, owner, ""))
 
     def _note(self, what: str, process: OsProcess, detail: str) -> None:
-        self._observe(ProcessEvent(anyio.current_time(), what, process.pid, process.owner, detail))
+        self._observe(ProcessEvent(self.kernel.now(), what, process.pid, process.owner, detail))

@@ -136,7 +136,7 @@ class Warden:
     async def run(self, listener: Listener) -> None:
         """Serve until it is over, sweep, report; or be lost on the way."""
         self._listener = listener
-        self._fate.deadline = anyio.current_time() + self._lost_after_s
+        self._fate.deadline = self._kernel.now() + self._lost_after_s
         with self._fate:
             await self._serve(listener)
         if self._fate.cancelled_caught:
@@ -152,7 +152,7 @@ class Warden:
             self._bell.silence()
             self._turn(listener)
         await self._sweep(listener)
-        now_s = anyio.current_time()
+        now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
         listener.learn(Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s))
 
@@ -211,7 +211,7 @@ class Warden:
 
     def _since(self) -> None:
         if self._since_s is None:
-            self._since_s = anyio.current_time()
+            self._since_s = self._kernel.now()
 
     # ------------------------------------------------------------------------------------------ its end
     def _reap(self, listener: Listener) -> None:
@@ -249,7 +249,7 @@ class Warden:
 
     async def _bequeath(self, listener: Listener) -> None:
         """It was killed: the kernel kills the main process with it, the keeper adopts and kills the others."""
-        now_s = anyio.current_time()
+        now_s = self._kernel.now()
         main = self.children.get(self._pid)
         if main is not None and main.status is None:
             self._kernel.note("killed", main, "with its warden")
@@ -261,5 +261,5 @@ class Warden:
             for child in list(self.children.values()):
                 if child.status is not None:
                     self._kernel.reap(child)
-        took_s = anyio.current_time() - now_s
+        took_s = self._kernel.now() - now_s
         listener.learn(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))
