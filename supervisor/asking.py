@@ -92,7 +92,7 @@ class Asking:
     def answer(self, request_id: str, option: str | None) -> None:
         """The answer is on record: tell the agent, unless it waits no more."""
         if self._open.pop(request_id, None) is not None:
-            self._work.pulse += 1
+            self._work.moved = True
             self._say(request_id, option)
 
     def withdraw(self, turn_id: str, why: str, cause: Cause) -> None:

@@ -172,6 +172,8 @@ class Overseer:
         """The sessions whose agent has moved since the last time, and those that wait for one of them."""
         moved: set[str] = set()
         for work in self._tree.works.values():
+            if not (work.moved or work.turns):
+                continue  # most of a large host is idle
             above: Work | None = work if work.watch is not None and work.watch.has_moved() else None
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)

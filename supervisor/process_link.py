@@ -336,7 +336,8 @@ class ProcessLink(LinkBase):
     async def _hear(self, out: Out) -> None:
         if self.turn_id is not None and self.work.watch is not None:
             self.work.watch.model.hear(out)
-            self.work.pulse += self._intent is None and _is_sign(out)
+            if self._intent is None and _is_sign(out):
+                self.work.moved = True
         match out:
             case Ready():
                 await self._ready(out)

@@ -126,6 +126,6 @@ class Terminals:
             data = await receive()
             if not data:
                 return
-            self._work.pulse += 1
+            self._work.moved = True
             self._put(self._codec.terminal_output(terminal_id, data))
             self._log(tool_id.rpartition(":")[2], data.decode(errors="replace"))

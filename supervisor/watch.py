@@ -127,7 +127,6 @@ class Watch:
         """Its agent is asked to hand back by a message, which stands in its next prompt."""
         self._loops = Loops(rules.loops)
         self._stall = Stall()
-        self._pulse = 0
         self.model = ModelWatch(tree, rules.model, self._note, lambda one: overseer.model_failed(work.session_id, one))
 
     @property
@@ -334,13 +333,12 @@ class Watch:
     def stir(self) -> None:
         """Something came from its agent that may mean nothing: a sign, but from who was woken or asked to stop."""
         if not self._stall.stepped:
-            self.work.pulse += 1
+            self.work.moved = True
 
     def has_moved(self) -> bool:
         """Whether something came from its agent since this was asked last."""
-        pulse, before = self.work.pulse, self._pulse
-        if pulse != before:
-            self._pulse = pulse
+        moved, self.work.moved = self.work.moved, False
+        if moved:
             return True
         turn = self._tree.entities.get(self._turn_id)
         return turn is not None and _waits_for_human(turn)

@@ -299,8 +299,8 @@ class Work:
         self.own_task: OwnTask | None = None
         self.link: Link | None = None
         self.watch: Watching | None = None
-        self.pulse = 0
-        """How often something came from its agent: what is looked at to see whether it moves."""
+        self.moved = False
+        """Something came from its agent since that was looked at last."""
         self.launches = 0
         self.requests = 0
         self.resume_id: str | None = None

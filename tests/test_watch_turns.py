@@ -22,7 +22,7 @@ def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> Watch:
         system=SimpleNamespace(timers=SimpleNamespace(now=lambda: 0.0)),
         tell=lambda *told, **how: None,
     )
-    work: Any = SimpleNamespace(session_id="s", because=0, pulse=0, profile=SimpleNamespace(adapter="acp"))
+    work: Any = SimpleNamespace(session_id="s", because=0, moved=False, profile=SimpleNamespace(adapter="acp"))
     overseer: Any = SimpleNamespace(turn_began=lambda watch: None, turn_ended=lambda watch: None)
     return Watch(tree, work, overseer, Oversight(turn=Budget(tokens=100)), scope, Patience.DEFAULT)
 

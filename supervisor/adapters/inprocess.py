@@ -97,7 +97,7 @@ class AgentTurn:
 
     def heartbeat(self) -> None:
         """Say that work goes on, where nothing else says so: who is not heard of for long is taken for stuck."""
-        self._link.work.pulse += 1
+        self._link.work.moved = True
 
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
@@ -250,17 +250,17 @@ class FunctionLink(LinkBase):
                 self._stop.set()
 
     def use(self, turn_id: str, amounts: Amounts) -> None:
-        self.work.pulse += 1
+        self.work.moved = True
         if self.work.watch is not None:
             self.work.watch.reported(amounts, {"turn": turn_id, **amounts.told})
 
     def speak(self, text: str) -> None:
-        self.work.pulse += 1
+        self.work.moved = True
         self.work.say(text)
         self.work.transcript.write("message", text, at=self.tree.ledger.clock.wall.time())
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-        self.work.pulse += 1
+        self.work.moved = True
         self._made += 1
         call_id = f"call-{self._made}"
         tool_id = await self._open_call(call_id, title, "other")
