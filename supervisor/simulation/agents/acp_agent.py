@@ -65,7 +65,7 @@ _Answer = dict[str, Any]
 def acp_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
     """The program of such an agent; its draws and its faults go by the name of the process."""
 
-    spoken = msgspec.structs.replace(shape, adapter="acp")
+    spoken = shape.speaking("acp")
 
     async def program(inside: Inside) -> int:
         return await _Agent(inside, spoken, chance, faults, spend).run()

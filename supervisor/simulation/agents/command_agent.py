@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
-import msgspec
 
 from supervisor.simulation.agents.output import dribble
 from supervisor.simulation.agents.profile import AgentShape
@@ -31,7 +30,7 @@ _TERMINAL_SLOW_S: Final = (1.0, 60.0)
 def command_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
     """A one-shot agent. Its prompt is its only argument; without one, the prompt comes on standard input."""
 
-    spoken = msgspec.structs.replace(shape, adapter="command")
+    spoken = shape.speaking("command")
 
     async def program(inside: Inside) -> int:
         return await OneShot(inside, spoken, chance, faults, spend).run()

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 import anyio
-import msgspec
 
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.simulation.agents.profile import AgentShape
@@ -55,7 +54,7 @@ def function_agent(
     *spend* hears of the tokens that a session's turn uses.
     """
 
-    called = msgspec.structs.replace(shape, adapter="inprocess")
+    called = shape.speaking("inprocess")
 
     async def work(turn: AgentTurn) -> str:
         plan = plan_turn(called, chance.below("agent"), turn.turn_id, turn.session_id.count("/"))

@@ -44,7 +44,7 @@ _encode: Final = msgspec.json.Encoder().encode
 def jsonl_agent(shape: AgentShape, chance: Chance, faults: FaultPlan, spend: Spend = free) -> Program:
     """Such an agent. Its prompt comes on standard input; ``--resume NAME`` goes on with a conversation."""
 
-    spoken = msgspec.structs.replace(shape, adapter="jsonl")
+    spoken = shape.speaking("jsonl")
 
     async def program(inside: Inside) -> int:
         return await _Jsonl(inside, spoken, chance, faults, spend).run()

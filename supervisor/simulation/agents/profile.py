@@ -7,7 +7,7 @@ run without faults and a run in which everything fails.
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,7 @@ from supervisor.vocabulary import CancelMode
 
 __all__ = ["AgentShape"]
 
+Adapter: TypeAlias = Literal["acp", "command", "inprocess", "jsonl"]
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
 COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
 PROBABILITIES: Final = (
@@ -63,7 +64,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         ValueError: a bound or a probability makes no sense; the message names the field, its value, and what would.
     """
 
-    adapter: Literal["acp", "command", "inprocess", "jsonl"] = "acp"
+    adapter: Adapter = "acp"
     steps: tuple[int, int] = (2, 5)
     tools: tuple[int, int] = (0, 6)
     parallel: float = 0.3
@@ -97,6 +98,10 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"depth_max: {self.depth_max} is negative; use 0 for no child sessions, or more")
         if not self.cancel_modes:
             raise ValueError(f"cancel_modes: is empty; name at least one of {', '.join(CancelMode)}")
+
+    def speaking(self, adapter: Adapter) -> AgentShape:
+        """The same agent behind that adapter; nothing is checked again where it is behind that already."""
+        return self if self.adapter == adapter else msgspec.structs.replace(self, adapter=adapter)
 
 
 def _check_bounds(name: str, bounds: tuple[float, float], least: int) -> None:
