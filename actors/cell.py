@@ -298,8 +298,10 @@ class Cell(Workplace):
         self.phase = _STOPPED
         self.returning = False
         rare, box = self._rare, self.box
+        self._ref = None  # it and the asks hold this actor, which is freed with its last holder, not by the collector
         if rare is not None:
-            self._bounce([*rare.asks, *rare.stash])
+            left, rare.asks, rare.stash = [*rare.asks, *rare.stash], [], []
+            self._bounce(left)
         if box is not None and (len(box) or box.awaited):
             self._bounce(box.drain())
         self.system.forget(self.id)

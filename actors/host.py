@@ -70,11 +70,9 @@ class Host:
         "ended",
         "haunted",
         "open",
-        "owner",
     )
 
-    def __init__(self, owner: HostOwner, home: Host | None) -> None:
-        self.owner = owner
+    def __init__(self, home: Host | None) -> None:
         self.open = True
         self.ended = False
         self.haunted = False
@@ -137,29 +135,30 @@ class Host:
         if home is not None:
             home._inner -= 1
 
-    async def run(self) -> None:
+    async def run(self, owner: HostOwner) -> None:
+        """Its life, for *owner*, who keeps it: so it keeps neither him nor his first task any longer than that."""
         try:
-            with self.owner.scope.cancel_scope:
+            with owner.scope.cancel_scope:
                 async with anyio.create_task_group() as group:
                     self._group = group
                     for fn, args in self._waiting:
                         group.start_soon(fn, *args)
                     self._waiting.clear()
-                    await self._until_closed()
+                    await self._until_closed(owner)
         finally:
             self.ended = True
             self._group = None
             self.leave_home()
-            self.owner.advance()
+            owner.advance()
 
-    async def _until_closed(self) -> None:
+    async def _until_closed(self, owner: HostOwner) -> None:
         """From the end of this on, by a stop or by a cancelled scope further out, nothing more is started here."""
         try:
             if self._first is not None:
-                fn, args = self._first
+                (fn, args), self._first = self._first, None
                 await fn(*args)
             if not self.closing:
-                self._parker = self.owner.backend.parker()
+                self._parker = owner.backend.parker()
                 await self._parker.wait()
         finally:
             self.open = False

@@ -31,6 +31,7 @@ from actors.actor import (
 from actors.cell import Cell
 from actors.dispatch import Dispatcher
 from actors.errors import ActorStopped, InvalidOption, NameTaken, NoSuchActor, StartFailed
+from actors.host import HostOwner
 from actors.inspection import Inspection, Stats, between, inspection_of, state_of, stats_of, traced
 from actors.mailbox import DEFAULT_LIMITS, Limits
 from actors.parking import current_backend
@@ -318,8 +319,8 @@ class ActorSystem:
         self.counts[name] = self.counts.get(name, 0) + 1
         self.on_event(event)
 
-    def start_host(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.group.start_soon(run)
+    def start_host(self, run: Callable[[HostOwner], Coroutine[Any, Any, None]], owner: HostOwner) -> None:
+        self.group.start_soon(run, owner)
 
     async def dispatch(self) -> None:
         """Run the actors, for ever. If this breaks, nobody is left waiting for an actor that will not run again."""

@@ -18,7 +18,7 @@ from actors.actor import CLEANUP_S, SHUTDOWN_S, Actor, Down, KernelEvent, Killed
 from actors.backoff import Uniform
 from actors.dispatch import Dispatcher
 from actors.errors import ActorStopped, NoSuchActor
-from actors.host import Host, TaskRecord, Worker
+from actors.host import Host, HostOwner, TaskRecord, Worker
 from actors.mailbox import DEFAULT_LIMITS, Envelope, Lane, Limits, Mailbox
 from actors.parking import Backend
 from actors.ref import Ref
@@ -93,7 +93,7 @@ class Surroundings(Protocol):
 
     def report(self, event: KernelEvent) -> None: ...
 
-    def start_host(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
+    def start_host(self, run: Callable[[HostOwner], Coroutine[Any, Any, None]], owner: HostOwner) -> None: ...
 
 
 class Rare:
@@ -157,6 +157,7 @@ class Place(ABC):
     __slots__ = (
         "_asked",
         "_rare",
+        "_ref",
         "accepts",
         "actor",
         "below",
@@ -179,7 +180,6 @@ class Place(ABC):
         "phase",
         "queued",
         "reason",
-        "ref",
         "returning",
         "shutdown_s",
         "system",
@@ -208,7 +208,7 @@ class Place(ABC):
         self.ward = ward
         self.incarnation = 1
         self.box: Mailbox | None = None
-        self.ref = self._make_ref()
+        self._ref: Ref | None = None
         self.below: dict[str, Place] | None = None
         self.phase: Phase = Phase.LIVE
         self.reason: object = None
@@ -239,6 +239,12 @@ class Place(ABC):
         self.accepts: tuple[type, ...] | None = getattr(actor, "accepts", None)
         self.held = is_async(type(actor))
         self.going = not self.held
+
+    @property
+    def ref(self) -> Ref:
+        if self._ref is None:
+            self._ref = self._make_ref()
+        return self._ref
 
     @property
     def rare(self) -> Rare:

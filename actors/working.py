@@ -104,11 +104,11 @@ class Workplace(Reader):
             raise ActorStopped(self.id, self.scope.cause)
         if self.host is None:
             home = self.home.open_host() if self.home is not None else None
-            self.host = Host(self, home)
+            self.host = Host(home)
             if home is None:
-                self.system.start_host(self.host.run)
+                self.system.start_host(self.host.run, self)
             else:
-                home.start(self.host.run)
+                home.start(self.host.run, self)
         elif not self.host.open:
             raise ActorStopped(self.id, "the scope it lived in was cancelled")
         return self.host

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 from typing import Any
 
@@ -11,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from kernel_kit import DEADLINE_S, Echo, Script, both, running
 
 from actors import (
+    DEFERRED,
     ActorCrashed,
     ActorStopped,
     ActorSystem,
@@ -22,6 +25,8 @@ from actors import (
     TaskFailed,
     open_system,
 )
+from actors.mailbox import Envelope
+from actors.timers import DEAD_MAX
 
 
 class Job:
@@ -481,3 +486,32 @@ async def test_a_task_may_ask_and_stop_its_own_actor() -> None:
             context_of(system, "a").start_task(job)
             await system.join("a")
             assert log == ["hello"]
+
+
+@both
+async def test_an_actor_that_has_ended_is_freed_without_the_collector() -> None:
+    """Also one that had tasks, and answered late."""
+
+    async def answer(asked: Envelope) -> None:
+        assert asked.reply is not None
+        asked.reply.resolve("late")
+
+    def receive(ctx: Context, message: Any) -> Any:
+        assert ctx.envelope is not None
+        ctx.start_task(checkpoint)
+        ctx.start_task(answer, ctx.envelope)
+        return DEFERRED
+
+    freed = list[weakref.ref[Script]]()
+    gc.disable()
+    try:
+        async with running() as system:
+            for number in range(4 * DEAD_MAX):
+                actor = Script(receive)
+                freed.append(weakref.ref(actor))
+                assert await system.spawn(actor, f"a{number}").ask("hello", timeout_s=DEADLINE_S) == "late"
+                system.stop(f"a{number}")
+                await system.join(f"a{number}")
+            assert sum(one() is not None for one in freed) <= DEAD_MAX  # by timers that were not swept yet
+    finally:
+        gc.enable()
