@@ -141,6 +141,7 @@ class Warden:
             await self._serve(listener)
         if self._fate.cancelled_caught:
             await self._bequeath(listener)
+        self._listener = None  # they would keep each other
         listener.hung_up()
 
     async def _serve(self, listener: Listener) -> None:
