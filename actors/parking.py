@@ -10,6 +10,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from actors.errors import StrayCancellation
@@ -52,8 +53,8 @@ class Parker(Protocol):
 class _AsyncioParker:
     __slots__ = ("_future",)
 
-    def __init__(self) -> None:
-        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future: asyncio.Future[None] = loop.create_future()
 
     def unpark(self) -> None:
         if not self._future.done():
@@ -94,7 +95,8 @@ def current_backend() -> Backend:
         from actors.trio_parking import TrioParker, wait_until
 
         return Backend("trio", trio.current_time, TrioParker, trio.lowlevel.checkpoint, wait_until)
-    return Backend("asyncio", asyncio.get_running_loop().time, _AsyncioParker, _give_way, _wait_until)
+    loop = asyncio.get_running_loop()
+    return Backend("asyncio", loop.time, partial(_AsyncioParker, loop), _give_way, _wait_until)
 
 
 def new_parker() -> Parker:
@@ -104,7 +106,7 @@ def new_parker() -> Parker:
         from actors.trio_parking import TrioParker
 
         return TrioParker()
-    return _AsyncioParker()
+    return _AsyncioParker(asyncio.get_running_loop())
 
 
 class Bell:

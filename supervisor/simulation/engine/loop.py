@@ -73,7 +73,11 @@ class _Handle(asyncio.Handle):
         task: SimulatedTask[Any] | None,
         step: int,
     ) -> None:
-        self.call, self.arguments, self.context, self.task, self.step = call, arguments, context, task, step
+        self.call = call
+        self.arguments = arguments
+        self.context = context
+        self.task = task
+        self.step = step
         self._cancelled = False
 
     def cancel(self) -> None:
