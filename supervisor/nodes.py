@@ -31,7 +31,8 @@ class Nodes(Mapping[str, TreeNode]):
     def __iter__(self) -> Iterator[str]:
         yield from self._works
         for work in self._works.values():
-            yield from _calls(work)
+            if work.turns:
+                yield from _calls(work)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -39,11 +40,12 @@ class Nodes(Mapping[str, TreeNode]):
     def _session(self, work: Work) -> TreeNode:
         entity = self._entities.get(work.session_id)
         over = entity is None or entity.ended
+        parent_id = work.parent_id
         return TreeNode(
             id=work.session_id,
             kind="session",
-            parent=work.parent_id if work.parent_id in self._works else None,
-            children=(*work.children, *_calls(work)),
+            parent=parent_id if parent_id in self._works else None,
+            children=(*work.children, *_calls(work)) if work.turns else tuple(work.children),
             started_by=work.started_by,
             policy=work.policy,
             mode=work.mode,
@@ -76,6 +78,4 @@ class Nodes(Mapping[str, TreeNode]):
 
 def _calls(work: Work) -> list[str]:
     """The ids of a session's open calls."""
-    if not work.turns:
-        return []
     return [f"{turn.id}:c{call.number}" for turn in work.turns.values() for call in turn.data.open]

@@ -187,7 +187,8 @@ class ProcessLink(LinkBase):
         return self._terminals.serves(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        alive = [] if self._alive is None else [PlannedProcess(owner=self.agent_id, pid=self._alive.pid)]
+        agent = self._alive
+        alive = () if agent is None else (PlannedProcess(owner=self.agent_id, pid=agent.pid),)
         return (*alive, *self._terminals.processes())
 
     @property

@@ -65,6 +65,8 @@ class Terminals:
 
     def processes(self) -> list[PlannedProcess]:
         """Those that run, and whose they are."""
+        if not self._running:
+            return []
         return [PlannedProcess(owner=self._serving[one], pid=process.pid) for one, process in self._running.items()]
 
     def kill(self) -> None:
