@@ -237,11 +237,11 @@ _encode = msgspec.json.Encoder().encode
 
 def encoded(effect: Effect) -> bytes:
     """The effect as JSON, as it stands in the journal while it is owed."""
-    if not isinstance(effect, Tell | StartTimer):
+    if not isinstance(effect, (Tell, StartTimer)):
         return _encode(effect)
-    fields: dict[str, Any] = {name: getattr(effect, name) for name in effect.__struct_fields__}
+    fields = {"effect": type(effect).__name__, **msgspec.structs.asdict(effect)}
     fields["event"] = {"name": type(effect.event).name(), "fields": effect.event}
-    return _encode({"effect": type(effect).__name__, **fields})
+    return _encode(fields)
 
 
 def decoded(payload: bytes, event_of: Callable[[str, Any], Event]) -> SupervisorEffect:

@@ -160,11 +160,14 @@ class Redactor:
         run = text[-HELD_CHARS_MAX:].rsplit(None, 1)[-1] if text and not text[-1].isspace() else ""
         known = self._beginnings
         starts = (at for at, char in enumerate(run) if char in known and self._may_begin(run[at:]))
-        begun = max((_overlap(text, value) for value in self._spaced), default=0)
-        mark = _KEY_MAY_BEGIN.search(text, max(0, len(text) - MARK_CHARS_MAX))
-        bearer = _BEARER_BEGINS.search(text, max(0, len(text) - HELD_CHARS_MAX))
-        marked = max((len(text) - one.start() for one in (mark, bearer) if one is not None), default=0)
-        return max(begun, marked, len(run) - next(starts, len(run)))
+        held = len(run) - next(starts, len(run))
+        for value in self._spaced:
+            held = max(held, _overlap(text, value))
+        for begins, chars_max in ((_KEY_MAY_BEGIN, MARK_CHARS_MAX), (_BEARER_BEGINS, HELD_CHARS_MAX)):
+            begun = begins.search(text, max(0, len(text) - chars_max))
+            if begun is not None:
+                held = max(held, len(text) - begun.start())
+        return held
 
     def _may_begin(self, run: str) -> bool:
         known = self._beginnings[run[0]]
