@@ -174,9 +174,8 @@ def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:
     """
     if isinstance(event, FatalError):
         return Severity.CRITICAL
-    for effect in effects:
-        if isinstance(effect, LogFatal):
-            return Severity.ERROR
+    if LogFatal in map(type, effects):
+        return Severity.ERROR
     if isinstance(event, OperatorStop) and event.abort_id is not None:
         return Severity.WARNING
     if "verdict" in event.__struct_fields__:

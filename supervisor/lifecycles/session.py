@@ -181,7 +181,7 @@ Answered = tuple[SessionData, Effects]
 def stale(data: SessionData, event: Event) -> bool:
     """True for the result of an incarnation that is over, and for who wants an end after the last record: it is
     recorded and dropped."""
-    if isinstance(event, OperatorStop | FatalError) and data.ended:
+    if data.ended and isinstance(event, OperatorStop | FatalError):
         return True
     incarnation = getattr(event, "incarnation", None)
     if incarnation is None:
