@@ -159,8 +159,10 @@ class Ledger:
         self._backend = current_backend()
         self._parked: Parker | None = None
         """Set while there is nothing to commit."""
-        self._clean: Moment | None = None
-        """When nothing is left to record; there is none while nothing is."""
+        self.clean = True
+        """All that was recorded is durable, or lost with the journal."""
+        self._cleaned: Moment | None = None
+        """When nothing is left to record; there is none while nobody wants that."""
         self._due: Moment | None = None
         """When what was performed is settled, though no record came; there is none while nobody wants that."""
         self.error: JournalError | None = None
@@ -230,8 +232,8 @@ class Ledger:
         self._pending.append(_Pending(append, later, draft.reply))
         if self.disk.outage is not None:
             self.disk.hold([append])
-        if self._clean is None:
-            self._clean = Moment()
+        if self.clean:
+            self.clean = False
             self._wake()
 
     def _wake(self) -> None:
@@ -240,7 +242,7 @@ class Ledger:
 
     def when_durable(self, then: Callable[[], None]) -> None:
         """Call *then* once all that is recorded now is durable and its effects were performed; at once if it is."""
-        if self._clean is None or self.error is not None:
+        if self.clean or self.error is not None:
             then()
         else:
             self._then.append((self._seq, then))
@@ -296,15 +298,11 @@ class Ledger:
             if due is not None and not await self._settle_due(due):
                 return
 
-    @property
-    def clean(self) -> bool:
-        """All that was recorded is durable, or lost with the journal."""
-        return self._clean is None
-
     def _say_clean(self) -> None:
-        clean, self._clean = self._clean, None
-        if clean is not None:
-            clean.set()
+        self.clean = True
+        cleaned, self._cleaned = self._cleaned, None
+        if cleaned is not None:
+            cleaned.set()
 
     async def _commit(self, batch: list[_Pending]) -> bool:
         appends, self._in_hand = [one.append for one in batch], batch
@@ -386,8 +384,9 @@ class Ledger:
 
     async def close(self) -> None:
         """Wait until nothing is left to record, and settle what was performed since."""
-        while self.error is None and self._clean is not None:
-            await self._clean.wait()
+        while self.error is None and not self.clean:
+            self._cleaned = cleaned = self._cleaned or Moment()
+            await cleaned.wait()
         with suppress(JournalError):  # whoever owns the ledger has heard of it
             await self.settle_all()
 
