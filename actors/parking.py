@@ -115,10 +115,9 @@ class Bell:
     It is an event that need not be made anew for each time that it comes.
     """
 
-    __slots__ = ("_backend", "_parked", "rung")
+    __slots__ = ("_parked", "rung")
 
     def __init__(self) -> None:
-        self._backend = current_backend()
         self._parked: list[Parker] = []
         self.rung = False
 
@@ -136,8 +135,8 @@ class Bell:
     async def heard(self) -> None:
         """Wait for the ring, which stays; whoever comes late gives the others a turn."""
         if self.rung:
-            await self._backend.give_way()
+            await current_backend().give_way()
             return
-        parker = self._backend.parker()
+        parker = new_parker()
         self._parked.append(parker)
         await parker.wait()
