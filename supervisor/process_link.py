@@ -228,6 +228,8 @@ class ProcessLink(LinkBase):
                     exited = self._fate(await self._process.wait_ended())
             self._compacting.over()
             self._report_end(exited)
+            if self._gone:
+                self._process = None  # it need not wait for the collector, as this link does
 
     def _fate(self, report: ProcessReport) -> AgentExited:
         self._account(self.agent_id, report)
