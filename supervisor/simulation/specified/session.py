@@ -65,6 +65,7 @@ class SessionCopy(Copy):
         self.id: str = data["id"]
         self.limits: Meta = data["limits"]
         self.incarnation = self.concluded = self.turns = self.offered = 0
+        self.turn_id = ""
         self.session_seq = 1
         self.consecutive = self.total = 0
         self.current: tuple[str, str] | None = None
@@ -79,18 +80,11 @@ class SessionCopy(Copy):
         self.prompt, self.outcome = "", ""
         self.abort_id: str | None = None
 
-    @property
-    def turn_id(self) -> str:
-        return f"{self.id}:t{self.turns}" if self.turns else ""
-
     def stale(self, event: str, meta: Meta) -> bool:
         if event in ("OperatorStop", "FatalError"):
             return self.over
         number = meta.get("incarnation")
         return number is not None and (number < self.incarnation or number <= self.concluded)
-
-    def knows(self, event: str, meta: Meta) -> bool:
-        return super().knows(event, meta)
 
     # ------------------------------------------------------------------ prompts
     def on_turnrequested(self, meta: Meta) -> Effects:
@@ -114,6 +108,7 @@ class SessionCopy(Copy):
         if self.current is None:
             return []
         self.turns += 1
+        self.turn_id = f"{self.id}:t{self.turns}"
         return [("OpenTurn", self.turn_id, self.current[0], self.ends_s, self.never_beyond_s)]
 
     def on_worktreeready(self, meta: Meta) -> Effects:
