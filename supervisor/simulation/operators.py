@@ -12,6 +12,8 @@ from typing import Any
 import anyio
 import msgspec
 
+from actors.parking import current_backend
+from supervisor import moments
 from supervisor.abort import AbortPlan, Receipt, TreeNode
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
@@ -57,7 +59,8 @@ class Operators:
         self._tally = tally
         self._desk = desk
         self._customers = customers
-        self._going = anyio.Event()
+        self._going = moments.Moment()
+        self._backend = current_backend()
         self._seen_seq = 0
 
     def go_home(self) -> None:
@@ -69,10 +72,18 @@ class Operators:
         chance, wishes = self._chance.below("operator", self._world.lives, number), 0
         while not (self._faults.healed or self._going.is_set()):
             wishes += 1
-            with anyio.move_on_after(PAUSE_S * chance.unit("wait", wishes) ** 2):
-                await self._going.wait()
+            await self._pause(PAUSE_S * chance.unit("wait", wishes) ** 2)
             self._look(wishes)
             await self._wish(chance.below(wishes), f"{self._world.lives}.{number}.{wishes}")
+
+    async def _pause(self, seconds: float) -> None:
+        """For so long, or until there is nobody left to disturb."""
+        parker = self._backend.parker()
+        self._going.then(parker.unpark)
+        try:
+            await self._backend.wait_until(parker, self._backend.now() + seconds)
+        finally:
+            self._going.forget(parker.unpark)
 
     def _look(self, number: int) -> None:
         """Whoever wants something looks first, where there is something new; what is seen is what is on record, or that
