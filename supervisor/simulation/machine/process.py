@@ -11,6 +11,7 @@ from typing import Protocol, assert_never
 
 import anyio
 
+from actors.parking import Bell
 from actors.waiting import within
 from supervisor.moments import Moment
 from supervisor.ports import ProcessReport
@@ -57,7 +58,8 @@ class SimulatedProcess:
         self._settled, self._exited, self._ended = Moment(), Moment(), Moment()
         self._struck = Moment()
         self._hit: tuple[int, ...] = ()
-        self._sending = anyio.Lock(fast_acquire=True)
+        self._sending = False
+        self._sent = Bell()
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._unsent = b""
         self._open_input = True
@@ -86,15 +88,20 @@ class SimulatedProcess:
 
     async def send(self, data: bytes) -> None:
         """Write all of *data* to its standard input; a closed input drops it silently."""
-        async with self._sending:
-            left = memoryview(self._unsent + data)
-            try:
-                while left and self._open_input and self._stdin.has_reader:
-                    left = left[self._stdin.put(left) :]
-                    if left:
-                        await self._stdin.change()
-            finally:
-                self._unsent = unsent(left, data)
+        while self._sending:
+            self._sent.silence()
+            await self._sent.heard()
+        self._sending = True
+        left = memoryview(self._unsent + data)
+        try:
+            while left and self._open_input and self._stdin.has_reader:
+                left = left[self._stdin.put(left) :]
+                if left:
+                    await self._stdin.change()
+        finally:
+            self._unsent = unsent(left, data)
+            self._sending = False
+            self._sent.ring()
 
     def close_input(self) -> None:
         """End of its standard input."""
