@@ -83,11 +83,12 @@ class _Spawned(AbstractAsyncContextManager[SimulatedProcess]):
         await self._leave()
 
     async def _leave(self) -> None:
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._process.leave(self._terminate_s, self._kill_s)
-            finally:
-                self._process.close()
+        try:
+            if self._process.report is None:  # else there is nothing to wait for
+                with anyio.CancelScope(shield=True):
+                    await self._process.leave(self._terminate_s, self._kill_s)
+        finally:
+            self._process.close()
 
 
 class SimulatedProcesses:
