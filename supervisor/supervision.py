@@ -781,9 +781,9 @@ class Supervisor:
     def _living(self) -> list[str]:
         return list(self.tree.entities)
 
-    def rows(self) -> list[EntityRow]:
-        """Every living entity, parents first."""
-        return self.tree.rows()
+    def rows(self, *, data: bool = True) -> list[EntityRow]:
+        """Every living entity, parents first; of a large host, without their *data* for who does not read it."""
+        return self.tree.rows(data=data)
 
     def subscribe(
         self, after_seq: int | None = None

@@ -331,20 +331,29 @@ class Tree:
         """
         return Nodes(self.works, self.entities, hurry=hurry)
 
-    def rows(self) -> list[EntityRow]:
-        """The living entities in the journal's form."""
-        return [
-            EntityRow(
-                kind=one.kind_name,
-                id=one.id,
-                parent_id=one.parent_id,
-                state=one.state._value_,
-                data=_encode(one.data),
-                entity_seq=one.entity_seq,
-                ended=one.ended,
-                born_seq=one.born_seq,
-                born_at=one.born_at,
-                changed_at=one.changed_at,
-            )
-            for one in self.entities.values()
-        ]
+    def rows(self, *, data: bool = True) -> list[EntityRow]:
+        """The living entities in the journal's form; their *data* costs the most, and can be left out."""
+        return [_row(one, data=data) for one in self.entities.values()]
+
+    def row(self, entity_id: str) -> EntityRow:
+        """The living entity of that id in the journal's form.
+
+        Raises:
+            NoSuchEntity: there is none.
+        """
+        return _row(self.entity(entity_id), data=True)
+
+
+def _row(entity: Entity, *, data: bool) -> EntityRow:
+    return EntityRow(
+        kind=entity.kind_name,
+        id=entity.id,
+        parent_id=entity.parent_id,
+        state=entity.state._value_,
+        data=_encode(entity.data) if data else b"",
+        entity_seq=entity.entity_seq,
+        ended=entity.ended,
+        born_seq=entity.born_seq,
+        born_at=entity.born_at,
+        changed_at=entity.changed_at,
+    )

@@ -26,6 +26,22 @@ SEEN = ("kind", "parent_id", "state", "entity_seq", "ended", "born_seq", "born_a
 journal's counts facts, too.)"""
 _seen = attrgetter(*SEEN)
 
+
+class _Call(msgspec.Struct):
+    """Of an open call's data: what is looked at here."""
+
+    number: int
+
+
+class _Data(msgspec.Struct):
+    """Of an entity's data: what is looked at here."""
+
+    open: tuple[_Call, ...] = ()
+    pid: int | None = None
+
+
+_read = msgspec.json.Decoder(_Data).decode
+
 LARGE = 40
 """Each look costs as much as there are: where a multiple of that many live, one look in that multiple is taken."""
 
@@ -55,9 +71,11 @@ def recount(
         return
     if looked_at % max(1, len(sup.tree.entities) // LARGE):
         return
-    rows = sup.rows()
+    rows = sup.rows(data=False)
     for row in rows:
-        _check_row(say, row, durable.get(row.id))
+        kept = durable.get(row.id)
+        if kept is None or _seen(row) != _seen(kept):
+            _say_row(say, row, kept)
     _check_order(say, rows)
     nodes = dict(sup.tree.nodes(hurry=True))
     _check_nodes(say, nodes, living)
@@ -65,16 +83,16 @@ def recount(
     _check_calls(say, sup, nodes, living, begun)
     _check_rule(say, sup, nodes, durable, ruling)
     if rows:
-        _inspect(say, sup, rows[looked_at % len(rows)], timers)
+        _inspect(say, sup, sup.tree.row(rows[looked_at % len(rows)].id), timers)
 
 
-def _check_row(say: Say, row: EntityRow, kept: EntityRow | None) -> None:
+def _say_row(say: Say, row: EntityRow, kept: EntityRow | None) -> None:
     if kept is None:
         say("durable", row.id, "is in memory, all is on record, and the journal does not know it")
-    elif _seen(row) != _seen(kept):
-        for name in SEEN:
-            if getattr(row, name) != getattr(kept, name):
-                say("durable", row.id, f"its {name} is {getattr(row, name)!r}; the journal has {getattr(kept, name)!r}")
+        return
+    for name in SEEN:
+        if getattr(row, name) != getattr(kept, name):
+            say("durable", row.id, f"its {name} is {getattr(row, name)!r}; the journal has {getattr(kept, name)!r}")
 
 
 def _check_order(say: Say, rows: list[EntityRow]) -> None:
@@ -123,7 +141,7 @@ def _check_calls(say: Say, sup: Supervisor, nodes: Nodes, living: Rows, begun: C
 
 
 def _open_calls(row: EntityRow) -> Iterator[str]:
-    return (f"{row.id}:c{call['number']}" for call in msgspec.json.decode(row.data).get("open", ()))
+    return (f"{row.id}:c{call.number}" for call in _read(row.data).open)
 
 
 def _check_rule(
@@ -154,7 +172,7 @@ def _check_processes(say: Say, nodes: Nodes, durable: Rows) -> None:
             continue
         for each in one.processes:
             row = durable.get(each.owner)
-            pid = msgspec.json.decode(row.data).get("pid") if row is not None and row.kind == "agent" else each.pid
+            pid = _read(row.data).pid if row is not None and row.kind == "agent" else each.pid
             if pid is None and row is not None and row.state == "starting":
                 continue
             if pid != each.pid or not each.owner.startswith(one.id):
