@@ -6,7 +6,6 @@ other. What it does is its turn's plan; what strikes is asked for at the turn (`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
+from supervisor.moments import Moment
 from supervisor.simulation.agents.output import Output
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import Trouble, side_by_side
@@ -44,6 +44,7 @@ ASKS_FIRST: Final = 0.3
 ASKS_AGAIN: Final = 0.2
 """How many ask once more about a call that is over, whether what came of it may stay."""
 _encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
 _STOPS: Final = ("refusal", "max_tokens", "max_turn_requests")
 _OPTIONS: Final = [{"optionId": one, "name": one, "kind": one} for one in ("allow_once", "reject_once")]
 _FLOOD_CHARS: Final = 8 * 1024
@@ -84,7 +85,7 @@ class _Request:
     """A request of ours. If whoever waited for it was cancelled, its answer goes to *instead*."""
 
     def __init__(self) -> None:
-        self.answered = anyio.Event()
+        self.answered = Moment()
         self.answer: _Answer = {}
         self.instead: Callable[[_Answer], None] | None = None
 
@@ -112,7 +113,7 @@ class _Agent:
         self.running: dict[str, anyio.CancelScope] = {}
         """The calls that are worked on by us, and not by a command of the client's."""
         self._cancelled = False
-        self._idle = anyio.Event()
+        self._idle = Moment()
         self._idle.set()
         self.late_words = 0
         """How often we went on talking after a turn."""
@@ -145,7 +146,7 @@ class _Agent:
 
     async def _read(self) -> None:
         while (line := await self._inside.read_line()).endswith(b"\n"):  # the last one may have been cut short
-            self._hear(json.loads(line))
+            self._hear(_decode(line))
         self._cancel()
         await self._idle.wait()
         await self._out.drained()
@@ -252,7 +253,7 @@ class _Agent:
     def _begin(self, rpc_id: Any, prompt: str) -> None:
         self._turns += 1
         self._depth = max(self._depth, depth_of(prompt))
-        self._working, self._cancelled, self._idle = anyio.CancelScope(), False, anyio.Event()
+        self._working, self._cancelled, self._idle = anyio.CancelScope(), False, Moment()
         plan = plan_turn(self.shape, self.chance, f"{self.place}:t{self._turns}", self._depth)
         self._group.start_soon(self._play, rpc_id, plan, self._working)
 

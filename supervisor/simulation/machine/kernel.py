@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 
 from actors.parking import current_backend
 from supervisor.adapters.exit_status import signal_name
+from supervisor.moments import Moment
 from supervisor.ports import Launch
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.pipe import Pipe
@@ -99,7 +100,7 @@ class OsProcess:
         self._heard = bytearray()
         self._scope = anyio.CancelScope()
         self._asked = int(signal.SIGTERM)
-        self._family: anyio.Event | None = None
+        self._family: Moment | None = None
 
     def hold(self, stdin: Pipe | None, stdout: Pipe | None, stderr: Pipe | None) -> None:
         """Its standard streams; ``None`` is /dev/null. The ends become its own."""
@@ -272,7 +273,7 @@ class OsProcess:
             raise ChildProcessError(errno.ECHILD, f"process {self._pid} has no child {pid}")
         while child.status is None:
             if self._family is None:
-                self._family = anyio.Event()
+                self._family = Moment()
             await self._family.wait()
             self._go_on()
         self._kernel.reap(child)
