@@ -27,8 +27,9 @@ class Trace:
         """Durable records, as they were encoded for the journal."""
         self.lines += len(encoded)
         now_s = self.now()
+        stamp = b"%.6f " % now_s
         for one in encoded:
-            self._digest.update(b"%.6f %b" % (now_s, one))
+            self._digest.update(stamp + one)
             if self._tell is not None:
                 self._tell(f"{now_s:12.6f} record {one.decode()}")
 
