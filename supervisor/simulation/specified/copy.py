@@ -24,7 +24,11 @@ _MODEL = (("status", None), ("attempts", 0), ("final", False))
 def shown(value: msgspec.Struct) -> tuple[Any, ...]:
     """An effect, or an event in it, as its name and the fields that are no words."""
     kind = type(value)
-    return (kind.__name__, *[_plain(getattr(value, name)) for name in _telling(kind)])
+    told: list[Any] = [kind.__name__]
+    for name in _telling(kind):
+        field = getattr(value, name)
+        told.append(field if type(field) in _PLAIN else _spelled(field))
+    return tuple(told)
 
 
 @cache
@@ -32,9 +36,8 @@ def _telling(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if name not in WORDS)
 
 
-def _plain(value: Any) -> Any:
-    if type(value) in _PLAIN:
-        return value
+def _spelled(value: Any) -> Any:
+    """What is not plain: a struct within, or an enum's value."""
     return shown(value) if isinstance(value, msgspec.Struct) else getattr(value, "value", value)
 
 
