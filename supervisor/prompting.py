@@ -16,6 +16,7 @@ from supervisor.entity import Entity, Refused
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Request, SessionData
+from supervisor.moments import Moment
 from supervisor.ports import JournalError
 from supervisor.tree import Tree
 from supervisor.vocabulary import DeliveryPoint, TimeLimit
@@ -46,7 +47,7 @@ class Prompting:
         self._unheard: dict[tuple[str, bool], Outcome | None] = {}
         """By session, of all that was asked of an earlier supervisor, and of what plans asked: how the last has ended,
         once it has. Nothing where something was asked since."""
-        self.answer_given = anyio.Event()
+        self.answer_given = Moment()
         """Set with the next answer; another one then takes its place."""
 
     @property
@@ -68,7 +69,7 @@ class Prompting:
             NoSuchEntity: there is no such session.
             Refused: the session has ended, or as many prompts as may be wait for it already.
         """
-        answered = anyio.Event()
+        answered = Moment()
         outcomes: list[Outcome] = []
 
         def answer(outcome: Outcome) -> None:
@@ -134,7 +135,7 @@ class Prompting:
                 if (session_id, of_plans) in self._unheard:
                     self._unheard[session_id, of_plans] = outcome
         self.answer_given.set()
-        self.answer_given = anyio.Event()
+        self.answer_given = Moment()
 
     def lost(self, session_id: str, outcome: Outcome) -> None:
         """The session is no more: all that was asked of it has that outcome."""
@@ -162,7 +163,7 @@ class Prompting:
                 with suppress(JournalError):
                     await self._tree.ledger.flush()  # the record of its answer may be on its way
             return self._unheard.get((session_id, once))
-        answered, outcomes, request_id = anyio.Event(), list[Outcome](), waiting[-1].id
+        answered, outcomes, request_id = Moment(), list[Outcome](), waiting[-1].id
 
         def answer(outcome: Outcome) -> None:
             outcomes.append(outcome)
