@@ -1,21 +1,19 @@
 """The link to a program: a codec's bytes and words on one side, the session's entities on the other.
 
-Bytes for the program go out on a path of their own, so that an interrupt never waits behind anything, least of all a
-disk. An agent is not read faster than it is understood.
+It begins what goes over the wire to it, reads what it says, and deals with one word of that after the other.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import anyio
 
-from actors.parking import Bell
 from supervisor.abort import PlannedProcess
 from supervisor.access import call_refusal
 from supervisor.asking import Asking
-from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, bounded
+from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX
 from supervisor.budgets import Amounts
 from supervisor.call_ends import CallEnds
 from supervisor.compacting import Compacting
@@ -50,8 +48,6 @@ from supervisor.ports import (
     ProcessHost,
     ProcessReport,
     Ready,
-    Send,
-    Signal,
     SpawnError,
     TerminalKilled,
     TerminalOpened,
@@ -64,13 +60,12 @@ from supervisor.ports import (
 from supervisor.terminals import Terminals
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
+from supervisor.wire import Wire
 from supervisor.within import outside
 from supervisor.work import Outcome, Work
 
 __all__ = ["MUTE_S", "ProcessLink"]
 
-_WRITTEN = (Send, CloseInput, Signal)
-"""What a codec has for the program; the rest is what the program said."""
 _SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
 """What only an agent says that works, or tries to, at what it was asked for."""
 MUTE_S = 2.0
@@ -114,22 +109,23 @@ class ProcessLink(LinkBase):
         self._steered: deque[str] = deque()
         """The messages that it was told in this turn, and has not taken up."""
         self._asking = Asking(tree, work, launch.cwd, self._tell_permission)
-        self._process: Process | None = None
+        self._wire = Wire()
         self._terminals = Terminals(
-            tree, work, host, launch, codec, put=self._put, note=self._note, log=self._write_log, account=self._account
+            tree,
+            work,
+            host,
+            launch,
+            codec,
+            put=self._wire.put,
+            note=self._note,
+            log=self._write_log,
+            account=self._account,
         )
-        self._writes: deque[Send | CloseInput | Signal] = deque()
-        self._said: deque[Out] = deque()
-        self._to_write = Bell()
-        self._to_hear = Bell()
-        self._heard = Bell()
         self._ends = CallEnds(
-            tree, work, self._calls, codec.end_call, lambda: self._alive, put=self._put, note=self._note
+            tree, work, self._calls, codec.end_call, lambda: self._wire.process, put=self._wire.put, note=self._note
         )
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
-        self._hearing = False
-        """Somebody deals with a word now."""
         self._compacting = Compacting(tree, self._tell, self._post)
         self._given = Moment()
         self._complaint = ""
@@ -146,7 +142,7 @@ class ProcessLink(LinkBase):
         if self._begin(turn_id, incarnation):
             self._ends.begin()
             self._cut_short = None
-            self._put(self._codec.prompt(prompt))
+            self._wire.put(self._codec.prompt(prompt))
             self._given.set()
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
@@ -156,12 +152,12 @@ class ProcessLink(LinkBase):
             self._not_steered(message_id, incarnation, "the agent does not take it now")
         else:
             self._steered.append(message_id)
-            self._put(outs)
+            self._wire.put(outs)
 
     def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
         if self._note_intent(turn_id, intent, abort_id):
             self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs(call)), None)
-            self._put(self._codec.interrupt())
+            self._wire.put(self._codec.interrupt())
             self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self._cause)
 
     def finish(self) -> None:
@@ -169,15 +165,15 @@ class ProcessLink(LinkBase):
         if self._codec.one_shot and not self._given.is_set():
             self.kill(Verdict(exit=Exit.ERROR, error="its prompt was taken back"))
         elif self.turn_id is None:
-            self._put(self._codec.close())
-            self._put([CloseInput()])
+            self._wire.put(self._codec.close())
+            self._wire.put([CloseInput()])
 
     def kill(self, intent: Verdict) -> None:
         self._intent = self._intent or intent
         self._dying = True
         self._given.set()
-        if self._process is not None:
-            self._process.kill()
+        if self._wire.process is not None:
+            self._wire.process.kill()
         self._terminals.kill()
 
     def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
@@ -187,49 +183,30 @@ class ProcessLink(LinkBase):
         return self._terminals.serves(self._calls.get(call_id))
 
     def processes(self) -> tuple[PlannedProcess, ...]:
-        agent = self._alive
+        agent = self._wire.process
         alive = () if agent is None else (PlannedProcess(owner=self.agent_id, pid=agent.pid),)
         return (*alive, *self._terminals.processes())
-
-    @property
-    def _alive(self) -> Process | None:
-        """Its process, while that is there."""
-        return self._process if not self._gone else None
-
-    def _put(self, outs: Iterable[Out]) -> None:
-        """Bytes go to the writer, what the agent said to the listener."""
-        self._sort(outs)
-        if self._said:
-            self._to_hear.ring()
-
-    def _sort(self, outs: Iterable[Out]) -> None:
-        """The same, where what was said is then heard by whoever calls this."""
-        for out in outs:
-            if isinstance(out, _WRITTEN):
-                self._writes.append(out)
-                self._to_write.ring()
-            else:
-                self._said.append(bounded(out))
 
     # ------------------------------------------------------------------ the process
     async def run(self) -> None:
         exited = AgentExited(reason="it was cancelled before it started", ended_by="kill")
+        process: Process | None = None
         try:
             ladder, quirks = self.work.policy.ladder, self.work.profile.quirks
             terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
-            async with self._host.spawn(self._launch, terminate_s=terminate_s, kill_s=ladder.kill_s) as self._process:
-                await self._converse(self._process)
+            async with self._host.spawn(self._launch, terminate_s=terminate_s, kill_s=ladder.kill_s) as process:
+                self._wire.process = process
+                await self._converse(process)
         except SpawnError as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
             self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error)))
         finally:
-            if self._process is not None:
+            if process is not None:
                 with anyio.CancelScope(shield=True):
-                    exited = self._fate(await self._process.wait_ended())
+                    exited = self._fate(await process.wait_ended())
+                self._wire.process = None
             self._compacting.over()
             self._report_end(exited)
-            if self._gone:
-                self._process = None  # it need not wait for the collector, as this link does
 
     def _fate(self, report: ProcessReport) -> AgentExited:
         self._account(self.agent_id, report)
@@ -255,29 +232,35 @@ class ProcessLink(LinkBase):
         launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
         await self._post(self.work.session_id, launched)
         async with anyio.create_task_group() as group:
-            group.start_soon(self._write_out, process)
-            group.start_soon(self._listen)
+            self._wire.open(group, process, self._hear)
             group.start_soon(self._read_errors, process)
-            self._put(self._codec.start(self._launch.cwd, self._resume_id))
-            if self._codec.one_shot:
-                # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
-                await self._given.wait()
-            await self._read(process)
-            status = await self._exit(process)
-            await process.wait_ended()
-            self._gone = True
-            await self._complained.wait()
-            self._sort(self._codec.exited(status))
-            await self._hear_all()
-            self._conclude("error", "", status)
-            group.cancel_scope.cancel()
+            try:
+                await self._hear_out(process)
+            finally:
+                self._wire.close()
+
+    async def _hear_out(self, process: Process) -> None:
+        """All that it says, up to its end."""
+        self._wire.sort(self._codec.start(self._launch.cwd, self._resume_id))
+        await self._wire.hear_all()
+        if self._codec.one_shot:
+            # It may be done before its turn is: what it says belongs to the turn, so it is heard from then on.
+            await self._given.wait()
+        await self._read(process)
+        status = await self._exit(process)
+        await process.wait_ended()
+        self._gone, self._wire.process = True, None
+        await self._complained.wait()
+        self._wire.sort(self._codec.exited(status))
+        await self._wire.hear_all()
+        self._conclude("error", "", status)
 
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
             self.work.stir()
-            self._sort(self._codec.feed(data))
-            await self._hear_all()
-        self._put(self._codec.feed(b""))
+            self._wire.sort(self._codec.feed(data))
+            await self._wire.hear_all()
+        self._wire.put(self._codec.feed(b""))
 
     async def _exit(self, process: Process) -> int | None:
         """Its exit status. Who speaks a protocol, has closed its output and stays can never answer: it is ended."""
@@ -298,44 +281,10 @@ class ProcessLink(LinkBase):
             self._complaint = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
         self._complained.set()
 
-    async def _write_out(self, process: Process) -> None:
-        while True:
-            await self._to_write.heard()
-            self._to_write.silence()
-            while self._writes:
-                match self._writes.popleft():
-                    case Send(data):
-                        await process.send(data)
-                    case CloseInput():
-                        process.close_input()
-                    case Signal(number):
-                        process.signal(number)
-
     def _write_log(self, source: str, text: str) -> None:
         self.work.transcript.write(source, text, at=self.tree.ledger.clock.wall.time())
 
     # ------------------------------------------------------------------ what it says
-    async def _listen(self) -> None:
-        """What comes while nobody reads: answers, the words of terminals and of child sessions."""
-        while True:
-            await self._to_hear.heard()
-            self._to_hear.silence()
-            await self._hear_all()
-
-    async def _hear_all(self) -> None:
-        """Deal with everything said so far, in order, one word at a time, whoever is at it: an agent is not read faster
-        than it is understood."""
-        while self._hearing:
-            self._heard.silence()
-            await self._heard.heard()
-        self._hearing = True
-        try:
-            while self._said:
-                await self._hear(self._said.popleft())
-        finally:
-            self._hearing = False
-            self._heard.ring()
-
     async def _hear(self, out: Out) -> None:
         if self.turn_id is not None and self.work.watch is not None:
             self.work.watch.model.hear(out)
@@ -506,7 +455,7 @@ class ProcessLink(LinkBase):
             self._asking.answer(request_id, option)
 
     def _tell_permission(self, request_id: str, option: str | None) -> None:
-        self._put(self._codec.permission(request_id, option))
+        self._wire.put(self._codec.permission(request_id, option))
 
     async def _serve_file(self, asked: FileAsked) -> None:
         """Read or write a file of its workspace for the agent; it says nothing else meanwhile that is heard."""
@@ -520,7 +469,7 @@ class ProcessLink(LinkBase):
                 text = await self._with_file(asked.path, asked.text)
             except OSError as error:
                 why = str(error)
-        self._put(self._codec.file_answered(asked.request_id, text, why))
+        self._wire.put(self._codec.file_answered(asked.request_id, text, why))
 
     async def _with_file(self, path: str, text: str | None) -> str:
         if text is None:
@@ -535,7 +484,7 @@ class ProcessLink(LinkBase):
         def answer(outcome: Outcome) -> None:
             if started_by is not None:
                 self._causes[started_by] = outcome.seq
-            self._put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
+            self._wire.put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
 
         if len(self.work.children) >= CHILDREN_MAX:
             words = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"

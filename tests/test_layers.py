@@ -73,6 +73,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.permission_desk",
         "supervisor.terminals",
         "supervisor.process_link",
+        "supervisor.wire",
         "supervisor.call_ends",
         "supervisor.compacting",
         "supervisor.ladder",

@@ -89,7 +89,7 @@ _ROOMS = {
         "handle hands inheritance inspecting interrupted janitor kinds ladder ledger link liveness loops model_trouble "
         "model_watch moments names nodes outage overseer permission_desk permissions policy process_link "
         "programs recovery review runtime subscriptions succession supervision tree trust upkeep usage "
-        "vocabulary watch within work casualties failures prompting shutdown terminals"
+        "vocabulary watch wire within work casualties failures prompting shutdown terminals"
     ),
     "supervisor.adapters": (
         "acp acp_calls acp_messages acp_offers acp_opening acp_permissions acp_problems acp_telling acp_terminals "

@@ -1,0 +1,111 @@
+"""The wire to a program: what it is told and what it says, in order; and nobody is left waiting when it is closed."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from supervisor.ports import CloseInput, Heard, Named, Out, Process, Ready, Send, Signal
+from supervisor.wire import Wire
+
+pytestmark = pytest.mark.anyio
+
+
+class Program:
+    """What is written to it; it takes nothing more where it is told to be *full*."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        self.told: list[object] = []
+        self.full = full
+
+    async def send(self, data: bytes) -> None:
+        self.told.append(data)
+        if self.full:
+            await anyio.sleep_forever()
+
+    def close_input(self) -> None:
+        self.told.append("closed")
+
+    def signal(self, number: int) -> None:
+        self.told.append(number)
+
+    def port(self) -> Process:
+        return cast(Process, self)
+
+
+async def settle() -> None:
+    for _ in range(8):
+        await checkpoint()
+
+
+async def test_what_is_put_before_and_after_it_is_open_is_written_in_order() -> None:
+    wire, program = Wire(), Program()
+    wire.put([Send(b"a"), Signal(2)])
+
+    async def hear(out: Out) -> None:
+        raise AssertionError(out)
+
+    async with anyio.create_task_group() as group:
+        wire.open(group, program.port(), hear)
+        await settle()
+        assert program.told == [b"a", 2]
+        wire.put([Send(b"b")])
+        wire.put([CloseInput()])
+        await settle()
+        wire.close()
+    assert program.told == [b"a", 2, b"b", "closed"]
+
+
+async def test_words_are_heard_one_at_a_time_by_whoever_is_at_it() -> None:
+    """A word that comes while another is dealt with waits for it; whoever asks for all to be heard waits for both."""
+    wire, heard, busy = Wire(), list[str](), anyio.Event()
+
+    async def hear(out: Out) -> None:
+        heard.append(f"{type(out).__name__} begins")
+        await busy.wait()
+        heard.append(f"{type(out).__name__} ends")
+
+    async with anyio.create_task_group() as group:
+        wire.open(group, Program().port(), hear)
+        wire.put([Ready()])
+        await settle()
+        wire.put([Heard()])
+        await settle()
+        assert heard == ["Ready begins"]
+        busy.set()
+        await wire.hear_all()
+        wire.close()
+    assert heard == ["Ready begins", "Ready ends", "Heard begins", "Heard ends"]
+
+
+async def test_who_is_mid_write_when_it_is_closed_is_cut_off() -> None:
+    """A program that takes nothing any more is not waited for, and what was to follow is not begun."""
+    wire, program = Wire(), Program(full=True)
+
+    async def hear(out: Out) -> None:
+        raise AssertionError(out)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            wire.open(group, program.port(), hear)
+            wire.put([Send(b"a"), Send(b"b")])
+            await settle()
+            wire.close()
+    assert program.told == [b"a"]
+
+
+async def test_a_closed_wire_begins_nothing() -> None:
+    wire, program = Wire(), Program()
+
+    async def hear(out: Out) -> None:
+        raise AssertionError(out)
+
+    async with anyio.create_task_group() as group:
+        wire.open(group, program.port(), hear)
+        await settle()
+        wire.close()
+        wire.put([Send(b"late"), Named("late")])
+    assert program.told == []
