@@ -6,15 +6,14 @@ open longer than its turn: whoever asked in one that is interrupted, or over, is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from supervisor.access import call_refusal
 from supervisor.bounds import PERMISSIONS_MAX
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.permissions import Choice, Decision, Ruling, Wish, choice_of, ruling
-from supervisor.ports import PermissionAsked
+from supervisor.ports import Codec, PermissionAsked
 from supervisor.tree import Tree
+from supervisor.wire import Wire
 from supervisor.work import Work
 
 __all__ = ["Asking"]
@@ -25,14 +24,15 @@ class Asking:
 
     Args:
         directory: what relative paths are meant in.
-        say: tells the agent, by (request id, option id), what was chosen.
+        codec: what is chosen is told the agent in its words.
+        wire: takes that.
     """
 
-    def __init__(self, tree: Tree, work: Work, directory: str, say: Callable[[str, str | None], None]) -> None:
+    def __init__(self, tree: Tree, work: Work, directory: str, codec: Codec, wire: Wire) -> None:
         self._tree = tree
         self._work = work
         self._directory = directory
-        self._say = say
+        self._codec, self._wire = codec, wire
         self._asked = 0
         self._open: dict[str, int] = {}
 
@@ -94,6 +94,9 @@ class Asking:
         if self._open.pop(request_id, None) is not None:
             self._work.moved = True
             self._say(request_id, option)
+
+    def _say(self, request_id: str, option: str | None) -> None:
+        self._wire.put(self._codec.permission(request_id, option))
 
     def withdraw(self, turn_id: str, why: str, cause: Cause) -> None:
         """Nobody has to answer any more what that turn has asked."""

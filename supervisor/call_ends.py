@@ -18,6 +18,7 @@ from actors.timers import TimerService
 from supervisor.abort import ProcessFate
 from supervisor.ports import Out, Process
 from supervisor.tree import Tree
+from supervisor.wire import Wire
 from supervisor.work import Work
 
 __all__ = ["CallEnds", "Struck", "strike"]
@@ -48,9 +49,7 @@ class CallEnds:
     Args:
         calls: the open calls of its turn: their actors, by what the agent calls them.
         ask: what asks the agent to end a call; ``None`` if it cannot be asked.
-        process: the agent's own, while it is there.
-        put: sends something to the agent.
-        note: puts something on record, by its name and what belongs to it.
+        wire: to the agent.
     """
 
     def __init__(
@@ -59,18 +58,13 @@ class CallEnds:
         work: Work,
         calls: Mapping[str, str],
         ask: Callable[[str], Iterable[Out] | None],
-        process: Callable[[], Process | None],
-        *,
-        put: Callable[[Iterable[Out]], None],
-        note: Callable[[str, dict[str, object]], None],
+        wire: Wire,
     ) -> None:
         self._tree = tree
         self._work = work
         self._calls = calls
         self._ask = ask
-        self._process = process
-        self._put = put
-        self._note = note
+        self._wire = wire
         self._ending: dict[str, _Ending] = {}
         self._since = 0.0
         """What was born since then belongs to the open calls (the process's clock)."""
@@ -86,7 +80,7 @@ class CallEnds:
 
     def quiet(self) -> None:
         """No call is open now."""
-        process = self._process()
+        process = self._wire.process
         self._since = process.clock() if process is not None else 0.0
         self._single = True
 
@@ -111,7 +105,7 @@ class CallEnds:
             return ""
         how = STRUCK if outs is None else ASKED if self._single else f"{ASKED}{BESIDE}"
         self._ending[call_id] = _Ending(how, [kept])
-        self._put(outs or ())
+        self._wire.put(outs or ())
         try:
             self._work.start(ctx, self._see_to_end, call_id, outs is not None)
         except ActorStopped:
@@ -140,13 +134,14 @@ class CallEnds:
 
     async def strike(self, tool_id: str) -> bool:
         """Kill what was started for the calls that are open; whether there was anything."""
-        process = self._process()
+        process = self._wire.process
         if process is None:
             return False
         async with self._striking:
             struck = await strike(process, self._since, self._tree.system.timers)
         if struck.pids:
-            self._note("CallProcessesKilled", {"call": tool_id, "pids": [*struck.pids], "left": [*struck.left]})
+            told = {"call": tool_id, "pids": [*struck.pids], "left": [*struck.left]}
+            self._tree.note_in_turn(self._work, "CallProcessesKilled", told)
         for pid in struck.pids:
             fate = ProcessFate(
                 owner=tool_id, pid=pid, status=None, ended_by="kill", killed=0, survivors=int(pid in struck.left)

@@ -7,12 +7,14 @@ done, so whatever comes of it is no failure.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
+from typing import Any
 
 from actors.machine import Event
 from supervisor.lifecycles.events import CompactionCompleted, CompactNeeded, VerifyRequested
 from supervisor.lifecycles.turn import Turn
 from supervisor.tree import Tree
+from supervisor.work import Work
 
 __all__ = ["Compacting"]
 
@@ -25,19 +27,11 @@ LOOK_AGAIN_S = 0.05
 
 
 class Compacting:
-    """What one agent compacts.
+    """What one agent compacts."""
 
-    Args:
-        tell: has an entity hear of an event.
-        post: the same, until that is durable: its number, or ``None`` if it was refused.
-    """
-
-    def __init__(
-        self, tree: Tree, tell: Callable[[str, Event], None], post: Callable[[str, Event], Awaitable[int | None]]
-    ) -> None:
+    def __init__(self, tree: Tree, work: Work) -> None:
         self._tree = tree
-        self._tell = tell
-        self._post = post
+        self._work = work
         self._at_work: str | None = None
         """The turn whose compaction is under way."""
         self._late: str | None = None
@@ -46,11 +40,14 @@ class Compacting:
     async def hear(self, turn_id: str, *, active: bool) -> None:
         """The turn at work is compacting, or is not any more."""
         if active:
-            if self._at_work != turn_id and await self._post(turn_id, CompactNeeded()) is not None:
+            if self._at_work != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
                 self._at_work = turn_id
         elif self._at_work == turn_id:
             self._at_work = None
-            await self._post(turn_id, CompactionCompleted())
+            await self._report(turn_id, CompactionCompleted())
+
+    def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
+        return self._tree.report(turn_id, event, cause=self._work.cause)
 
     async def hear_late(self, done: str | None, *, active: bool) -> None:
         """The same, while it works on no turn: *done* is the last one, if that ended well."""
@@ -61,7 +58,7 @@ class Compacting:
         if turn is None or turn.state not in _BEING_VERIFIED or self._late is not None:
             return
         self._late = turn.id  # from now on: the agent may be gone before that is on record
-        if await self._post(turn.id, CompactNeeded()) is None:
+        if await self._report(turn.id, CompactNeeded()) is None:
             self._late = None
             return
         self._verify_after(turn.id, COMPACTS_S)
@@ -79,7 +76,7 @@ class Compacting:
             self._verify_after(turn_id, LOOK_AGAIN_S)
             return
         self._late = None
-        self._tell(turn_id, VerifyRequested(verdict=turn.data.verdict))
+        self._tree.tell(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._work.cause)
 
     def _verify_after(self, turn_id: str, delay_s: float) -> None:
         self._tree.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))

@@ -191,7 +191,7 @@ class Hands:
         _log.error("session gave up", session=work.session_id, reason=effect.message)
 
     def _store_prompt(self, work: Work, entity_id: str, effect: StorePrompt, cause: Cause) -> None:
-        work.transcript.write("prompt", effect.prompt.rstrip("\n") + "\n", at=self._tree.ledger.clock.wall.time())
+        self._tree.write(work, "prompt", effect.prompt.rstrip("\n") + "\n")
 
     # ------------------------------------------------------------------ tasks
     def _start(self, work: Work, actor_id: str, fn: Callable[..., object], *args: object) -> bool:

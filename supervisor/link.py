@@ -6,13 +6,12 @@ exactly once, whatever the agent does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
 
-from actors import ActorStopped, Context, Lane
+from actors import ActorStopped, Context
 from actors.machine import Event
-from supervisor.abort import PlannedProcess, ProcessFate
-from supervisor.entity import Refused
+from supervisor.abort import PlannedProcess
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -29,12 +28,9 @@ from supervisor.lifecycles.events import (
 from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.policy import judge
-from supervisor.ports import (
-    ProcessReport,
-)
 from supervisor.tree import END_S, Tree
 from supervisor.vocabulary import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
-from supervisor.work import NoSuchEntity, Outcome, Work
+from supervisor.work import Outcome, Work
 
 __all__ = ["Delegate", "LinkBase", "ToolCell"]
 
@@ -109,10 +105,6 @@ class LinkBase:
         self._numbers = 0
 
     @property
-    def _cause(self) -> Cause:
-        return Cause(self.work.because, None, self.work.profile.adapter)
-
-    @property
     def reusable(self) -> bool:
         return (
             self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
@@ -125,18 +117,10 @@ class LinkBase:
 
     # ------------------------------------------------------------------ telling
     def _tell(self, entity_id: str, event: Event) -> None:
-        self.tree.tell(entity_id, event, cause=self._cause)
+        self.tree.tell(entity_id, event, cause=self.work.cause)
 
-    async def _post(self, entity_id: str, event: Event, because: int | None = None) -> int | None:
-        """Tell and wait until it is durable; its number, or ``None`` if it was refused, or there is nobody to hear."""
-        if not self.tree.hears(entity_id, event):
-            return None
-        cause = self._cause if because is None else self._cause._replace(seq=because)
-        try:
-            record = await self.tree.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
-        except (NoSuchEntity, Refused):
-            return None
-        return record.seq
+    def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
+        return self.tree.report(entity_id, event, cause=self.work.cause)
 
     # ------------------------------------------------------------------ the session's start
     def _report_ready(self, info: str) -> None:
@@ -265,7 +249,7 @@ class LinkBase:
         started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind, within=within)
         recorded: int | None = None
         try:
-            recorded = self._causes[tool_id] = await self._post(turn_id, started)
+            recorded = self._causes[tool_id] = await self._report(turn_id, started)
         finally:
             if recorded is None:  # refused, or the journal failed: nothing is done for a call that is not on record
                 self._drop_call(call_id)
@@ -296,7 +280,8 @@ class LinkBase:
         elif intent is not None and outcome is ToolOutcome.FAILED:
             # We asked the agent to stop: that is why the call failed.
             because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
-        await self._post(turn_id, completed, because)
+        cause = self.work.cause if because is None else self.work.cause._replace(seq=because)
+        await self.tree.report(turn_id, completed, cause=cause)
 
     # ------------------------------------------------------------------ what it is told within a turn
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
@@ -363,18 +348,6 @@ class LinkBase:
             self.tree.system.stop(tool_id, "returned")
 
     # ------------------------------------------------------------------ the end
-    def _account(self, owner: str, report: ProcessReport) -> None:
-        """Keep a process's fate for receipts."""
-        fate = ProcessFate(
-            owner=owner,
-            pid=report.pid,
-            status=report.status,
-            ended_by=report.ended_by,
-            killed=report.killed,
-            survivors=report.survivors,
-        )
-        self.work.fates.append(fate)
-
     def _report_end(self, exited: AgentExited) -> None:
         """The agent is gone: whatever it still owed an answer to gets one."""
         self._over = True

@@ -108,25 +108,13 @@ class ProcessLink(LinkBase):
         """What the agent calls the conversation, where it can be loaded by that."""
         self._steered: deque[str] = deque()
         """The messages that it was told in this turn, and has not taken up."""
-        self._asking = Asking(tree, work, launch.cwd, self._tell_permission)
         self._wire = Wire()
-        self._terminals = Terminals(
-            tree,
-            work,
-            host,
-            launch,
-            codec,
-            put=self._wire.put,
-            note=self._note,
-            log=self._write_log,
-            account=self._account,
-        )
-        self._ends = CallEnds(
-            tree, work, self._calls, codec.end_call, lambda: self._wire.process, put=self._wire.put, note=self._note
-        )
+        self._asking = Asking(tree, work, launch.cwd, codec, self._wire)
+        self._terminals = Terminals(tree, work, host, launch, codec, self._wire)
+        self._ends = CallEnds(tree, work, self._calls, codec.end_call, self._wire)
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
-        self._compacting = Compacting(tree, self._tell, self._post)
+        self._compacting = Compacting(tree, work)
         self._given = Moment()
         self._complaint = ""
         self._complained = Moment()
@@ -158,7 +146,7 @@ class ProcessLink(LinkBase):
         if self._note_intent(turn_id, intent, abort_id):
             self._cut_short = next((tool for call, tool in self._calls.items() if not self.runs(call)), None)
             self._wire.put(self._codec.interrupt())
-            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self._cause)
+            self._asking.withdraw(turn_id, f"its turn is interrupted: {intent.error}", self.work.cause)
 
     def finish(self) -> None:
         self._finishing = True
@@ -209,7 +197,7 @@ class ProcessLink(LinkBase):
             self._report_end(exited)
 
     def _fate(self, report: ProcessReport) -> AgentExited:
-        self._account(self.agent_id, report)
+        self.work.account(self.agent_id, report)
         intent = self._intent
         intended = intent.abort_reason if intent is not None else None
         if intended is None and report.ended_by != "exit":
@@ -230,7 +218,7 @@ class ProcessLink(LinkBase):
             process.kill()
         self._tell(self.agent_id, AgentStarted(pid=process.pid))
         launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
-        await self._post(self.work.session_id, launched)
+        await self._report(self.work.session_id, launched)
         async with anyio.create_task_group() as group:
             self._wire.open(group, process, self._hear)
             group.start_soon(self._read_errors, process)
@@ -276,13 +264,10 @@ class ProcessLink(LinkBase):
         while data := await process.receive_err():
             self.work.stir()
             text = data.decode(errors="replace")
-            self._write_log("stderr", text)
+            self.tree.write(self.work, "stderr", text)
             said = f"{said}{text}"[-LAST_WORDS_CHARS:]
             self._complaint = next((line for line in reversed(said.splitlines()) if line.strip()), "")[:300]
         self._complained.set()
-
-    def _write_log(self, source: str, text: str) -> None:
-        self.work.transcript.write(source, text, at=self.tree.ledger.clock.wall.time())
 
     # ------------------------------------------------------------------ what it says
     async def _hear(self, out: Out) -> None:
@@ -311,7 +296,7 @@ class ProcessLink(LinkBase):
             case TerminalKilled(terminal_id):
                 self._terminals.end(terminal_id)
             case PermissionAsked():
-                if why := self._asking.ask(out, self.turn_id, self._cause):
+                if why := self._asking.ask(out, self.turn_id, self.work.cause):
                     self._malformed(why)
             case FileAsked():
                 await self._serve_file(out)
@@ -322,7 +307,7 @@ class ProcessLink(LinkBase):
             case Compaction():
                 await self._compact(out)
             case ModelTrouble():
-                self._write_log("log", f"its model failed ({out.problem}): {out.words}\n")
+                self.tree.write(self.work, "log", f"its model failed ({out.problem}): {out.words}\n")
             case CallKept(call_id, why):
                 self._ends.kept(call_id, why)
             case TurnEnded():
@@ -345,7 +330,7 @@ class ProcessLink(LinkBase):
         self.steers = ready.steers
         if ready.resume_id is not None:
             named = AgentReady(resume_id=ready.resume_id, info=ready.info)
-            await self._post(self.agent_id, named)
+            await self._report(self.agent_id, named)
             self.is_ready = True
             self.report_started(self._incarnation)
         else:
@@ -355,7 +340,7 @@ class ProcessLink(LinkBase):
         """The conversation is there, under that name; after a program that serves one prompt, the next takes it up."""
         if resume_id != self._conversation:
             self._conversation = resume_id
-            await self._post(self.agent_id, AgentNamed(resume_id=resume_id))
+            await self._report(self.agent_id, AgentNamed(resume_id=resume_id))
         if self._codec.one_shot:
             self.work.resume_id = resume_id
 
@@ -368,7 +353,7 @@ class ProcessLink(LinkBase):
     def _hear_text(self, kind: str, text: str) -> None:
         if kind == "message":
             self.work.say(text)
-        self._write_log(kind, text)
+        self.tree.write(self.work, kind, text)
 
     def _hear_usage(self, usage: Usage) -> None:
         """Also after the end of a turn: an agent says with its last word what that turn has used."""
@@ -381,10 +366,6 @@ class ProcessLink(LinkBase):
                 requests=usage.requests,
             )
             self.work.watch.reported(amounts, usage.used)
-
-    def _note(self, name: str, metadata: dict[str, object]) -> None:
-        if self.turn_id is not None:
-            self.tree.note(self.turn_id, name, self._cause, metadata)
 
     async def _compact(self, compaction: Compaction) -> None:
         if self.turn_id is None:
@@ -418,7 +399,7 @@ class ProcessLink(LinkBase):
         http_status: int | None = None,
     ) -> None:
         if self.turn_id is not None:
-            self._asking.withdraw(self.turn_id, "its turn is over", self._cause)
+            self._asking.withdraw(self.turn_id, "its turn is over", self.work.cause)
         super()._conclude(stop, error, status, problem=problem, http_status=http_status)
 
     async def _turn_ended(self, ended: TurnEnded) -> None:
@@ -454,16 +435,13 @@ class ProcessLink(LinkBase):
         if turn_id == self.turn_id:
             self._asking.answer(request_id, option)
 
-    def _tell_permission(self, request_id: str, option: str | None) -> None:
-        self._wire.put(self._codec.permission(request_id, option))
-
     async def _serve_file(self, asked: FileAsked) -> None:
         """Read or write a file of its workspace for the agent; it says nothing else meanwhile that is heard."""
         reads = asked.text is None
         text, why = "", call_refusal(self.work.rights, "read" if reads else "edit")
         why = why or outside("path", asked.path, self._launch.cwd)
         if why:
-            self._note("FileRefused", {"path": asked.path, "why": why})
+            self.tree.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
         else:
             try:
                 text = await self._with_file(asked.path, asked.text)

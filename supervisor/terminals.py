@@ -6,15 +6,16 @@ output and of its end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 import anyio
 
 from actors import ActorStopped
 from supervisor.abort import PlannedProcess
 from supervisor.access import call_refusal
-from supervisor.ports import Codec, Launch, Out, Process, ProcessHost, ProcessReport, SpawnError, TerminalOpened
+from supervisor.ports import Codec, Launch, Process, ProcessHost, SpawnError, TerminalOpened
 from supervisor.tree import Tree
+from supervisor.wire import Wire
 from supervisor.within import outside
 from supervisor.work import Work
 
@@ -33,10 +34,7 @@ class Terminals:
 
     Args:
         launch: of the agent: its terminals have its directory and environment.
-        put: takes what is for the agent.
-        note: records a fact of the turn: its name, and what it says.
-        log: writes to the transcript: who says it, and what.
-        account: notes how the processes of a call ended.
+        wire: takes what is for the agent.
     """
 
     def __init__(
@@ -46,15 +44,11 @@ class Terminals:
         host: ProcessHost,
         launch: Launch,
         codec: Codec,
-        *,
-        put: Callable[[Iterable[Out]], None],
-        note: Callable[[str, dict[str, object]], None],
-        log: Callable[[str, str], None],
-        account: Callable[[str, ProcessReport], None],
+        wire: Wire,
     ) -> None:
         self._tree, self._work = tree, work
         self._host, self._launch, self._codec = host, launch, codec
-        self._put, self._note, self._log, self._account = put, note, log, account
+        self._wire = wire
         self._running: dict[str, Process] = {}
         self._serving: dict[str, str] = {}
         """By terminal: the call that it is for."""
@@ -84,18 +78,18 @@ class Terminals:
         """The agent has a command for that call; ``None`` if there is no such call."""
         why = call_refusal(self._work.rights, "execute")
         if why or (asked.cwd and (why := outside("terminal/create: cwd", asked.cwd, self._launch.cwd))):
-            self._note("TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
-            self._put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
-            self._put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
+            self._tree.note_in_turn(self._work, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
+            self._wire.put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
+            self._wire.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
             return
         ctx = self._tree.system.context(tool_id) if tool_id is not None else None
         if ctx is None or tool_id is None:
-            self._put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
+            self._wire.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
             return
         try:
             self._work.start(ctx, self._run, asked, tool_id)
         except ActorStopped:
-            self._put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
+            self._wire.put(self._codec.terminal_exited(asked.terminal_id, NOT_RUN))
 
     async def _run(self, asked: TerminalOpened, tool_id: str) -> None:
         env = {**self._launch.env, **asked.env}
@@ -106,22 +100,22 @@ class Terminals:
         try:
             async with self._host.spawn(launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
                 self._running[asked.terminal_id] = process
-                self._note("ProcessStarted", {"tool": tool_id, "pid": process.pid})
+                self._tree.note_in_turn(self._work, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pump, asked.terminal_id, tool_id, process.receive_err)
                 await process.wait_exit()  # its output ends before it does: it would be terminated in between
         except SpawnError as error:
-            self._put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
+            self._wire.put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
         finally:
             del self._serving[asked.terminal_id]
             started = self._running.pop(asked.terminal_id, None)
             if started is not None:
                 with anyio.CancelScope(shield=True):
                     report = await started.wait_ended()
-                self._account(tool_id, report)
+                self._work.account(tool_id, report)
                 status = report.status
-            self._put(self._codec.terminal_exited(asked.terminal_id, status))
+            self._wire.put(self._codec.terminal_exited(asked.terminal_id, status))
 
     async def _pump(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
         while True:
@@ -129,5 +123,5 @@ class Terminals:
             if not data:
                 return
             self._work.moved = True
-            self._put(self._codec.terminal_output(terminal_id, data))
-            self._log(tool_id.rpartition(":")[2], data.decode(errors="replace"))
+            self._wire.put(self._codec.terminal_output(terminal_id, data))
+            self._tree.write(self._work, tool_id.rpartition(":")[2], data.decode(errors="replace"))

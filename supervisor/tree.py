@@ -17,7 +17,7 @@ from actors import ActorStopped, ActorSystem, Lane, Limits
 from actors.machine import Event
 from supervisor.abort import TreeNode
 from supervisor.abort_state import AbortState, Joined, merged, same_abort
-from supervisor.entity import Entity, Lifecycle, weight
+from supervisor.entity import Entity, Lifecycle, Refused, weight
 from supervisor.ledger import Cause, Ledger
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
@@ -271,6 +271,16 @@ class Tree:
             raise NoSuchEntity(entity_id) from error
         return record
 
+    async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
+        """Tell and wait until it is durable; its number, or ``None`` if it was refused, or there is nobody to hear."""
+        if not self.hears(entity_id, event):
+            return None
+        try:
+            record = await self.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
+        except (NoSuchEntity, Refused):
+            return None
+        return record.seq
+
     async def heard(self, entity_id: str) -> None:
         """Wait until it has heard all that it was told up to now, or is no more."""
         ref = self.system.ref(entity_id)
@@ -283,6 +293,16 @@ class Tree:
         entity = self.entities.get(entity_id)
         if entity is not None:
             entity.note(name, cause, metadata, **described)
+
+    def note_in_turn(self, work: Work, name: str, metadata: dict[str, Any]) -> None:
+        """Record a fact about the turn that a session's agent works on, if it works on one."""
+        turn_id = work.link.turn_id if work.link is not None else None
+        if turn_id is not None:
+            self.note(turn_id, name, work.cause, metadata)
+
+    def write(self, work: Work, source: str, text: str) -> None:
+        """Into the transcript of a session: who says it, and what."""
+        work.transcript.write(source, text, at=self.ledger.clock.wall.time())
 
     def cancel_scope(self, actor_id: str, cause: object) -> None:
         """Cancel everything that runs in an actor's scope."""

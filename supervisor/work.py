@@ -19,11 +19,12 @@ from supervisor.agents import NO_QUIRKS, Quirks
 from supervisor.agents import Mapping as LineMapping
 from supervisor.budgets import Amounts, Scope
 from supervisor.entity import Entity
+from supervisor.ledger import Cause
 from supervisor.liveness import Patience
 from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.permissions import Decision, PermissionPolicy, Wish
-from supervisor.ports import NO_PLACE, Out, TranscriptSink, Wishes
+from supervisor.ports import NO_PLACE, Out, ProcessReport, TranscriptSink, Wishes
 from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Verdict
 
 __all__ = [
@@ -351,8 +352,25 @@ class Work:
         return {"SUPERVISOR_STATE_DIR": self.own_task.state_dir, "SUPERVISOR_TASK": self.own_task.name}
 
     @property
+    def cause(self) -> Cause:
+        """What the agent's present doings answer to."""
+        return Cause(self.because, None, self.profile.adapter)
+
+    @property
     def parent_id(self) -> str | None:
         return self.parent.session_id if self.parent is not None else None
+
+    def account(self, owner: str, report: ProcessReport) -> None:
+        """Keep a process's fate for receipts."""
+        fate = ProcessFate(
+            owner=owner,
+            pid=report.pid,
+            status=report.status,
+            ended_by=report.ended_by,
+            killed=report.killed,
+            survivors=report.survivors,
+        )
+        self.fates.append(fate)
 
     def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run ``fn(*args)`` in that actor's scope, counted as work of this session.

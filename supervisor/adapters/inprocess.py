@@ -179,7 +179,7 @@ class FunctionLink(LinkBase):
         exited = AgentExited(ended_by="kill", reason="it was cancelled")
         try:
             launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
-            await self._post(self.work.session_id, launched)
+            await self._report(self.work.session_id, launched)
             self._report_ready("in-process")
             await self._stop.wait()
             # A function may clean up after its cancellation, but one that swallows it is abandoned.
@@ -257,7 +257,7 @@ class FunctionLink(LinkBase):
     def speak(self, text: str) -> None:
         self.work.moved = True
         self.work.say(text)
-        self.work.transcript.write("message", text, at=self.tree.ledger.clock.wall.time())
+        self.tree.write(self.work, "message", text)
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
         self.work.moved = True

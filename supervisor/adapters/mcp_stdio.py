@@ -16,7 +16,6 @@ import msgspec
 
 from actors import Context, Intensity
 from actors.restart import add_restart
-from supervisor.abort import ProcessFate
 from supervisor.adapters.framing import Lines
 from supervisor.ledger import Cause
 from supervisor.moments import Moment, first_of
@@ -161,16 +160,7 @@ class McpResource:
         report = await process.wait_ended()
         told = {"why": why, "status": report.status, "killed": report.killed, "survivors": report.survivors}
         self._note("McpServerEnded", told)
-        self._work.fates.append(
-            ProcessFate(
-                owner=self._work.session_id,
-                pid=report.pid,
-                status=report.status,
-                ended_by=report.ended_by,
-                killed=report.killed,
-                survivors=report.survivors,
-            )
-        )
+        self._work.account(self._work.session_id, report)
 
     async def _converse(self, process: Process) -> str:
         gone = Moment()
