@@ -71,18 +71,19 @@ class Wire:
 
     async def _write_to(self, process: Process) -> None:
         while self._open is not None:
-            await self._to_write.heard()
-            self._to_write.silence()
-            while self._writes and self._open is not None:
-                match self._writes.popleft():
-                    case Send(data):
-                        self._sending = True
-                        await process.send(data)
-                        self._sending = False
-                    case CloseInput():
-                        process.close_input()
-                    case Signal(number):
-                        process.signal(number)
+            if not self._writes:
+                self._to_write.silence()
+                await self._to_write.heard()
+                continue
+            match self._writes.popleft():
+                case Send(data):
+                    self._sending = True
+                    await process.send(data)
+                    self._sending = False
+                case CloseInput():
+                    process.close_input()
+                case Signal(number):
+                    process.signal(number)
 
     async def hear_all(self) -> None:
         """Deal with everything said so far, in order, one word at a time, whoever is at it."""
