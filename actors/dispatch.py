@@ -120,19 +120,20 @@ class Dispatcher:
             if self._busy():
                 await give_way()
             else:
-                await self._park()
+                await self._parker().wait()
             self._credit = CREDIT
             self._run_batch(now() + BATCH_S)
 
     def _busy(self) -> bool:
         return bool(self.runnable or self._front or self._advancing)
 
-    async def _park(self) -> None:
+    def _parker(self) -> Parker:
+        """There is nothing to do: what it waits for until there is."""
         self.parked = parked = self.backend.parker()
         if self._idle is not None:
             self._idle.set()
             self._idle = None
-        await parked.wait()
+        return parked
 
     def _run_batch(self, until: float) -> None:
         """Take turns until nobody has anything to do, or it is time for a checkpoint."""
