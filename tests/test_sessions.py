@@ -425,7 +425,7 @@ async def test_a_session_whose_actor_crashes_ends_with_it(tmp_path: Path, caplog
         other = await sup.start_session("other", agent="scripted")
         asked = ask(group, broken, "@hang")
         await until(sup, "SessionStarted", "broken")
-        sup.tree.entity("broken").data = SimpleNamespace(inbox=())
+        sup.tree.entity("broken").data = SimpleNamespace(inbox=(), ended=False)
         with pytest.raises(TypeError):
             await broken.send("hello")
         result = await asked.result()
