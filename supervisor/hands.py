@@ -139,9 +139,8 @@ class Hands:
             return
         effect = owed.effect
         if isinstance(effect, Tell):
-            cause = Cause(owed.seq, owed.effect_id, owed.entity_id)
-            if self._is_heard(effect.to) and self._tree.tell(effect.to, effect.event, cause=cause):
-                return  # it is settled with the record of that event
+            if self.pass_on(effect, Cause(owed.seq, owed.effect_id, owed.entity_id)):
+                return
         elif type(effect) is Bury:
             self._tree.bury(owed.entity_id)
         else:
@@ -161,10 +160,17 @@ class Hands:
         if ctx is not None:
             entity.start_timer(ctx, effect, epoch, cause)
 
-    def _is_heard(self, entity_id: str) -> bool:
-        """``False`` for who has ended: it may be buried before it reads its mail, and its mail settles nothing then."""
-        entity = self._tree.entities.get(entity_id)
-        return entity is not None and not entity.ended
+    def pass_on(self, told: Tell, cause: Cause) -> bool:
+        """Tell it, to be settled with the record of that event; ``False`` if it is no news to anybody.
+
+        Who has ended may be buried before it reads its mail, and its mail settles nothing then. Who has not, and whose
+        actor was cancelled with its supervisor, is told by the next one.
+        """
+        entity = self._tree.entities.get(told.to)
+        if entity is None or entity.ended or not self._tree.hears(told.to, told.event):
+            return False
+        self._tree.tell(told.to, told.event, cause=cause)
+        return True
 
     def _perform_for(self, work: Work, entity_id: str, effect: object, cause: Cause) -> None:
         kind = type(effect)

@@ -262,9 +262,7 @@ class Recovery:
         if entity is not None:
             self._hands.perform(Owed(entity_id, effect_id, effect, seq, entity.epoch))
             return
-        cause = Cause(seq, effect_id, entity_id)
-        heard = isinstance(effect, Tell) and self._tree.tell(effect.to, effect.event, cause=cause)
-        if not heard:
+        if not (isinstance(effect, Tell) and self._hands.pass_on(effect, Cause(seq, effect_id, entity_id))):
             self._tree.ledger.settle(effect_id)
 
     # ------------------------------------------------------------------ what is said of it
