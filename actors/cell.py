@@ -24,7 +24,7 @@ from actors.actor import (
     Shutdown,
 )
 from actors.errors import ActorRestarting, ActorStopped, StartFailed
-from actors.host import Host, stack_of
+from actors.host import stack_of
 from actors.mailbox import Envelope
 from actors.parking import RAISED, as_error
 from actors.place import Phase, Place, Rare, Ward
@@ -115,13 +115,10 @@ class Cell(Workplace):
             self._bounce(self.box.drain())
         if self.below:
             self._stop_children(self.below)
-        elif self.host is None or self.host.over(len(self.rare.tasks)):
+        elif self.host is None or self.host.over:
             self._over()
         elif not self.host.closing:
-            if self.host.busy:
-                self.scope.cancel(self.reason)
-            else:
-                self.scope.close(self.reason)
+            self.scope.cancel(self.reason)
             self.host.close()
             self._watch_end()
 
@@ -161,7 +158,7 @@ class Cell(Workplace):
     def _look(self, timer: Timer) -> None:
         if self.phase is not _STOPPING or self.host is None:
             return
-        if self.host.over(len(self.rare.tasks)):
+        if self.host.over:
             self.advance()
             return
         now = self.system.timers.now()
@@ -174,7 +171,7 @@ class Cell(Workplace):
         elif any(task.shields for task in self.rare.tasks):
             self._cut_cleanup()
         else:
-            self._abandon(self.host)
+            self._abandon()
 
     def _cut_cleanup(self) -> None:
         """The time is over for clean-up too, and there will be no more of it; then the last rung."""
@@ -188,10 +185,9 @@ class Cell(Workplace):
             task.shields.clear()
         self._watch_end()
 
-    def _abandon(self, host: Host) -> None:
+    def _abandon(self) -> None:
         self.system.report(GraceExceeded(self.id, "cancel", self.shutdown_s))
         self.system.report(Abandoned(self.id, tuple(task.name for task in self.rare.tasks)))
-        host.abandon()
         self.abandon_work()
         self._over()
 
@@ -199,6 +195,9 @@ class Cell(Workplace):
     def _over(self) -> None:
         """Nothing of this incarnation is left but its words; then it is down, or gone."""
         if self.host is not None:
+            if not (self.host.closing or self.host.ended):
+                self.scope.close(self.reason)
+                self.host.close()
             self.host.leave_home()
         self._run_stopped()
         if self._rare is not None:

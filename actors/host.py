@@ -68,15 +68,12 @@ class Host:
         "_waiting",
         "closing",
         "ended",
-        "haunted",
         "open",
     )
 
     def __init__(self, home: Host | None) -> None:
         self.open = True
         self.ended = False
-        self.haunted = False
-        """Something that was abandoned is still in here."""
         self._home = home
         self._inner = 0
         self._own = 0
@@ -107,27 +104,16 @@ class Host:
         self._own -= 1
 
     @property
-    def busy(self) -> bool:
-        """There is, or soon will be, something in here that a cancellation would reach."""
-        return self._own > 0 or self._inner > 0
+    def over(self) -> bool:
+        """There is nothing in here, and nothing will be, that a cancellation would reach: all tasks have ended, or were
+        abandoned further in. The host itself, once it is closed, needs but some steps more."""
+        return self.ended or (self._own == 0 and self._inner == 0)
 
     def close(self) -> None:
         """Start nothing more, and end with what is there."""
         self.closing = True
         if self._parker is not None:
             self._parker.unpark()
-
-    def over(self, tasks: int) -> bool:
-        """All tasks in here have ended, or are haunting it: *tasks* are those of its own actor that have not."""
-        return self.ended or (self.haunted and tasks == 0 and self._inner == 0)
-
-    def abandon(self) -> None:
-        """Count it no more. Whoever is further out must not wait for it either."""
-        outer: Host | None = self
-        while outer is not None and not outer.haunted:
-            outer.haunted = True
-            outer = outer._home
-        self.leave_home()
 
     def leave_home(self) -> None:
         """Whoever is further out need not wait for it any more."""
