@@ -1,8 +1,8 @@
 """The tasks of an actor: the host that owns its scope, the record of each task, and the worker behind an async handler.
 
-A host is one task that enters and leaves the actor's cancel scope and task group, inside the group of its home's host,
-so that scopes nest as actors do. It exists from the actor's first task on. Tasks that outlive the end of their actor
-are abandoned: their hosts stay where they are, and nobody counts them any more.
+A host is one task that opens the actor's task group, whose cancel scope is the actor's, inside the group of its home's
+host, so that scopes nest as actors do. It exists from the actor's first task on. Tasks that outlive the end of their
+actor are abandoned: their hosts stay where they are, and nobody counts them any more.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ class Host:
     async def run(self, owner: HostOwner) -> None:
         """Its life, for *owner*, who keeps it: so it keeps neither him nor his first task any longer than that."""
         try:
-            with owner.scope.cancel_scope:
-                async with anyio.create_task_group() as group:
-                    self._group = group
-                    for fn, args in self._waiting:
-                        group.start_soon(fn, *args)
-                    self._waiting.clear()
-                    await self._until_closed(owner)
+            async with anyio.create_task_group() as group:
+                owner.scope.open(group.cancel_scope)
+                self._group = group
+                for fn, args in self._waiting:
+                    group.start_soon(fn, *args)
+                self._waiting.clear()
+                await self._until_closed(owner)
         finally:
             self.ended = True
             self._group = None

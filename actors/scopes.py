@@ -12,15 +12,22 @@ __all__ = ["Scope"]
 
 
 class Scope:
-    """One cancel scope with its causes. It is entered and left by the one task that owns it."""
+    """The causes of one cancel scope: that of a task group, once it is open. What was cancelled before that is then
+    cancelled at once."""
 
-    __slots__ = ("_told", "cancel_scope", "causes", "name")
+    __slots__ = ("_cancel_scope", "_told", "causes", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.cancel_scope = anyio.CancelScope()
         self.causes: list[object] = []
+        self._cancel_scope: anyio.CancelScope | None = None
         self._told = False
+
+    def open(self, cancel_scope: anyio.CancelScope) -> None:
+        """This is what is to be cancelled: whoever says so has just entered it."""
+        self._cancel_scope = cancel_scope
+        if self._told:
+            cancel_scope.cancel(reason=self.name)
 
     @property
     def cancelled(self) -> bool:
@@ -36,7 +43,8 @@ class Scope:
         self.close(cause)
         if not self._told:
             self._told = True
-            self.cancel_scope.cancel(reason=self.name)
+            if self._cancel_scope is not None:
+                self._cancel_scope.cancel(reason=self.name)
 
     def close(self, cause: object) -> None:
         """It counts as cancelled from now on, for that cause. For who knows that nothing is inside: a cancel costs more
