@@ -34,7 +34,7 @@ MOMENTS = range(200)
 
 
 class Intruder:
-    """Kills the first supervisor as a turn is about to begin, and cancels the host of the second so many steps later."""
+    """Kills the first supervisor as a turn begins, and cancels the host of the second so many steps later."""
 
     def __init__(self, after: int) -> None:
         self._left = after
