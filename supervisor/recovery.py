@@ -382,7 +382,7 @@ class Recovery:
                 self._begin(session_id, BuildPrompt(), begun)
             case Session.SPAWNING:
                 self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
-            case Session.COOLING_DOWN:
+            case Session.COOLING_DOWN if not data.cooled:  # else what waits for that is told when its turn is over
                 self._wait_on(session_id, backoff_ms(data.consecutive_errors, data.limits) / 1000)
 
     def _open_again(self, work: Work, turn_id: str) -> None:
