@@ -215,7 +215,7 @@ class Promised:
             return
         began_s, slept_s = pauses[0]
         woke_s = began_s + slept_s
-        missed = began_s + ROUNDING_S < timer.due_s < woke_s - LATE_S - self._grain_s
+        missed = began_s + ROUNDING_S < timer.due_s and self._latest_s(timer) < woke_s - LATE_S - self._grain_s
         if missed and at_s < woke_s + GRACE_S - ROUNDING_S:
             words = f"nobody ran for {slept_s:.6f} s, and {timer.event} comes {at_s - woke_s:.6f} s after that"
             self._say("punctual", timer.entity_id, f"{words}; {GRACE_S:g} s are for what came in")
@@ -227,9 +227,15 @@ class Promised:
         entity goes on: that waits for the disk, too.
         """
         spare_s = self._grain_s + ROUNDING_S + self._slept_since(timer.set_s - ROUNDING_S)
-        if timer.lasting or timer.late_s:
-            spare_s += sum(lasted_s + MENDED_S for end_s, lasted_s in self._outages if end_s >= timer.set_s)
-        return spare_s
+        return spare_s + (self._outages_of(timer) if timer.lasting or timer.late_s else 0.0)
+
+    def _latest_s(self, timer: _Timer) -> float:
+        """When it is due at the latest, but for pauses: one that lasts stood still while the disk was down."""
+        return timer.due_s + (self._outages_of(timer) if timer.lasting else 0.0)
+
+    def _outages_of(self, timer: _Timer) -> float:
+        """For how long the disk was down since it was set (seconds)."""
+        return sum(lasted_s + MENDED_S for end_s, lasted_s in self._outages if end_s >= timer.set_s)
 
     def _check_overdue(self, at_s: float) -> None:
         """All that happened before that moment is on record by now."""

@@ -246,3 +246,19 @@ def test_an_end_that_is_joined_before_it_is_on_record_may_have_less_time(joined:
         books.promised.ending(books.record("AbortJoined", 1, outcome="fact"), 0.0)
     books.end("cancel", 3.0)
     assert books.broken == ([] if joined else ["punctual"])
+
+
+@pytest.mark.parametrize(("outages", "broken"), [((), ["punctual"]), ((0.6,), [])])
+def test_a_turn_whose_time_stood_still_may_be_over_as_a_pause_ends(outages: Any, broken: list[str]) -> None:
+    """What the disk was down for is added to its time: so it was due so shortly before the pause ended that nobody
+    takes it for one, and nothing that came in meanwhile is waited for."""
+    books = _Turns()
+    books.run("s:t1")
+    books.now = 8.0
+    for down_s in outages:
+        books.promised.disk_was_down(down_s)
+    books.now = 9.9
+    books.promised.slept(1.6)
+    books.now = 11.5
+    books.promised.heard(books.record("task_failed", 1, entity_id="s:t1", actor="s:t1", cause_id=1), 11.5)
+    assert books.broken == broken
