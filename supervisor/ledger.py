@@ -247,11 +247,12 @@ class Ledger:
         else:
             self._then.append((self._seq, then))
 
-    async def durable(self) -> None:
-        """Wait until all that is recorded now is durable, or lost with the journal."""
+    async def durable(self) -> bool:
+        """Wait until all that is recorded now is durable; ``False`` if it is lost with the journal."""
         durable = Moment()
         self.when_durable(durable.set)
         await durable.wait()
+        return self.error is None
 
     def _call_waiting(self, seq: int) -> None:
         while self._then and self._then[0][0] <= seq:

@@ -66,6 +66,40 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
     assert not {"run:a-2", "job:a-2"} & run.store.entities.keys()
 
 
+async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset is in the mailbox of its task, behind something else, when its plan is given up: that is heard first."""
+    plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+    post = Case.post
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.tree.system
+
+        async def carry_out() -> None:
+            with scope:
+                await runner.run(plan)
+
+        async def post_to_a_busy_one(case: Case, event: Event) -> None:
+            if isinstance(event, Reopened):
+                await system.suspend(case.id, timeout_s=60.0)
+                group.start_soon(give_up, case)
+            await post(case, event)
+
+        async def give_up(case: Case) -> None:
+            scope.cancel()
+            while runner.load.running:
+                await checkpoint()
+            for _ in range(20):  # whatever it would be told by now
+                await checkpoint()
+            system.resume(case.id)
+
+        monkeypatch.setattr(Case, "post", post_to_a_busy_one)
+        async with anyio.create_task_group() as group:
+            group.start_soon(carry_out)
+            await until(run.sup, "DeadLettered", "task:a", outcome="fact")
+            with pytest.raises(Refused, match="its plan was given up meanwhile"):
+                await runner.operating.reset("a", by=ME)
+    assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
+
+
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
     """The scope that a plan is run in is cancelled when a task has heard of such an event, whose sender goes on when
     that is over."""

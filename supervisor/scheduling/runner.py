@@ -12,6 +12,7 @@ from math import inf
 
 import anyio
 import msgspec
+from anyio.lowlevel import checkpoint
 
 from supervisor.entity import Entity, Refused
 from supervisor.inheritance import turned_down
@@ -307,6 +308,8 @@ class PlanRunner:
         """A plan that is given up leaves nobody at work, and nothing looking alive."""
         load = self.load
         unsettled = [case for case in load.cases.values() if case.result is None and case.is_opened]
+        for case in unsettled:
+            await self._all_heard(case)
         done = [case for case in unsettled if case.is_done]
         for case in unsettled:
             self._closing.tell_cancelled(case, GIVEN_UP)
@@ -325,6 +328,12 @@ class PlanRunner:
         if load.stream.state in (Workstream.COMPLETED, Workstream.FAILED):
             await keep_dossier(load)
 
+    async def _all_heard(self, case: Case) -> None:
+        """A command may have told it something just now: what ends is what that makes of it."""
+        with suppress(NoSuchEntity):  # its actor was lost
+            while any(self._sup.inspect(case.id).queued.values()):
+                await checkpoint()
+
     async def _leave(self, case: Case, is_done: bool) -> None:
         """What it has is kept, and who works on it is ended; then nothing is in the way of taking that back."""
         async with anyio.create_task_group() as group:
@@ -332,7 +341,13 @@ class PlanRunner:
             group.start_soon(self._end_session, case.session_id)
         if is_done:
             await self._forget(case)
-        else:
+        else:  # a disk that is down may be back when nobody waits for this any more
+            with suppress(Refused):
+                await self._sup.see_through(lambda: self._take_back(case), f"take back what {case.name} did")
+
+    async def _take_back(self, case: Case) -> None:
+        """Once its end is on record: else whoever comes next goes on with its attempt, and takes that back."""
+        if await self._sup.ledger.durable():
             await take_back(self._sup, case)
 
     async def _forget(self, case: Case) -> None:

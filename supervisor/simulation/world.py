@@ -121,7 +121,7 @@ class World:
         if drawn.archive:
             oracle.works.archive = ArchiveBooks(oracle.violated)
         self.places = Places(oracle.errands, worktrees=drawn.settings.workspace == "worktree")
-        oracle.works.savings.places = self.places
+        oracle.works.savings.watch(self.places)
         self.lives = 0
         self.crashes = 0
         self.killed = anyio.Event()

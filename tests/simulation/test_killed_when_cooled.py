@@ -1,5 +1,5 @@
-"""A supervisor is killed when a session has cooled down, while a prompt waits behind the turn that failed, which is still
-cleaned up after: that it has cooled is on record, and happens no second time."""
+"""A supervisor is killed when a session has cooled down, and a prompt waits for the end of the turn that failed, which
+is still cleaned up after: that it has cooled is on record, and happens no second time."""
 
 from __future__ import annotations
 

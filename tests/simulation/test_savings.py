@@ -26,7 +26,7 @@ class Bench:
         errands.add(self.errand)
         self.places = Places(errands, worktrees=worktrees)
         self.books = Savings(lambda law, who, words: self.found.append(words), errands)
-        self.books.places = self.places
+        self.books.watch(self.places)
         self.places.prepare("w0t0")
         self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
         self.hear("executor_started", "IN_PROGRESS")
@@ -225,3 +225,14 @@ def test_nothing_stays_of_what_came_to_nothing(lets_it_lie: bool, killed: bool, 
         bench.books.cut_short()
     bench.books.settled(frozenset())
     assert bench.found == (["is CANCELLED, and w0t0#0 was not taken back"] if wrong else [])
+
+
+@pytest.mark.parametrize(("state", "early"), [("IN_PROGRESS", True), ("VALIDATING", True), ("CANCELLED", False)])
+def test_what_goes_on_on_record_is_not_taken_back(state: str, early: bool) -> None:
+    """Whoever comes next goes on with that attempt, and could not take back what it does then."""
+    bench = Bench(rollback=True, worktrees=False)
+    bench.places.begin("w0t0", bench.place)
+    bench.try_it()
+    bench.hear("moved", state)
+    bench.take_back()
+    assert (f"is taken back, and {state} on record" in bench.found) is early

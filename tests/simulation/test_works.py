@@ -361,7 +361,7 @@ def test_what_a_run_that_resumes_finds_closed_needs_no_merge_in_place(
 ) -> None:
     """It counts as done, and its work is where it was done; what a worktree held would be on its branch still."""
     judged = _Judged()
-    judged.books.savings.places = Places(judged.errands, worktrees=worktrees)
+    judged.books.savings.watch(Places(judged.errands, worktrees=worktrees))
     judged.hear("w0t0", "closed", "CLOSED", reason=VERIFIED.reason)
     judged.hear("w0-2", "Born", "planned", "born", kind="workstream", resumes=resumes)
     judged.hear("w0-2", "all_tasks_completed", "completed", kind="workstream")
@@ -383,7 +383,8 @@ def test_what_counts_as_done_is_merged(unmerged: bool, begun: bool, merges: bool
     """What a run that resumes finds closed, and every other task that is told to be done, is where the work is for:
     also what nobody was left to merge when it was closed."""
     judged = _Judged()
-    places = judged.books.savings.places = Places(judged.errands, worktrees=True)
+    places = Places(judged.errands, worktrees=True)
+    judged.books.savings.watch(places)
     judged.claimed("w0t0", by="w0t0")
     places.prepare("w0t0")
     errand = judged.errands.of("w0t0")

@@ -7,7 +7,7 @@ holds, and whether anything is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha1
 
 from supervisor.ports import Merge, Place, Released
@@ -37,6 +37,8 @@ class Places:
         self._owners: dict[str, set[str]] = {}
         """What was saved for each task of a shared place."""
         self._target: Pieces = ()
+        self.on_roll_back: Callable[[str], None] = lambda owner: None
+        """Hears whose work is about to be taken back from a shared place."""
 
     # ------------------------------------------------------------------ looked at
     def held(self, name: str) -> Pieces | None:
@@ -110,6 +112,8 @@ class Places:
             raise FileNotFoundError(f"{session_id} has no worktree")
         if not self.worktrees and before not in self._saved:
             return ""
+        if not self.worktrees:
+            self.on_roll_back(place.owner)
         name, found = self.save(session_id, place), self._trees.get(key, ())
         self._trees[key] = self._begun[key] if self.worktrees else self._saved.pop(before)
         self.taken_back |= set(found) - set(self._trees[key])

@@ -23,6 +23,8 @@ __all__ = ["Savings"]
 LAW: Final = "checkpoints"
 BADLY: Final = frozenset({"CIRCUIT_OPEN", "CANCELLED"})
 """Where a run is in the end that has come to nothing."""
+UNDER_WAY: Final = frozenset({"IN_PROGRESS", "VALIDATING"})
+"""Where it is while an attempt goes on."""
 BEGINS: Final = frozenset({"executor_started", "backoff_completed", "probe_started"})
 
 
@@ -87,6 +89,11 @@ class Savings:
         self._taken_back: set[str] = set()
         """What was taken back, and is on record as that, or was under a supervisor that did not live to say so: another
         checkpoint has it."""
+
+    def watch(self, places: Places) -> None:
+        """Those are the places of this machine."""
+        self.places = places
+        places.on_roll_back = self._check_over
 
     def cut_short(self) -> None:
         """The supervisor is no more, and the next one goes on from what is on record."""
@@ -168,6 +175,13 @@ class Savings:
             self._say(LAW, book.entity_id, f"the checkpoint {saved_as} lacks {missing[0]}, which was done before")
 
     # ------------------------------------------------------------------ what the world sees
+    def _check_over(self, task: str) -> None:
+        """What a task did in a shared place is taken back when its attempt is over on record: else whoever comes next
+        goes on with that, and nothing would take back what comes of it then."""
+        book = next((one for one in reversed(self._all.values()) if one.task == task), None)
+        if book is not None and book.state in UNDER_WAY:
+            self._say(LAW, book.entity_id, f"is taken back, and {book.state} on record")
+
     def begun(self, errand: Errand, attempt: Attempt, task: TaskConfig) -> None:
         """An agent begins: what does it find?"""
         book, places = self._runs.get(errand.name), self.places
