@@ -100,6 +100,34 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
     assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
 
 
+async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path) -> None:
+    """Somebody else has the task when it is to be split: nothing is born for a plan that is given up meanwhile."""
+    plan = plan_of(task("a", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+
+        async def split() -> None:
+            with pytest.raises(Refused, match="its plan was given up meanwhile"):
+                await runner.operating.split("a", (task("a1", "true"),), by=ME)
+
+        async def carry_out() -> None:
+            with scope:
+                await runner.run(plan)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(carry_out)
+            await until(run.sup, "started", "task:a")
+            lock = runner.load.cases["a"].lock
+            async with lock:
+                group.start_soon(split)
+                while not lock.statistics().tasks_waiting:
+                    await checkpoint()
+                scope.cancel()
+                while runner.load.running:
+                    await checkpoint()
+        assert "task:a1" not in run.store.entities
+
+
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
     """The scope that a plan is run in is cancelled when a task has heard of such an event, whose sender goes on when
     that is over."""

@@ -194,6 +194,7 @@ class Operating:
             if verb in LET_GO:
                 return await do(wish)
             async with case.lock:
+                self._check_not_given_up(case)
                 return await do(wish)
         except BaseException:
             case.seq = before if case.seq == cause.seq else case.seq  # nothing follows from what was refused
@@ -254,16 +255,16 @@ class Operating:
         """With its lock, once it is known what follows the attempt that is just over.
 
         Raises:
-            Refused: its work is being checked, and that may take long.
+            Refused: its work is being checked, and that may take long; or its plan was given up meanwhile.
         """
         while True:
             async with case.lock:
+                self._check_not_given_up(case)
                 if not case.deciding:
                     yield
                     return
                 self._check_unjudged(case)
             await first_of(case.let_go, case.kept)
-            self._check_not_given_up(case)
 
     async def _reset_now(self, wish: _Wish) -> Effect:
         case = wish.case
@@ -281,7 +282,7 @@ class Operating:
     async def _reopen(self, wish: _Wish) -> Effect:
         """A task that was given up is to be done after all. What depended on it has been given up for good."""
         case, before = wish.case, wish.case.result
-        if before is None or not self.at.load.running or self.at.load.stream.state in WORKSTREAM.terminal:
+        if before is None or self.at.load.stream.state in WORKSTREAM.terminal:
             raise Refused(f"task {case.name!r} has failed with its workstream, or is about to be tried again")
         self.at.load.unsettle(case)  # the run does not end meanwhile
         try:
