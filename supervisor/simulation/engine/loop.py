@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 LIVELOCK_STEPS = 200_000
 """Steps at one moment of virtual time; a busy system of 1,000 actors takes some 10,000."""
-COLLECT_STEPS = 50_000
+COLLECT_STEPS = 400_000
 """Cyclic garbage is collected after that many steps, so that a run of a day does not keep it: at moments that follow
 from the run itself, unlike those of the automatic collector. Only what has come up since the last time is looked at:
 what has lived that long mostly lives as long as the run, and a large host has millions of that."""
