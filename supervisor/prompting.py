@@ -47,6 +47,8 @@ class Prompting:
         self._unheard: dict[tuple[str, bool], Outcome | None] = {}
         """By session, of all that was asked of an earlier supervisor, and of what plans asked: how the last has ended,
         once it has. Nothing where something was asked since."""
+        self._end: Outcome | None = None
+        """How all that is asked ends, since nothing can be recorded any more."""
         self.answer_given = Moment()
         """Set with the next answer; another one then takes its place."""
 
@@ -143,7 +145,8 @@ class Prompting:
             self.answered(request_id, outcome)
 
     def all_lost(self, outcome: Outcome) -> None:
-        """Nothing can be recorded any more: all that was asked has that outcome."""
+        """Nothing can be recorded any more: all that was asked has that outcome, for who asks later, too."""
+        self._end = outcome
         waiting, self._waiting = self._waiting, {}
         for answer in [one for answers in waiting.values() for one in answers]:
             answer(outcome)
@@ -163,6 +166,8 @@ class Prompting:
                 with suppress(JournalError):
                     await self._tree.ledger.flush()  # the record of its answer may be on its way
             return self._unheard.get((session_id, once))
+        if self._end is not None:
+            return self._end
         answered, outcomes, request_id = Moment(), list[Outcome](), waiting[-1].id
 
         def answer(outcome: Outcome) -> None:

@@ -20,6 +20,7 @@ from supervisor.runtime import Refused
 from supervisor.vocabulary import AbortPolicy, AbortScope
 from tests.support import (
     AGENTS,
+    DEADLINE_S,
     FrozenJournal,
     Gate,
     Roll,
@@ -596,6 +597,8 @@ async def test_a_broken_disk_ends_everything(tmp_path: Path, roll: Roll) -> None
                 await session.send("hello")
             result = await asked.result()
             assert (result.outcome, "the disk is full" in result.error) == ("failed", True)
+            with anyio.fail_after(DEADLINE_S):
+                assert await session.result() in (result, None)  # for who asks later, as long as it is there
             await roll.all_gone()
             with pytest.raises(Refused):
                 await run.sup.start_session("another", agent="scripted")
