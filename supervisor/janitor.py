@@ -6,8 +6,8 @@ passed + branch merged"). The tests run in the session's own scope: whatever end
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -47,6 +47,9 @@ class Janitor:
         self._verify = verify
         self._busy = 0
         self._rest: Moment | None = None
+        self._clearing = 0
+        """How many places are being cleared of what was given up, or wait for that."""
+        self._cleared = Moment()
 
     async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> str:
         """Why the work of a session is not accepted, ``""`` if it is. What the tests say is in its transcript.
@@ -216,6 +219,23 @@ class Janitor:
         """Clear away what an earlier supervisor left of sessions that do not live any more."""
         if self._workspace.temporary:
             self._start(self._clear)
+
+    @contextmanager
+    def clearing(self) -> Iterator[None]:
+        """Nothing is begun in a place that sessions share before this is over."""
+        self._clearing += 1
+        try:
+            yield
+        finally:
+            self._clearing -= 1
+            if not self._clearing:
+                cleared, self._cleared = self._cleared, Moment()
+                cleared.set()
+
+    async def cleared(self) -> None:
+        """Wait until nothing is in the way of beginning something in a place that sessions share."""
+        while self._clearing:
+            await self._cleared.wait()
 
     async def rest(self) -> None:
         """Wait until nothing is being cleared away."""

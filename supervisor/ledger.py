@@ -249,10 +249,10 @@ class Ledger:
 
     async def durable(self) -> bool:
         """Wait until all that is recorded now is durable; ``False`` if it is lost with the journal."""
-        durable = Moment()
+        durable, seq = Moment(), self._seq
         self.when_durable(durable.set)
         await durable.wait()
-        return self.error is None
+        return self._durable_seq >= seq
 
     def _call_waiting(self, seq: int) -> None:
         while self._then and self._then[0][0] <= seq:

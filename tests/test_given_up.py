@@ -100,15 +100,20 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
     assert path_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
 
 
-async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path) -> None:
-    """Somebody else has the task when it is to be split: nothing is born for a plan that is given up meanwhile."""
-    plan = plan_of(task("a", "sleep 60"), policy=quick(ladder={"request_s": 0.1}).policy)
+@pytest.mark.parametrize("command", ["split", "approve"])
+async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, command: str) -> None:
+    """Somebody else has the task when it is to be split, or begun, and its plan is given up: nothing is born for it."""
+    more = {"approval": "before"} if command == "approve" else {}
+    plan = plan_of(task("a", "sleep 60", **more), policy=quick(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
 
-        async def split() -> None:
+        async def give() -> None:
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
-                await runner.operating.split("a", (task("a1", "true"),), by=ME)
+                if command == "split":
+                    await runner.operating.split("a", (task("a1", "true"),), by=ME)
+                else:
+                    await runner.operating.approve("a", by=ME)
 
         async def carry_out() -> None:
             with scope:
@@ -116,16 +121,32 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path) -> N
 
         async with anyio.create_task_group() as group:
             group.start_soon(carry_out)
-            await until(run.sup, "started", "task:a")
+            if command == "split":
+                await until(run.sup, "started", "task:a")
+            else:
+                await until(run.sup, "Born", "task:a", outcome="born")
             lock = runner.load.cases["a"].lock
             async with lock:
-                group.start_soon(split)
-                while not lock.statistics().tasks_waiting:
-                    await checkpoint()
+                group.start_soon(give)
+                await until(run.sup, "Commanded", "task:a", outcome="fact")
                 scope.cancel()
                 while runner.load.running:
                     await checkpoint()
         assert "task:a1" not in run.store.entities
+
+
+async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> None:
+    """What was given up there may be taken back only now: nobody is prompted before that is over."""
+    plan = plan_of(task("a", "true"))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        async with anyio.create_task_group() as group:
+            with run.sup.janitor.clearing():
+                group.start_soon(PlanRunner(run.sup).run, plan)
+                await until(run.sup, "worker_started", "job:a")
+                for _ in range(20):
+                    await checkpoint()
+                assert not [one for one in run.events() if one.event == "TurnRequested"]
+        assert path_of(run.events(), "task:a")[-1] == "CLOSED"
 
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:

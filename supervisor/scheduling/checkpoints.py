@@ -20,7 +20,7 @@ from supervisor.ports import NO_PLACE, Place
 from supervisor.scheduling.case import Case
 from supervisor.supervision import Supervisor
 
-__all__ = ["begin", "follow_up", "keep", "kept", "left_at", "owned", "place_of", "take_back"]
+__all__ = ["begin", "follow_up", "is_taken_back", "keep", "kept", "left_at", "owned", "place_of", "take_back"]
 
 _log = get_logger()
 
@@ -101,6 +101,8 @@ async def begin(sup: Supervisor, case: Case) -> None:
     Raises:
         Refused: that cannot be had; nothing is begun.
     """
+    if sup.janitor.in_place:
+        await sup.janitor.cleared()
     if not case.task.rollback:
         return
     if sup.janitor.in_place:
@@ -110,10 +112,15 @@ async def begin(sup: Supervisor, case: Case) -> None:
         await _roll_back(sup, case)
 
 
+def is_taken_back(sup: Supervisor, case: Case) -> bool:
+    """Whether nothing may stay of an attempt that comes to nothing, where its work stays else."""
+    return case.task.rollback and sup.janitor.in_place
+
+
 async def take_back(sup: Supervisor, case: Case) -> None:
     """After an attempt that failed or was cancelled: nothing of it stays, if the plan says so. What was done in a
     worktree goes with that."""
-    if not (case.task.rollback and sup.janitor.in_place):
+    if not is_taken_back(sup, case):
         return
     try:
         await _roll_back(sup, case)

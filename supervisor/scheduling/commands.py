@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -19,6 +20,7 @@ from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.scheduling.control import Answer, Verb
 from supervisor.vocabulary import LifecycleEvent
+from supervisor.work import NoSuchEntity
 
 __all__ = ["COMMANDED", "EFFECTS", "ID_MAX", "KEPT_MAX", "Command", "CommandReused", "Commands", "Effect", "digest_of"]
 
@@ -141,7 +143,8 @@ class Commands:
         try:
             return _answer(command, fact.seq, await take(cause))
         except (Refused, LookupError, ValueError) as error:
-            self._note(command.entity_id, REFUSED, cause, {"command": command.verb.value}, str(error))
+            with suppress(NoSuchEntity):  # its log is closed: its plan ended meanwhile
+                self._note(command.entity_id, REFUSED, cause, {"command": command.verb.value}, str(error))
             raise
 
     @staticmethod

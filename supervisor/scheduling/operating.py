@@ -309,8 +309,10 @@ class Operating:
         await self.at.load.queue_again(case)
 
     def _check_not_given_up(self, case: Case) -> None:
-        if not self.at.load.running:
-            raise Refused(f"nothing is done of task {case.name!r} any more: its plan was given up meanwhile")
+        load = self.at.load
+        if not load.running:
+            how = "is over" if load.concluded else "was given up meanwhile"
+            raise Refused(f"nothing is done of task {case.name!r} any more: its plan {how}")
 
     async def _requeue(self, wish: _Wish) -> Effect:
         await self._take_away(wish, Task.IN_PROGRESS, task.Requeued())

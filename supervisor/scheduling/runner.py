@@ -33,7 +33,7 @@ from supervisor.scheduling import opinions
 from supervisor.scheduling.blocking import PARENTS, Blocking
 from supervisor.scheduling.budgeting import close_scopes, recall_use
 from supervisor.scheduling.case import ACTOR, Case
-from supervisor.scheduling.checkpoints import owned, take_back
+from supervisor.scheduling.checkpoints import is_taken_back, owned, take_back
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.continuing import Continuing
 from supervisor.scheduling.dossier import keep_dossier, note_use
@@ -329,26 +329,33 @@ class PlanRunner:
             await keep_dossier(load)
 
     async def _all_heard(self, case: Case) -> None:
-        """A command may have told it something just now: what ends is what that makes of it."""
+        """What a command has told it just now may be in its mailbox still: it hears that before its end."""
         with suppress(NoSuchEntity):  # its actor was lost
             while any(self._sup.inspect(case.id).queued.values()):
                 await checkpoint()
 
     async def _leave(self, case: Case, is_done: bool) -> None:
         """What it has is kept, and who works on it is ended; then nothing is in the way of taking that back."""
+        if is_taken_back(self._sup, case) and not is_done:
+            with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
+                await self._sup.see_through(lambda: self._leave_nothing(case), f"take back what {case.name} did")
+            return
+        await self._end_both(case)
+        if is_done:
+            await self._forget(case)
+
+    async def _leave_nothing(self, case: Case) -> None:
+        """What it did in place is taken back when its end is on record: else whoever comes next goes on with its
+        attempt, and takes that back. Nothing begins there meanwhile."""
+        with self._sup.janitor.clearing():
+            await self._end_both(case)
+            if await self._sup.ledger.durable():
+                await take_back(self._sup, case)
+
+    async def _end_both(self, case: Case) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_run, case)
             group.start_soon(self._end_session, case.session_id)
-        if is_done:
-            await self._forget(case)
-        else:  # a disk that is down may be back when nobody waits for this any more
-            with suppress(Refused):
-                await self._sup.see_through(lambda: self._take_back(case), f"take back what {case.name} did")
-
-    async def _take_back(self, case: Case) -> None:
-        """Once its end is on record: else whoever comes next goes on with its attempt, and takes that back."""
-        if await self._sup.ledger.durable():
-            await take_back(self._sup, case)
 
     async def _forget(self, case: Case) -> None:
         """What was saved on its way goes when it is closed on record: else whoever comes next finds it at work, and
