@@ -6,8 +6,8 @@ passed + branch merged"). The tests run in the session's own scope: whatever end
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -16,7 +16,7 @@ from actors import ActorStopped
 from supervisor.acceptance import AcceptanceTest, Checked, Verify, accepted
 from supervisor.entity import Refused
 from supervisor.logs import get_logger
-from supervisor.moments import Moment
+from supervisor.moments import Moment, UnderWay
 from supervisor.ports import Changes, Merge, Place, ProcessHost, Released, Workspace
 from supervisor.tree import Tree
 from supervisor.work import Work
@@ -45,11 +45,10 @@ class Janitor:
         self._processes = processes
         self._workspace = workspace
         self._verify = verify
-        self._busy = 0
-        self._rest: Moment | None = None
-        self._clearing = 0
-        """How many places are being cleared of what was given up, or wait for that."""
-        self._cleared = Moment()
+        self._putting_away = UnderWay()
+        self.clearing = UnderWay()
+        """The places that are being cleared of what was given up, or wait for that: nothing is begun meanwhile where
+        sessions share one. (The end of a supervisor does not wait for that: it may take until a disk is back.)"""
 
     async def check(self, session_id: str, tests: Sequence[AcceptanceTest]) -> str:
         """Why the work of a session is not accepted, ``""`` if it is. What the tests say is in its transcript.
@@ -220,28 +219,9 @@ class Janitor:
         if self._workspace.temporary:
             self._start(self._clear)
 
-    @contextmanager
-    def clearing(self) -> Iterator[None]:
-        """Nothing is begun in a place that sessions share before this is over."""
-        self._clearing += 1
-        try:
-            yield
-        finally:
-            self._clearing -= 1
-            if not self._clearing:
-                cleared, self._cleared = self._cleared, Moment()
-                cleared.set()
-
-    async def cleared(self) -> None:
-        """Wait until nothing is in the way of beginning something in a place that sessions share."""
-        while self._clearing:
-            await self._cleared.wait()
-
     async def rest(self) -> None:
         """Wait until nothing is being cleared away."""
-        while self._busy:
-            self._rest = self._rest or Moment()
-            await self._rest.wait()
+        await self._putting_away.none()
 
     def _put_away_later(self, work: Work) -> None:
         if not work.place.kept:  # else it is said when it may go
@@ -258,14 +238,8 @@ class Janitor:
             ctx.start_task(self._counted, fn, args, name=fn.__name__)
 
     async def _counted(self, fn: Callable[..., Coroutine[Any, Any, object]], args: tuple[str, ...]) -> None:
-        self._busy += 1
-        try:
+        with self._putting_away.one():
             await fn(*args)
-        finally:
-            self._busy -= 1
-            if self._rest is not None and not self._busy:
-                self._rest.set()
-                self._rest = None
 
 
 def _told(one: Checked) -> str:

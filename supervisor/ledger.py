@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-import anyio
 import msgspec
 import trio
 
@@ -377,10 +376,7 @@ class Ledger:
         Raises:
             JournalError: the journal failed before it was.
         """
-        reached, seq = anyio.Event(), self._seq
-        self.when_durable(reached.set)
-        await reached.wait()
-        if self.error is not None and self._durable_seq < seq:
+        if not await self.durable() and self.error is not None:
             raise self.error
 
     async def close(self) -> None:

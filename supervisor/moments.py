@@ -6,11 +6,12 @@ for. Whoever is called when it comes must not wait, and must not take long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from actors.parking import new_parker
 
-__all__ = ["Moment", "first_of"]
+__all__ = ["Moment", "UnderWay", "first_of"]
 
 
 class Moment:
@@ -49,6 +50,34 @@ class Moment:
         """Wait until it comes; without a checkpoint if it has."""
         if not self._come:
             await first_of(self)
+
+
+class UnderWay:
+    """How many of something are under way, for those who wait until none is."""
+
+    __slots__ = ("_count", "_none")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none: Moment | None = None
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """One more, until its block is left."""
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if self._none is not None and not self._count:
+                none, self._none = self._none, None
+                none.set()
+
+    async def none(self) -> None:
+        """Wait until none is under way; without a checkpoint if none is."""
+        while self._count:
+            self._none = self._none or Moment()
+            await self._none.wait()
 
 
 async def first_of(*moments: Moment) -> None:

@@ -12,12 +12,29 @@ from actors.machine import Event
 from supervisor.entity import Refused
 from supervisor.lifecycles.run import ExecutionFailed
 from supervisor.lifecycles.task import ApprovalDenied, Approved, Reopened
+from supervisor.plans import Plan
+from supervisor.ports import Merge
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.runner import PlanRunner
 from tests.support import path_of, quick, supervising, until
 from tests.test_operating import ME, QUICK, plan_of, task
 
 pytestmark = pytest.mark.anyio
+
+
+async def carried_out(runner: PlanRunner, plan: Plan, scope: anyio.CancelScope) -> None:
+    """The plan is run, until *scope* is cancelled."""
+    with scope:
+        await runner.run(plan)
+
+
+async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
+    """It is being given up; whatever its tasks would be told by now, they have been."""
+    scope.cancel()
+    while runner.load.running:
+        await checkpoint()
+    for _ in range(20):
+        await checkpoint()
 
 
 async def test_it_leaves_nobody_at_work(tmp_path: Path) -> None:
@@ -45,20 +62,14 @@ async def test_what_is_reset_just_then_is_not_begun_again(tmp_path: Path, monkey
         runner = PlanRunner(run.sup)
         scope = anyio.CancelScope()
 
-        async def carry_out() -> None:
-            with scope:
-                await runner.run(plan)
-
         async def post_and_give_up(case: Case, event: Event) -> None:
             await post(case, event)
             if isinstance(event, Reopened):
-                scope.cancel()
-                while runner.load.running:
-                    await checkpoint()
+                await given_up(runner, scope)
 
         monkeypatch.setattr(Case, "post", post_and_give_up)
         async with anyio.create_task_group() as group:
-            group.start_soon(carry_out)
+            group.start_soon(carried_out, runner, plan, scope)
             await until(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.operating.reset("a", by=ME)
@@ -73,10 +84,6 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope, system = PlanRunner(run.sup), anyio.CancelScope(), run.sup.tree.system
 
-        async def carry_out() -> None:
-            with scope:
-                await runner.run(plan)
-
         async def post_to_a_busy_one(case: Case, event: Event) -> None:
             if isinstance(event, Reopened):
                 await system.suspend(case.id, timeout_s=60.0)
@@ -84,16 +91,12 @@ async def test_what_it_has_not_heard_yet_ends_as_well(tmp_path: Path, monkeypatc
             await post(case, event)
 
         async def give_up(case: Case) -> None:
-            scope.cancel()
-            while runner.load.running:
-                await checkpoint()
-            for _ in range(20):  # whatever it would be told by now
-                await checkpoint()
+            await given_up(runner, scope)
             system.resume(case.id)
 
         monkeypatch.setattr(Case, "post", post_to_a_busy_one)
         async with anyio.create_task_group() as group:
-            group.start_soon(carry_out)
+            group.start_soon(carried_out, runner, plan, scope)
             await until(run.sup, "DeadLettered", "task:a", outcome="fact")
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.operating.reset("a", by=ME)
@@ -115,12 +118,8 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
                 else:
                     await runner.operating.approve("a", by=ME)
 
-        async def carry_out() -> None:
-            with scope:
-                await runner.run(plan)
-
         async with anyio.create_task_group() as group:
-            group.start_soon(carry_out)
+            group.start_soon(carried_out, runner, plan, scope)
             if command == "split":
                 await until(run.sup, "started", "task:a")
             else:
@@ -129,10 +128,11 @@ async def test_what_waits_for_its_turn_just_then_is_refused(tmp_path: Path, comm
             async with lock:
                 group.start_soon(give)
                 await until(run.sup, "Commanded", "task:a", outcome="fact")
-                scope.cancel()
-                while runner.load.running:
-                    await checkpoint()
+                await given_up(runner, scope)
         assert "task:a1" not in run.store.entities
+        end = next(one for one in run.events("task:a") if one.to_status == "CANCELLED")
+        refused = next(one for one in run.events("task:a") if one.event == "Commanded")
+        assert end.cause_id != refused.seq, "nothing follows from what is refused"
 
 
 async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_nothing_begins_in_place_while_that_is_cleared(tmp_path: Path) -> 
     plan = plan_of(task("a", "true"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
-            with run.sup.janitor.clearing():
+            with run.sup.janitor.clearing.one():
                 group.start_soon(PlanRunner(run.sup).run, plan)
                 await until(run.sup, "worker_started", "job:a")
                 for _ in range(20):
@@ -181,6 +181,27 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
             over.set()
         assert states == ["OPEN"]
         assert path_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+
+
+async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has approved it, and its work is on its way to where it is for: it does not end as if it were not."""
+    plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=quick().policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope = PlanRunner(run.sup), anyio.CancelScope()
+        merge, states = run.sup.janitor.merge, list[str]()
+
+        async def merge_meanwhile(session_id: str, message: str) -> Merge:
+            await given_up(runner, scope)
+            return await merge(session_id, message)
+
+        monkeypatch.setattr(run.sup.janitor, "merge", merge_meanwhile)
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            await until(run.sup, "approval_requested", "task:a")
+            states.append((await runner.operating.approve("a", by=ME)).state)
+        assert states == ["CLOSED"]
+        assert path_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+        assert path_of(run.events(), "task:b")[-1] == "CANCELLED"
 
 
 async def test_what_is_denied_just_then_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,17 +258,13 @@ async def test_who_waits_for_what_follows_an_attempt_is_answered(
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
 
-        async def carry_out() -> None:
-            with scope:
-                await runner.run(plan)
-
         async def give_up() -> None:
             await until(run.sup, "Commanded", "task:a", outcome="fact")
             scope.cancel()
             commanded.set()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(carry_out)
+            group.start_soon(carried_out, runner, plan, scope)
             await failed.wait()
             group.start_soon(give_up)
             with pytest.raises(Refused):  # for that, or since it has failed with its plan

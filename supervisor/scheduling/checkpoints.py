@@ -102,7 +102,7 @@ async def begin(sup: Supervisor, case: Case) -> None:
         Refused: that cannot be had; nothing is begun.
     """
     if sup.janitor.in_place:
-        await sup.janitor.cleared()
+        await sup.janitor.clearing.none()
     if not case.task.rollback:
         return
     if sup.janitor.in_place:

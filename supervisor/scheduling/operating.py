@@ -50,12 +50,21 @@ class Scheduler(NamedTuple):
     open_more: Callable[[], list[Case]]
 
 
-class _Wish(NamedTuple):
-    """A command on its way: the task, who gives it, and why."""
+class _Wish:
+    """A command on its way: the task, who gives it, and why; *cause* is its record."""
 
-    case: Case
-    by: str
-    reason: str
+    def __init__(self, case: Case, by: str, reason: str, cause: Cause) -> None:
+        self.case, self.by, self.reason, self._cause = case, by, reason, cause
+        self._before: int | None = None
+
+    def begin(self) -> None:
+        """What is recorded of its task from now on follows from it: it has waited for everybody else."""
+        self._before, self.case.seq = self.case.seq, self._cause.seq
+
+    def refused(self) -> None:
+        """Nothing follows from it."""
+        if self.case.seq == self._cause.seq:
+            self.case.seq = self._before
 
     def words(self, done: str) -> str:
         return f"{done} by {self.by}{f': {self.reason}' if self.reason else ''}"
@@ -181,23 +190,23 @@ class Operating:
         async def take(cause: Cause) -> Effect:
             case = self._case(entity_id)
             async with self._locks.setdefault(entity_id, anyio.Lock()):
-                return await self._take(_Wish(case, by, reason), verb, do, cause)
+                return await self._take(_Wish(case, by, reason, cause), verb, do)
 
         return await self._sup.see_through(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
-    async def _take(self, wish: _Wish, verb: Verb, do: Do, cause: Cause) -> Effect:
-        case, before = wish.case, wish.case.seq
+    async def _take(self, wish: _Wish, verb: Verb, do: Do) -> Effect:
+        case = wish.case
         if not self.at.load.running:
             raise Refused(f"the run of task {case.name!r} has ended; run the plan again")
-        case.seq = cause.seq
         try:
             if verb in LET_GO:
                 return await do(wish)
             async with case.lock:
                 self._check_not_given_up(case)
+                wish.begin()
                 return await do(wish)
         except BaseException:
-            case.seq = before if case.seq == cause.seq else case.seq  # nothing follows from what was refused
+            wish.refused()
             raise
 
     def _id_of(self, name: str) -> str:
@@ -247,20 +256,22 @@ class Operating:
 
     # ------------------------------------------------------------------ another try
     async def _reset(self, wish: _Wish) -> Effect:
-        async with self._decided(wish.case):
+        async with self._decided(wish):
             return await self._reset_now(wish)
 
     @asynccontextmanager
-    async def _decided(self, case: Case) -> AsyncIterator[None]:
-        """With its lock, once it is known what follows the attempt that is just over.
+    async def _decided(self, wish: _Wish) -> AsyncIterator[None]:
+        """With the lock of its task, once it is known what follows the attempt that is just over.
 
         Raises:
             Refused: its work is being checked, and that may take long; or its plan was given up meanwhile.
         """
+        case = wish.case
         while True:
             async with case.lock:
                 self._check_not_given_up(case)
                 if not case.deciding:
+                    wish.begin()
                     yield
                     return
                 self._check_unjudged(case)
@@ -324,7 +335,7 @@ class Operating:
 
     async def _take_away(self, wish: _Wish, state: Task, refused: task.TaskEvent) -> None:
         case = wish.case
-        async with self._decided(case):
+        async with self._decided(wish):
             if case.state is not state:
                 self._refuse(case, refused)
             self._check_unjudged(case)
@@ -344,7 +355,7 @@ class Operating:
     # ------------------------------------------------------------------ blocked
     async def _block(self, wish: _Wish, on: Sequence[str]) -> Effect:
         case = wish.case
-        async with self._decided(case):
+        async with self._decided(wish):
             waits_for = self.at.blocking.named(case, on)
             if task.Blocked not in TASK.allowed(case.state):
                 self._refuse(case, task.Blocked(on=waits_for))
@@ -372,6 +383,7 @@ class Operating:
             self._refuse(case, task.Cancelled())
         why = wish.words("cancelled")
         settled = case.settled
+        wish.begin()
         await self.at.cancel(case, why)
         await first_of(settled, self.at.load.over)
         if not settled.is_set():
@@ -382,7 +394,7 @@ class Operating:
 
     # ------------------------------------------------------------------ subtasks
     async def _split(self, wish: _Wish, subtasks: Sequence[TaskConfig]) -> Effect:
-        async with self._decided(wish.case):
+        async with self._decided(wish):
             return await self._split_now(wish, subtasks)
 
     async def _split_now(self, wish: _Wish, subtasks: Sequence[TaskConfig]) -> Effect:

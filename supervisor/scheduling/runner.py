@@ -298,18 +298,24 @@ class PlanRunner:
 
     @property
     def _end_s(self) -> float:
-        """What it may take to give it up: the last records, and before what is to be taken back the ends of those who
-        are at work there."""
+        """What it may take to give it up: the last records, what is being merged before them, and before what is to be
+        taken back the ends of those who are at work there."""
+        merging_s = LAST_RECORDS_S if self._approving else 0.0
         begun = (case for case in self.load.cases.values() if case.task.rollback and not case.taken_back)
         works = (self._sup.tree.works.get(case.session_id) for case in begun)
-        return LAST_RECORDS_S + max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
+        return (
+            merging_s
+            + LAST_RECORDS_S
+            + max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
+        )
 
     async def _give_up(self) -> None:
         """A plan that is given up leaves nobody at work, and nothing looking alive."""
         load = self.load
-        unsettled = [case for case in load.cases.values() if case.result is None and case.is_opened]
-        for case in unsettled:
+        for case in self._unsettled:
             await self._all_heard(case)
+        await self._see_approved()
+        unsettled = self._unsettled
         done = [case for case in unsettled if case.is_done]
         for case in unsettled:
             self._closing.tell_cancelled(case, GIVEN_UP)
@@ -327,6 +333,22 @@ class PlanRunner:
             group.start_soon(self._end_unclaimed)
         if load.stream.state in (Workstream.COMPLETED, Workstream.FAILED):
             await keep_dossier(load)
+
+    @property
+    def _unsettled(self) -> list[Case]:
+        return [case for case in self.load.cases.values() if case.result is None and case.is_opened]
+
+    @property
+    def _approving(self) -> list[Case]:
+        """Who waits to be approved, and is being merged, or denied, for somebody just now."""
+        return [case for case in self._unsettled if case.state is Task.PENDING_APPROVAL and case.lock.locked()]
+
+    async def _see_approved(self) -> None:
+        """What is being merged for whoever approved it is closed as well: both or neither. Not for ever."""
+        with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
+            for case in self._approving:
+                async with case.lock:
+                    pass
 
     async def _all_heard(self, case: Case) -> None:
         """What a command has told it just now may be in its mailbox still: it hears that before its end."""
@@ -347,7 +369,7 @@ class PlanRunner:
     async def _leave_nothing(self, case: Case) -> None:
         """What it did in place is taken back when its end is on record: else whoever comes next goes on with its
         attempt, and takes that back. Nothing begins there meanwhile."""
-        with self._sup.janitor.clearing():
+        with self._sup.janitor.clearing.one():
             await self._end_both(case)
             if await self._sup.ledger.durable():
                 await take_back(self._sup, case)
