@@ -303,11 +303,8 @@ class PlanRunner:
         merging_s = LAST_RECORDS_S if self._approving else 0.0
         begun = (case for case in self.load.cases.values() if case.task.rollback and not case.taken_back)
         works = (self._sup.tree.works.get(case.session_id) for case in begun)
-        return (
-            merging_s
-            + LAST_RECORDS_S
-            + max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
-        )
+        ends_s = max((work.policy.ladder.total_s for work in works if work is not None), default=0.0)
+        return merging_s + ends_s + LAST_RECORDS_S
 
     async def _give_up(self) -> None:
         """A plan that is given up leaves nobody at work, and nothing looking alive."""
