@@ -9,8 +9,7 @@ ended, or when a timer says that the rung's time is up. So ten thousand ends are
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors import Context
@@ -31,7 +30,7 @@ SLACK_S = 5.0
 
 RECORDED_S = 60.0
 """How long a session's last record waits for those of its turns and agents: they need a disk, its end does not. While
-the disk is down it waits on: its own record needs the same disk; and so while an earlier supervisor is taken over."""
+the disk is down it waits on: its own record needs the same disk."""
 
 _log = get_logger()
 
@@ -42,7 +41,7 @@ ROUNDING_S = 1e-6
 class _Climb:
     """One session's end under way: the rung it is on, since when, and why. ``rung`` is ``None`` once it is over."""
 
-    __slots__ = ("abort_id", "began", "cause", "delays", "fates_before", "rung", "work")
+    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "rung", "work")
 
     def __init__(self, work: Work, cause: Cause, abort_id: str | None, began: float) -> None:
         self.work = work
@@ -51,8 +50,8 @@ class _Climb:
         self.rung: Rung | None = Rung.REQUEST
         self.began = began
         self.fates_before = len(work.fates)
-        self.delays = 0
-        """How often something had kept last records back when it began to wait for them."""
+        self.outages = 0
+        """How many outages of the journal's disk were over when it began to wait for last records."""
 
     @property
     def due(self) -> RungsDue:
@@ -78,8 +77,6 @@ class Endings:
         self._climbs: dict[str, _Climb] = {}
         self._rested: deque[Callable[[], None]] = deque()
         self._looking = False
-        self._taking_over = False
-        self._taken_over = 0
         tree.on_rest, tree.on_recorded, tree.on_pressed = self._rest, self._recorded, self._pressed
 
     def __len__(self) -> int:
@@ -93,22 +90,6 @@ class Endings:
         climb = self._climbs.get(message.session_id)
         if climb is not None and climb.rung is message.rung:
             self._overdue(climb)
-
-    @contextmanager
-    def taking_over(self) -> Iterator[None]:
-        """Who was left by an earlier supervisor is told one after the other that he ends: who is above him, and has
-        been told so, waits for his last record meanwhile."""
-        self._taking_over = True
-        try:
-            yield
-        finally:
-            self._taking_over = False
-            self._taken_over += 1
-
-    @property
-    def _delays(self) -> int:
-        """How often something kept last records back: outages of the disk that are over, and a take-over."""
-        return self._disk.outages + self._taken_over
 
     # ------------------------------------------------------------------ the climb
     def begin(self, work: Work, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0) -> None:
@@ -213,13 +194,13 @@ class Endings:
             case Rung.KILL:
                 climb.rung = Rung.ABANDON
                 self._rest(climb.work)
-            case _ if self._disk.outage is not None or self._taking_over or self._delays > climb.delays:
-                self._await_records(climb)  # what was kept back has only just begun to be written
+            case _ if self._disk.outage is not None or self._disk.outages > climb.outages:
+                self._await_records(climb)  # what waited for the disk has only just begun to be written
             case _:
                 self._conclude(climb)
 
     def _await_records(self, climb: _Climb) -> None:
-        climb.delays = self._delays
+        climb.outages = self._disk.outages
         session_id = climb.work.session_id
         self._context.set_timer(session_id, RECORDED_S, _Overdue(session_id, None))
 

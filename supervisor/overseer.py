@@ -64,8 +64,6 @@ class Overseer:
         self.order = order
         self._scopes: dict[str, Scope] = {}
         self._running: dict[str, Watch] = {}
-        self._over_since: list[Watch] = []
-        """Whose turns ended since the last snapshot: that was a sign of life, for who waits for them, too."""
         self._timer: Timer | None = None
         self.on_model_failed: list[Callable[[str, ModelFailure], None]] = []
         """Each is called when the model of any session's agent failed once: many plans may run at the same time."""
@@ -156,8 +154,7 @@ class Overseer:
             self._set_timer(watch.rules.liveness.snapshot_s)
 
     def turn_ended(self, watch: Watch) -> None:
-        if self._running.pop(watch.work.session_id, None) is not None and self._timer is not None:
-            self._over_since.append(watch)
+        self._running.pop(watch.work.session_id, None)
 
     def _set_timer(self, delay_s: float) -> None:
         self._timer = self._tree.system.timers.set(None, None, delay_s, self._snapshot)
@@ -172,12 +169,12 @@ class Overseer:
             self._set_timer(min(one.rules.liveness.snapshot_s for one in watches))
 
     def _moved(self) -> set[str]:
-        """The sessions whose agent has moved since the last time, and those that wait for one of them. Who has had no
-        turn since then is not looked at: most of a large host is idle."""
+        """The sessions whose agent has moved since the last time, and those that wait for one of them."""
         moved: set[str] = set()
-        over, self._over_since = self._over_since, []
-        for watch in (*self._running.values(), *over):
-            above: Work | None = watch.work if watch.has_moved() else None
+        for work in self._tree.works.values():
+            if not (work.moved or work.turns):
+                continue  # most of a large host is idle
+            above: Work | None = work if work.watch is not None and work.watch.has_moved() else None
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)
                 above = above.parent

@@ -174,9 +174,8 @@ class Recovery:
         for turn, state in self._turns:
             if state is Turn.IDLE:  # only who is claimed can fail
                 self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
-        with self._endings.taking_over():
-            await self._stop(works)
-            self._go_on(works, again)
+        await self._stop(works)
+        self._go_on(works, again)
         await end_work(self._tree, [one for one in self._work if not self._stays(one)], self._turned_down)
         stopped = [work for work in works if work.told]
         for work in stopped:
@@ -308,11 +307,10 @@ class Recovery:
         for work in works:
             if not (work.told or self._goes_on(work.session_id)):
                 work.hurried = True  # its processes were killed with its supervisor
-                record = await self._tree.post(work.session_id, FatalError(message=WHY), cause=CAUSE)
-                self._causes[work.session_id] = Cause(record.seq, None, CAUSE.actor)
+                self._tree.tell(work.session_id, FatalError(message=WHY), cause=CAUSE)
+                await work.heard.wait()  # so has who ends with it; the disk is waited for once all have heard
+                self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
                 self._given_up.add(work.session_id)
-                for agent in [one for one in self._agents if one.parent_id == work.session_id]:
-                    self._tell_exited(agent)  # else its end waits until all the others are stopped
         for work in [one for one in works if one.told]:
             await work.heard.wait()
             if self._states[work.session_id] is not Session.STOPPED and work.session_id not in self._given_up:
@@ -353,8 +351,7 @@ class Recovery:
     def _go_on(self, works: Sequence[Work], again: Sequence[Left]) -> None:
         """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
         for agent in self._agents:
-            if agent.parent_id not in self._given_up:  # else it was told so with its session
-                self._tell_exited(agent)
+            self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
         for one in again:
             if self._is_late(one):
                 self._tree.ledger.settle(one.effect_id)
@@ -365,9 +362,6 @@ class Recovery:
             self._step(work, begun)
         for turn, state in self._turns:
             self._see_to(turn, state, begun)
-
-    def _tell_exited(self, agent: Entity) -> None:
-        self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
 
     def _is_late(self, one: Left) -> bool:
         """How far its agent has come is no news to a turn that ends with its session."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
+from supervisor.acceptance import AcceptanceTest
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.causality import why
 from supervisor.entity import Refused
@@ -477,6 +478,30 @@ async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch
             group.cancel_scope.cancel()
             go_on.set()
     assert plan.path("a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+
+
+async def test_what_is_not_cancelled_is_not_caused_by_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its work is being checked, which is not interrupted: it is closed, by what went before, the cancel refused."""
+    plan = plan_of(task("a"))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, check = PlanRunner(run.sup), run.sup.janitor.check
+
+        async def cancel() -> None:
+            with pytest.raises(Refused, match="came to its end"):
+                await runner.operating.cancel("a", by=ME)
+
+        async def check_meanwhile(session_id: str, tests: Sequence[AcceptanceTest]) -> str:
+            group.start_soon(cancel)
+            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            for _ in range(20):  # whatever it does by now, it has done
+                await checkpoint()
+            return await check(session_id, tests)
+
+        monkeypatch.setattr(run.sup.janitor, "check", check_meanwhile)
+        async with anyio.create_task_group() as group:
+            await runner.run(plan)
+    command = next(one for one in run.events("task:a") if one.event == "Commanded")
+    assert [one.event for one in run.events() if one.cause_id == command.seq] == ["CommandRefused"]
 
 
 async def test_nothing_is_reset_while_the_whole_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,14 +39,15 @@ __all__ = ["Operating", "Scheduler"]
 
 
 class Scheduler(NamedTuple):
-    """What a command makes of the run: *consider* what can begin, *cancel* whoever works, *open_more* of a plan."""
+    """What a command makes of the run: *consider* what can begin, *cancel* whoever works (who hears when that begins),
+    *open_more* of a plan."""
 
     load: Workload
     closing: Closing
     execution: Execution
     blocking: Blocking
     consider: Callable[[Case], Coroutine[Any, Any, None]]
-    cancel: Callable[[Case, str], Awaitable[None]]
+    cancel: Callable[[Case, str, Callable[[], None]], Awaitable[None]]
     open_more: Callable[[], list[Case]]
 
 
@@ -383,8 +384,7 @@ class Operating:
             self._refuse(case, task.Cancelled())
         why = wish.words("cancelled")
         settled = case.settled
-        wish.begin()
-        await self.at.cancel(case, why)
+        await self.at.cancel(case, why, wish.begin)
         await first_of(settled, self.at.load.over)
         if not settled.is_set():
             self._check_not_given_up(case)

@@ -6,7 +6,7 @@ became ready is queued, what was queued is claimed, what was settled makes other
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from math import inf
 
@@ -311,8 +311,8 @@ class PlanRunner:
         load = self.load
         for case in self._unsettled:
             await self._all_heard(case)
-        await self._see_approved()
-        unsettled = self._unsettled
+        approving = self._approving
+        unsettled = [case for case in self._unsettled if case not in approving]
         done = [case for case in unsettled if case.is_done]
         for case in unsettled:
             self._closing.tell_cancelled(case, GIVEN_UP)
@@ -322,7 +322,7 @@ class PlanRunner:
         jobs += [one.id for one in self._untouched if one.kind is Kind.JOB]
         async with anyio.create_task_group() as group:  # what is said once is recorded when it can be
             group.start_soon(self._end_pool, [self._end_of(job_id) for job_id in jobs])
-            group.start_soon(load.stream.cancel, GIVEN_UP)
+            group.start_soon(self._end_stream, approving)
             for case in unsettled:
                 group.start_soon(self._leave, case, case in done)
             for one in [one for one in self._untouched if one.kind is Kind.TASK]:
@@ -340,12 +340,17 @@ class PlanRunner:
         """Who waits to be approved, and is being merged, or denied, for somebody just now."""
         return [case for case in self._unsettled if case.state is Task.PENDING_APPROVAL and case.lock.locked()]
 
-    async def _see_approved(self) -> None:
+    async def _end_stream(self, approving: Sequence[Case]) -> None:
         """What is being merged for whoever approved it is closed as well: both or neither. Not for ever."""
         with self._sup.tree.system.timers.limit(LAST_RECORDS_S, shield=True):
-            for case in self._approving:
+            for case in approving:
                 async with case.lock:
                     pass
+        async with anyio.create_task_group() as group:
+            for case in [one for one in approving if one.result is None]:
+                self._closing.tell_cancelled(case, GIVEN_UP)
+                group.start_soon(self._leave, case, False)
+            await self.load.stream.cancel(GIVEN_UP)
 
     async def _all_heard(self, case: Case) -> None:
         """What a command has told it just now may be in its mailbox still: it hears that before its end."""
@@ -635,17 +640,21 @@ class PlanRunner:
             case.unwanted = case.unwanted or why
             self.load.backlog.hold(case.name)
 
-    async def cancel(self, case: Case, why: str) -> None:
-        """Nobody wants it any more: whoever works on it is ended. Why, is what was said first."""
+    async def cancel(self, case: Case, why: str, begins: Callable[[], None] = lambda: None) -> None:
+        """Nobody wants it any more: whoever works on it is ended, which *begins* then; what is checked and merged is
+        not interrupted. Why, is what was said first."""
         self._hold([case], why)
         why = case.unwanted
         if case.scope is None:
             async with case.lock:
+                begins()
                 await self._closing.cancelled(case, why)
         elif case.works:
+            begins()
             with suppress(NoSuchEntity, Refused):
                 await self._sup.abort(case.session_id, AbortScope.SESSION, reason=why)  # its answer cancels the task
-        elif case.job in (job.Job.QUEUED, job.Job.RUNNING):  # what is checked and merged is not interrupted
+        elif case.job in (job.Job.QUEUED, job.Job.RUNNING):
+            begins()
             case.scope.cancel()
 
     def _lost(self, worker_id: str, tasks: list[str]) -> None:

@@ -1,5 +1,5 @@
-"""A take-over on a slow disk: it takes minutes to stop all the sessions that nobody continues, one after the other, and
-each of them has its last record after those of what is below it."""
+"""A take-over on a slow disk, of many sessions that nobody continues: all are stopped at once, so each of them has its
+last record in time, and after those of what is below it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ plans = 0.0
 inprocess = 1.0
 [agents.shape]
 steps = [3, 3]
+delegation = 0.3
 [faults]
 kinds = []
 [world]
@@ -40,7 +41,7 @@ class Killer:
             world.kill()
 
 
-@pytest.mark.parametrize("commit_s", [2.0, 5.0, 8.0, 12.0])
+@pytest.mark.parametrize("commit_s", [5.0, 8.0])
 def test_nobody_ends_before_who_is_below(commit_s: float) -> None:
     for seed in range(3):
         report = simulate(parsed("slow", SCENARIO.format(commit_s=commit_s)).draw(seed), intrude=Killer())

@@ -699,7 +699,7 @@ async def too_late(desk: Desk) -> None:
 async def unrecorded(desk: Desk) -> None:
     """The last record of a session waits a minute for those of what is below it, and that minute begins anew as long
     as there was an outage in it: what waited for the disk has only just begun to be written. Once they are there it
-    waits for nothing; an outage that was over before is nothing to it. A take-over is like an outage."""
+    waits for nothing; an outage that was over before is nothing to it."""
     cases: tuple[tuple[tuple[tuple[float, int], ...], float | None, float], ...] = (
         ((), None, 60.0),
         (((20.0, 2),), None, 120.0),
@@ -730,19 +730,6 @@ async def unrecorded(desk: Desk) -> None:
             desk.same(f"outages {outages}: it has ended", [one.metadata["rung"] for one in ended], ["request"])
             for one in ended:
                 desk.at(f"outages {outages}: its last record", wanted_s, 8, one.monotonic_s - began_s)
-            _forget_turn(desk, grove, name)
-        for lasts_s, wanted_s in ((20.0, 120.0), (70.0, 180.0)):
-            name = f"u{lasts_s:g}"
-            grove.sow(Plant(name, None, WAITED, Ladder(), "gentle", 0.0, True))
-            await anyio.sleep(1.0)
-            began_s = grove.ledger.clock.now()
-            with grove.endings.taking_over():
-                grove.tree.end(name, OperatorStop(reason="done", outcome="completed"), cause=Cause(actor="ann"))
-                await anyio.sleep(lasts_s)
-            await anyio.sleep(200.0 - lasts_s)
-            for one in grove.of(name, "Ended"):
-                desk.at(f"taken over for {lasts_s} s: its last record", wanted_s, 8, one.monotonic_s - began_s)
-            desk.same(f"taken over for {lasts_s} s: last records", len(grove.of(name, "Ended")), 1)
             _forget_turn(desk, grove, name)
         desk.same("who is left", (len(grove.endings), [*grove.tree.works], [*grove.tree.entities]), (0, [], []))
         group.cancel_scope.cancel()
