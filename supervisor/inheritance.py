@@ -29,7 +29,7 @@ from supervisor.ledger import Ledger
 from supervisor.lifecycles.task import TaskData
 from supervisor.overseer import Recalled
 from supervisor.ports import NO_PLACE, EntityRow, Journal, JournalError, Place
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Kind, LifecycleEvent, TransitionReason
+from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Kind, LifecycleEvent, TransitionReason
 
 __all__ = [
     "LOST",
@@ -41,6 +41,7 @@ __all__ = [
     "at_rest",
     "due_of",
     "entity_of",
+    "is_stalled",
     "left_over",
     "past_of",
 ]
@@ -258,6 +259,19 @@ async def past_of(journal: Journal, session_id: str) -> Past:
             past.take(record, await _asked_of(journal, record.actor) if past.may_spend(record) else None)
     past.started_by = await _call_of(journal, past.born_by)
     return past
+
+
+async def is_stalled(journal: Journal, session_id: str) -> bool:
+    """Whether a session was ended since nothing was heard of its agent, and nobody else wanted that."""
+    stalled = False
+    async for page in _pages(journal, session_id):
+        for record in page:
+            match record.event:
+                case "OperatorStop":
+                    stalled = record.abort_reason == AbortReason.TIMEOUT
+                case "AbortJoined":
+                    stalled = False
+    return stalled
 
 
 async def _asked_of(journal: Journal, turn_id: str) -> str | None:

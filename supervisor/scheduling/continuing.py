@@ -14,6 +14,8 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from supervisor.entity import Entity, Refused
+from supervisor.failures import signature_of
+from supervisor.inheritance import is_stalled
 from supervisor.interrupted import Interrupted, continued, grown
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, run, task
@@ -431,8 +433,12 @@ class Continuing:
                     await case.post_job(job.ExecutionCompleted())
                 await self._closing.judge(case)
             case _:
-                await self._load.decide(case)
-                await (self._end_failed(case) if self._is_settled(case) else self._queue(case))
+                await self._try_again(case)
+
+    async def _try_again(self, case: Case) -> None:
+        """Its attempt has been judged: what its run decides about another one."""
+        await self._load.decide(case)
+        await (self._end_failed(case) if self._is_settled(case) else self._queue(case))
 
     @staticmethod
     def _is_settled(case: Case) -> bool:
@@ -464,8 +470,8 @@ class Continuing:
     async def _without_session(self, case: Case) -> None:
         row = self._sup.inherited.rows.get(case.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
-        if data is not None and data.outcome == "aborted" and data.last_error != WHY:
-            await self._closing.cancelled(case, data.last_error)
+        if row is not None and data is not None and data.outcome == "aborted" and data.last_error != WHY:
+            await self._aborted(case, row, data.last_error)
         elif data is not None and data.outcome == "failed" and data.last_error != WHY:
             await self._fail(case, data.last_error)
         elif (above := case.part_of) is not None and above.result is not None:  # its supervisor was to cancel it
@@ -477,6 +483,21 @@ class Continuing:
         else:
             await case.post(task.Orphaned(reason=ORPHANED))
             await self._adopt(case)
+
+    async def _aborted(self, case: Case, row: EntityRow, error: str) -> None:
+        """Its session was ended on purpose: so is the task. If that was since nothing was heard of its agent, the
+        attempt took too long, and its run decides about another one; it may have done so before the kill."""
+        if case.run is Run.IN_PROGRESS and await is_stalled(self._sup.journal, row.id):
+            await case.post_run(run.ExecutionTimedOut(error=error, signature=signature_of(error)))
+        if case.run not in (Run.IN_PROGRESS, Run.VALIDATING) and row.born_seq < await self._moved_seq(case):
+            await self._try_again(case)
+        else:
+            await self._closing.cancelled(case, error)
+
+    async def _moved_seq(self, case: Case) -> int:
+        """With which record its run came into its state."""
+        records = await self._sup.journal.events(entity_id=case.run_id)
+        return max((one.seq for one in records if one.to_status != one.from_status), default=0)
 
     async def _adopt(self, case: Case) -> None:
         """An orphan: what the policy says, within its retries."""

@@ -33,9 +33,9 @@ __all__ = ["Claims", "Holders", "simulate_claims"]
 
 ROLES: Final = ("backend", "frontend", "docs", "qa")
 AGENT: Final = "worker"
-WORK_S: Final = (5.0, 80.0)
-"""What an attempt takes, in silence: less than an agent has before it is taken to be stalled, and is ended for that."""
-KILLED_S: Final = (60.0, 300.0)
+WORK_S: Final = (5.0, 120.0)
+"""What an attempt takes, in silence: an agent that says nothing for 90 s is woken up, and asked to stop after that."""
+KILLED_S: Final = (60.0, 600.0)
 """How long a supervisor lives that is to be killed."""
 SILENT: Final = 1 / 400
 """How likely a worker falls silent after a beat, for a time after which it has been lost ..."""
