@@ -29,7 +29,15 @@ from supervisor.ledger import Ledger
 from supervisor.lifecycles.task import TaskData
 from supervisor.overseer import Recalled
 from supervisor.ports import NO_PLACE, EntityRow, Journal, JournalError, Place
-from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Kind, LifecycleEvent, TransitionReason
+from supervisor.vocabulary import (
+    AbortPolicy,
+    AbortReason,
+    AbortScope,
+    CancelMode,
+    Kind,
+    LifecycleEvent,
+    TransitionReason,
+)
 
 __all__ = [
     "LOST",
