@@ -275,7 +275,7 @@ async def is_stalled(journal: Journal, session_id: str) -> bool:
     async for page in _pages(journal, session_id):
         for record in page:
             match record.event:
-                case "OperatorStop":
+                case "OperatorStop" if record.from_status != record.to_status:  # a later one hurries that end
                     stalled = record.abort_reason == AbortReason.TIMEOUT
                 case "AbortJoined":
                     stalled = False

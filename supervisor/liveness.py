@@ -13,7 +13,10 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Liveness", "Patience", "Stall", "StallProfile", "Step"]
+__all__ = ["ACTOR", "Liveness", "Patience", "Stall", "StallProfile", "Step"]
+
+ACTOR: Final = "liveness"
+"""Who ends a session whose agent is not heard of any more."""
 
 
 class Patience(Enum):

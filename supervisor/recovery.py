@@ -17,6 +17,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event
+from supervisor import liveness
 from supervisor.abort_state import AbortState
 from supervisor.effects import (
     Answer,
@@ -336,7 +337,7 @@ class Recovery:
             stop = OperatorStop(
                 reason=record.reason,
                 abort_id=record.abort_id,
-                abort_reason=AbortReason.USER_INTERRUPT,
+                abort_reason=AbortReason.TIMEOUT if record.actor == liveness.ACTOR else AbortReason.USER_INTERRUPT,
                 transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
             )
             one.hurried = True

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from actors.timers import Timer
+from supervisor import liveness
 from supervisor.budgets import Amounts, Budget, Lease, Scope, Spent, hand_back_budget
 from supervisor.entity import Entity
 from supervisor.ledger import Cause
@@ -381,7 +382,7 @@ class Watch:
                 self._tell(message_id, STOP.format(silent_s=silent_s), because)
             case Step.KILL:
                 words = f"{reason}, after it was woken up and asked to stop"
-                self._abort(words, because, "liveness", AbortReason.TIMEOUT)
+                self._abort(words, because, liveness.ACTOR, AbortReason.TIMEOUT)
 
     # ------------------------------------------------------------------ what is said
     def _tell(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:

@@ -14,7 +14,6 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from supervisor.entity import Entity, Refused
-from supervisor.failures import signature_of
 from supervisor.inheritance import is_stalled
 from supervisor.interrupted import Interrupted, continued, grown
 from supervisor.ledger import Cause
@@ -30,12 +29,12 @@ from supervisor.scheduling import gate
 from supervisor.scheduling.case import ACTOR, Case, Checkpoint, checkpoint_after
 from supervisor.scheduling.checkpoints import owned, take_back
 from supervisor.scheduling.closing import Closing
-from supervisor.scheduling.execution import Execution, is_delayed
+from supervisor.scheduling.execution import Execution, is_delayed, late
 from supervisor.scheduling.results import TaskResult
 from supervisor.scheduling.retry_budget import retries_spent
 from supervisor.scheduling.workload import Workload
 from supervisor.vocabulary import Kind, TransitionReason
-from supervisor.work import NoSuchEntity
+from supervisor.work import NoSuchEntity, Outcome
 
 __all__ = ["Continuing"]
 
@@ -436,17 +435,20 @@ class Continuing:
                 await self._try_again(case)
 
     async def _try_again(self, case: Case) -> None:
-        """Its attempt has been judged: what its run decides about another one."""
-        await self._load.decide(case)
-        await (self._end_failed(case) if self._is_settled(case) else self._queue(case))
+        """Its attempt has been judged: what its run decides about another one, or had decided. That was charged then;
+        only a retry that was one too many is not let through."""
+        decides = case.run in (Run.FAILED, Run.TIMEOUT)
+        await self._load.decide(case, charged=decides or self._load.budget.is_overspent)
+        case.delayed |= decides and case.run is Run.RETRYING
+        await (self._end_failed(case) if self._is_settled(case, decided=decides) else self._queue(case))
 
     @staticmethod
-    def _is_settled(case: Case) -> bool:
+    def _is_settled(case: Case, *, decided: bool = False) -> bool:
         """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
-        claimed any more.)"""
+        claimed any more, unless that was *decided* just now.)"""
         if case.run is not Run.CIRCUIT_OPEN:
             return False
-        spent = case.job is Job.RUNNING and not probes_left(case.run_data, run.CooldownExpired())
+        spent = (decided or case.job is Job.RUNNING) and not probes_left(case.run_data, run.CooldownExpired())
         return spent or case.job in (None, Job.VALIDATING)
 
     async def _offer_again(self, case: Case) -> None:
@@ -464,40 +466,35 @@ class Continuing:
             await case.post_job(job.ValidationFailed(failed_rules=(error,)))
         elif case.job is Job.RUNNING:
             await case.post_job(job.ExecutionFailed(error=error, final=True))
+        await self._closing.end_records(case, error)  # whose worker was lost before has a job that waits
         await self._closing.failed(case, error)
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, case: Case) -> None:
         row = self._sup.inherited.rows.get(case.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
-        if row is not None and data is not None and data.outcome == "aborted" and data.last_error != WHY:
-            await self._aborted(case, row, data.last_error)
-        elif data is not None and data.outcome == "failed" and data.last_error != WHY:
-            await self._fail(case, data.last_error)
-        elif (above := case.part_of) is not None and above.result is not None:  # its supervisor was to cancel it
-            await self._closing.cancelled(case, f"{above.name} is {above.result.outcome}")
-        elif case.state is Task.CLAIMED:
-            recovered = TransitionReason.ORPHAN_RECOVERED
-            await case.post(task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
-            await self._queue(case)
-        else:
-            await case.post(task.Orphaned(reason=ORPHANED))
-            await self._adopt(case)
-
-    async def _aborted(self, case: Case, row: EntityRow, error: str) -> None:
-        """Its session was ended on purpose: so is the task. If that was since nothing was heard of its agent, the
-        attempt took too long, and its run decides about another one; it may have done so before the kill."""
-        if case.run is Run.IN_PROGRESS and await is_stalled(self._sup.journal, row.id):
-            await case.post_run(run.ExecutionTimedOut(error=error, signature=signature_of(error)))
-        if case.run not in (Run.IN_PROGRESS, Run.VALIDATING) and row.born_seq < await self._moved_seq(case):
-            await self._try_again(case)
-        else:
-            await self._closing.cancelled(case, error)
-
-    async def _moved_seq(self, case: Case) -> int:
-        """With which record its run came into its state."""
-        records = await self._sup.journal.events(entity_id=case.run_id)
-        return max((one.seq for one in records if one.to_status != one.from_status), default=0)
+        how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
+        if how == "aborted" and await is_stalled(self._sup.journal, case.session_id):
+            how = "stalled"
+        above = case.part_of
+        match how:
+            case "aborted":
+                await self._closing.cancelled(case, error)
+            case "failed":
+                await self._fail(case, error)
+            case _ if above is not None and above.result is not None:  # its supervisor was to cancel it
+                await self._closing.cancelled(case, f"{above.name} is {above.result.outcome}")
+            case "stalled" if case.run is not Run.VALIDATING:
+                if case.run is Run.IN_PROGRESS:  # else it had been judged before the kill
+                    await self._execution.charge(case, late(Outcome("aborted", error, "")))
+                await self._try_again(case)
+            case _ if case.state is Task.CLAIMED:
+                recovered = TransitionReason.ORPHAN_RECOVERED
+                await case.post(task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
+                await self._queue(case)
+            case _:
+                await case.post(task.Orphaned(reason=ORPHANED))
+                await self._adopt(case)
 
     async def _adopt(self, case: Case) -> None:
         """An orphan: what the policy says, within its retries."""

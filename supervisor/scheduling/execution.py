@@ -13,6 +13,7 @@ import anyio
 
 from supervisor.entity import Degraded, Refused
 from supervisor.failures import Failure, classify
+from supervisor.inheritance import is_stalled
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, run
 from supervisor.lifecycles.job import Job
@@ -33,7 +34,7 @@ from supervisor.supervision import Session
 from supervisor.vocabulary import AbortReason, Exit, TransitionReason, Verdict
 from supervisor.work import NoSuchEntity, Outcome, Work
 
-__all__ = ["LOST", "Execution", "is_delayed"]
+__all__ = ["LOST", "Execution", "is_delayed", "late"]
 
 _log = get_logger()
 
@@ -259,6 +260,8 @@ class Execution:
             # where the prompt had not reached the journal, it is asked now
             said = _judged(outcome, work) if outcome is not None else await self._turn(case)
             group.cancel_scope.cancel()
+        if work is None and said.outcome == "aborted" and await is_stalled(self._sup.journal, case.session_id):
+            said = late(said)  # it was ended before anybody followed it
         case.seq = said.seq or case.seq
         return said
 
@@ -315,6 +318,11 @@ class Execution:
 
     # ------------------------------------------------------------------ failures
     async def _failed(self, case: Case, outcome: Outcome) -> bool:
+        await self.charge(case, outcome)
+        return await self._decide(case, outcome.error, _spent(outcome))
+
+    async def charge(self, case: Case, outcome: Outcome) -> None:
+        """Its attempt has failed: so has its run, which decides what follows."""
         failure = await opinions.judge(self._load, case, self._classified(case, outcome), outcome.error)
         self._load.ended(case, failure)
         if _is_late(outcome) and failure.category is not ErrorCategory.PERMANENT:
@@ -322,7 +330,6 @@ class Execution:
         else:
             failed = run.ExecutionFailed(error=outcome.error, signature=failure.signature, category=failure.category)
             await case.post_run(failed)
-        return await self._decide(case, outcome.error, _spent(outcome))
 
     def _classified(self, case: Case, outcome: Outcome) -> Failure:
         """A session that has given up has had all its tries; one whose agent hung is followed by another one."""
@@ -533,6 +540,11 @@ def _judged(outcome: Outcome, work: Work | None) -> Outcome:
     asked = work.asked if work is not None else None
     if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
         return outcome
+    return late(outcome)
+
+
+def late(outcome: Outcome) -> Outcome:
+    """The same of an attempt that took too long."""
     how = Verdict(exit=Exit.TIMEOUT, error=outcome.error, abort_reason=AbortReason.TIMEOUT)
     return outcome._replace(outcome="failed", how=how)
 

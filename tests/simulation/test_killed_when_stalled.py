@@ -3,26 +3,40 @@ the task is tried again all the same, and not cancelled by how its session has e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
+from supervisor import succession
+from supervisor.abort_state import Joined
 from supervisor.adapters.inprocess import AgentTurn
+from supervisor.failures import Failure
 from supervisor.ledger import Cause
+from supervisor.lifecycles.job import RetryDelayElapsed, WorkerLost
+from supervisor.lifecycles.run import ErrorCategory
 from supervisor.lifecycles.session import OperatorStop
+from supervisor.plans.lifecycle import CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.ports import Append
+from supervisor.scheduling import opinions
+from supervisor.scheduling.case import Case
+from supervisor.scheduling.continuing import Continuing
+from supervisor.scheduling.runner import PlanRunner
+from supervisor.scheduling.workload import Workload
 from supervisor.simulation import claims
+from supervisor.simulation.chance import Chance
 from supervisor.simulation.claims import Claims, simulate_claims
 from supervisor.simulation.world import World
 from supervisor.supervision import Supervisor
+from supervisor.tree import Tree
 
 
 class Host(claims._Host):
-    """Kills the first supervisor when the event *at* is on record."""
+    """Kills a supervisor of that number when the event is on record that *at* names for it."""
 
-    at: str
+    at: Mapping[int, str]
     wanted_too: bool
     """Somebody else wants the session ended as well, while it ends."""
     tries: list[str]
@@ -44,7 +58,7 @@ class Host(claims._Host):
             if record.event == "OperatorStop" and self.wanted_too:
                 stop = OperatorStop(reason="nobody wants it", abort_id="theirs")
                 self._sup.tree.end(record.entity_id, stop, cause=Cause(None, None, "operator"))
-            if record.event == self.at and self._world.lives == 1:
+            if record.event == self.at.get(self._world.lives) and not self._world.killed.is_set():
                 self._world.kill()
 
 
@@ -56,27 +70,35 @@ async def work(bench: Any, turn: AgentTurn) -> str:
     return "done"
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, at: str, *, wanted_too: bool = False) -> tuple[Claims, list[str]]:
-    """A run of one task, and how its runs went."""
+def killed(
+    monkeypatch: pytest.MonkeyPatch, *at: str, wanted_too: bool = False, worked: Any = work, **plan: Any
+) -> tuple[Claims, list[str]]:
+    """A run of one task, whose supervisors are killed *at* these events, and how its runs went."""
     tries: list[str] = []
-    dying = type("Dying", (Host,), {"at": at, "wanted_too": wanted_too, "tries": tries})
+    planned = claims._plan
+    dying = type("Dying", (Host,), {"at": dict(enumerate(at, 1)), "wanted_too": wanted_too, "tries": tries})
     monkeypatch.setattr(claims, "_Host", dying)
-    monkeypatch.setattr(claims._Bench, "work", work)
+    monkeypatch.setattr(claims._Bench, "work", worked)
+    monkeypatch.setattr(claims, "_plan", lambda *given: planned(*given).model_copy(update=plan))
     found = simulate_claims(1, workers=1, tasks=1, kills=0)
-    assert found.killed == 1
+    assert found.killed == len(at)
     return found, tries
+
+
+LATE = ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDATING", "COMPLETED"]
 
 
 @pytest.mark.parametrize(
     "at", ["Ended", "execution_timed_out", "retry_decided", "execution_failed", "retry_delay_elapsed"]
 )
 def test_it_is_tried_again(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever of that was on record: the try is judged once, and another session has the next one."""
-    found, tries = killed(monkeypatch, at)
+    """Whatever of that was on record: the try is judged once, charged once to a budget of one retry, and another
+    session has the next one."""
+    found, tries = killed(monkeypatch, at, retry_budget=RetryBudgetConfig(least=1, share=0.0))
 
     assert found.report.problems == ()
     assert found.closed == 1
-    assert tries == ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDATING", "COMPLETED"]
+    assert tries == LATE
 
 
 def test_it_is_cancelled_if_somebody_else_wanted_that(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,3 +106,105 @@ def test_it_is_cancelled_if_somebody_else_wanted_that(monkeypatch: pytest.Monkey
 
     assert found.closed == 0
     assert tries == ["PENDING", "IN_PROGRESS", "CANCELLED"]
+
+
+def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session was ended for that, and its supervisor did not live to cancel the task."""
+    runners: list[PlanRunner] = []
+
+    class Runner(PlanRunner):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            runners.append(self)
+
+    async def judge(load: Workload, case: Case, failure: Failure, error: str) -> Failure:
+        load.start(partial(runners[0].operating.cancel, "t0", by="ann", reason="not wanted"))
+        await anyio.sleep(20.0)
+        return failure
+
+    async def fails(bench: Any, turn: AgentTurn) -> str:
+        raise ValueError("it cannot be done")
+
+    monkeypatch.setattr(claims, "PlanRunner", Runner)
+    monkeypatch.setattr(opinions, "judge", judge)
+    found, tries = killed(monkeypatch, "retry_decided", worked=fails)
+
+    assert found.closed == 0
+    assert tries == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING", "CANCELLED"]
+
+
+def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wants no other attempt of the run; so there is none, and another run has its turn."""
+
+    async def judge(load: Workload, case: Case, failure: Failure, error: str) -> Failure:
+        return failure._replace(category=ErrorCategory.PERMANENT)
+
+    monkeypatch.setattr(opinions, "judge", judge)
+    _, tries = killed(monkeypatch, "Ended")
+
+    assert tries[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "CIRCUIT_OPEN"]
+
+
+def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended by the next supervisor, which is killed as well: it was ended for the same reason."""
+    end, heard = Tree.end, list[str]()
+
+    def unheard(tree: Tree, session_id: str, stop: OperatorStop, **more: Any) -> Joined:
+        heard.append(str(stop.abort_reason))
+        return Joined.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
+
+    monkeypatch.setattr(Tree, "end", unheard)
+    found, tries = killed(monkeypatch, "AbortRecord", "Ended")
+
+    assert heard[0] == "timeout"
+    assert found.closed == 1
+    assert tries == LATE
+
+
+class Busy:
+    """The worker of the second supervisor has a slot for what it took over in *FREE_S* seconds only: nobody follows it
+    before that."""
+
+    FREE_S = 400.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(succession, "loses_nothing", lambda *given: True)
+        offer, lives = Continuing._offer_again, list[Continuing]()
+
+        async def later(continuing: Continuing, case: Case) -> None:
+            await anyio.sleep(self.FREE_S)
+            continuing._load.offer(case)
+
+        async def offer_again(continuing: Continuing, case: Case) -> None:
+            lives.append(continuing)
+            if len(lives) > 1:
+                await offer(continuing, case)
+                return
+            await case.post_job(WorkerLost(error="its supervisor was killed"))
+            await case.post_job(RetryDelayElapsed())
+            continuing._load.start(later, continuing, case)
+
+        monkeypatch.setattr(Continuing, "_offer_again", offer_again)
+
+
+@pytest.mark.parametrize("at", [("SessionStarted",), ("SessionStarted", "Ended")])
+def test_nobody_had_followed_it_yet(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on under the second supervisor, while its job waits for a worker: the same, after its delay."""
+    Busy(monkeypatch)
+    found, tries = killed(monkeypatch, *at)
+
+    assert found.report.problems == ()
+    assert found.closed == 1
+    assert tries == LATE
+
+
+@pytest.mark.parametrize("at", [("SessionStarted",), ("SessionStarted", "Ended")])
+def test_it_had_no_other_attempt(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it has failed, though its job waits for a worker."""
+    Busy(monkeypatch)
+    plan, once = claims._plan, TaskLifecycle(max_attempts=1, circuit_breaker=CircuitBreakerConfig(probes_max=0))
+    tasks = [one.model_copy(update={"max_retries": 0}) for one in plan(Chance(1), 1, 1).tasks]
+    found, tries = killed(monkeypatch, *at, task_lifecycle=once, tasks=tuple(tasks))
+
+    assert found.closed == 0
+    assert tries == ["PENDING", "IN_PROGRESS", "TIMEOUT", "FAILED", "CIRCUIT_OPEN"]
