@@ -30,10 +30,6 @@ class _Log:
         self.seqs: list[int] = []
         self.records: list[bytes] = []
 
-    def add(self, seq: int, record: bytes) -> None:
-        self.seqs.append(seq)
-        self.records.append(record)
-
     def after(self, seq: int, limit: int) -> list[LifecycleEvent]:
         start = bisect_right(self.seqs, seq)
         return [_decode(record) for record in self.records[start : start + limit]]
@@ -67,8 +63,9 @@ class MemoryStore:
             log = self.logs.get(record.entity_id)
             if log is None:
                 log = self.logs[record.entity_id] = _Log()
-            self.log.add(record.seq, encoded)
-            log.add(record.seq, encoded)
+            for kept in (self.log, log):
+                kept.seqs.append(record.seq)
+                kept.records.append(encoded)
             for name in one.settled:
                 self.owed.pop(name, None)
 

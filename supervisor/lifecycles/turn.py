@@ -147,6 +147,8 @@ def permission_of(data: TurnData, number: int) -> Permission | None:
 def stale(data: TurnData, event: Event) -> bool:
     """A second result of a call, a second answer to a permission, a repeated phase, progress that its time is not
     extended for, or, once the turn is settled, a word on its outcome or a wait for its calls."""
+    if type(event) not in _MAY_BE_STALE:
+        return False
     if isinstance(event, PermissionAnswered):
         return permission_of(data, event.number) is None
     if isinstance(event, ToolCompleted):
@@ -156,8 +158,12 @@ def stale(data: TurnData, event: Event) -> bool:
     if isinstance(event, AgentSpawned):
         seen = event.phase in (data.phase, "launched") or data.phase == "settled"
         return event.incarnation == data.incarnation and seen
-    settled = data.verdict is not None and data.phase == "settled"
-    return settled and isinstance(event, TaskFailed | VerifyRequested | BoundaryAwaited)
+    return data.verdict is not None and data.phase == "settled"
+
+
+_MAY_BE_STALE = frozenset(
+    (PermissionAnswered, ToolCompleted, ProgressSeen, AgentSpawned, TaskFailed, VerifyRequested, BoundaryAwaited)
+)
 
 
 def launched(data: TurnData, event: AgentSpawned) -> bool:

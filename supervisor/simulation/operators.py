@@ -33,8 +33,6 @@ __all__ = ["Operators"]
 
 PATIENCE_S = (None, None, None, None, 0.0, 0.5, 3.0)
 """Within how many seconds an operator wants something to be over; mostly the ladder says so."""
-PAUSE_S = 12.0
-"""The longest pause between two wishes of one operator; short ones are likelier."""
 LURK_S = 20.0
 """How long an operator lies in wait at most."""
 TOLD = (Moment("turn", Turn.TOOL_USE.value), Moment("turn", Turn.VERIFYING.value))
@@ -72,7 +70,7 @@ class Operators:
         chance, wishes = self._chance.below("operator", self._world.lives, number), 0
         while not (self._faults.healed or self._going.is_set()):
             wishes += 1
-            await self._pause(PAUSE_S * chance.unit("wait", wishes) ** 2)
+            await self._pause(self._world.drawn.pause_s * chance.unit("wait", wishes) ** 2)
             self._look(wishes)
             await self._wish(chance.below(wishes), f"{self._world.lives}.{number}.{wishes}")
 

@@ -314,6 +314,7 @@ def simulate(
     before_step: Callable[[int], None] | None = None,
     intrude: Intrude | None = None,
     livelock_steps: int = LIVELOCK_STEPS,
+    watch: Callable[[int], None] | None = None,
 ) -> Report:
     """Run it; what it was.
 
@@ -322,21 +323,13 @@ def simulate(
         before_step: called before each step, with its number from 1; what it raises ends the run.
         intrude: the same, once there are a world and a host.
         livelock_steps: steps at one moment of virtual time that are a violation.
+        watch: told now and then how many steps there have been, and at the end.
     """
-    with uncollected():
-        return _simulated(drawn, tell, before_step, intrude, livelock_steps)
-
-
-def _simulated(
-    drawn: Drawn,
-    tell: Callable[[str], None] | None,
-    before_step: Callable[[int], None] | None,
-    intrude: Intrude | None,
-    livelock_steps: int,
-) -> Report:
     one = _Run(drawn, tell)
     one.intruded = intrude is not None
-    return _report(one, _ran(one, before_step if intrude is None else _intruding(one, intrude), livelock_steps))
+    looks_on = before_step if intrude is None else _intruding(one, intrude)
+    with uncollected():
+        return _report(one, _ran(one, looks_on, livelock_steps, watch))
 
 
 def _intruding(one: _Run, intrude: Intrude) -> Callable[[int], None]:
@@ -364,7 +357,7 @@ def simulate_main(
     """
     guest = Guest(main)
     one = _Run(drawn, tell, lambda world: guest, agents)
-    ran = _ran(one, None)
+    ran = _ran(one)
     error = guest.error or one.gave_up or (None if guest.ended else ran.error)
     return Played(value=guest.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
 
@@ -379,10 +372,15 @@ def simulate_host(
         agents, tell: as for :func:`simulate_main`.
     """
     one = _Run(drawn, tell, make, agents)
-    return _report(one, _ran(one, None))
+    return _report(one, _ran(one))
 
 
-def _ran(one: _Run, before_step: Callable[[int], None] | None, livelock_steps: int = LIVELOCK_STEPS) -> Ran[None]:
+def _ran(
+    one: _Run,
+    before_step: Callable[[int], None] | None = None,
+    livelock_steps: int = LIVELOCK_STEPS,
+    watch: Callable[[int], None] | None = None,
+) -> Ran[None]:
     drawn = one.drawn
     ran = run(
         one.main,
@@ -392,6 +390,7 @@ def _ran(one: _Run, before_step: Callable[[int], None] | None, livelock_steps: i
         grain_s=drawn.grain_s,
         livelock_steps=livelock_steps,
         before_step=before_step,
+        watch=watch,
     )
     if ran.error is not None and not one.ready:
         raise ran.error  # there is no world yet that it could be told of

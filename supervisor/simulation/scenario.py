@@ -180,7 +180,8 @@ class World(Model):
     share of the streams that come cut anywhere, not as they were written. A commit that nothing strikes takes
     ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped; ``offices``: how
     likely plans are worked on then, move by move; ``drilled``: the names of those drills that are tried, all unless
-    told. ``archive``: there is a place where what has ended is kept."""
+    told. ``archive``: there is a place where what has ended is kept. An operator's longest pause between two wishes is
+    ``pause_s``; short ones are likelier, and a third of it is usual."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -191,6 +192,7 @@ class World(Model):
     crashes_at: Annotated[tuple[str, ...], AfterValidator(_moments)] = NARROW
     cancels_at: Annotated[tuple[str, ...], AfterValidator(_moments)] | None = None
     operators: Count = [0, 6]
+    pause_s: Seconds = 12.0
     pieces: Share = PIECES
     commit_s: Seconds = 0.0005
     drills: Share = 0.0
@@ -367,6 +369,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     crashes_at: tuple[str, ...]
     cancels_at: tuple[str, ...] | None
     operators: int
+    pause_s: float
     pieces: float
     commit_s: float
     drills: float = 0.0

@@ -44,8 +44,6 @@ COMMANDS = (
 )
 SHOWN = 10
 """Problems that are printed with their words; JSON has those that the oracle kept."""
-LOOK = 4096
-"""Steps between two looks at the watch."""
 KIB_PER_MIB = 1024
 
 
@@ -111,7 +109,7 @@ def _run(wanted: Wanted, tell: Callable[[str], None] | None, *, as_json: bool) -
     drawn = wanted.draw()
     watch = _Watch()
     try:
-        report = simulate(drawn, tell=tell, before_step=watch.step)
+        report = simulate(drawn, tell=tell, watch=watch)
     except KeyboardInterrupt:
         return finish(
             {"seed": drawn.seed, "steps": watch.steps},
@@ -134,10 +132,9 @@ class _Watch:
         self.progress = Progress()
         self.steps = 0
 
-    def step(self, number: int) -> None:
-        self.steps = number
-        if number % LOOK == 0:
-            self.progress.show(lambda: f"{number} steps")
+    def __call__(self, steps: int) -> None:
+        self.steps = steps
+        self.progress.show(lambda: f"{steps} steps")
 
 
 def _told(report: Report) -> dict[str, Any]:

@@ -38,6 +38,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 BeforeStep = Callable[[int], None]
+Watch = Callable[[int], None]
 Main = Callable[[], Awaitable[_T]]
 _collects_nothing: ContextVar[bool] = ContextVar("collects_nothing", default=False)
 """Asked of the collector itself, it counts what is frozen, one by one."""
@@ -66,6 +67,7 @@ def run(
     grain_s: float = 0.0,
     livelock_steps: int = LIVELOCK_STEPS,
     before_step: BeforeStep | None = None,
+    watch: Watch | None = None,
 ) -> Ran[_T]:
     """Run *main* to its end.
 
@@ -76,6 +78,7 @@ def run(
         grain_s: timers are rounded up to multiples of it, so that more happens at once; 0 is exact.
         livelock_steps: steps at one moment that are an error.
         before_step: called before each step with its number, from 1; what it raises is the run's error.
+        watch: told now and then how many steps there have been, and at the end; it must not raise.
 
     Raises:
         ValueError: a number that makes no sense.
@@ -88,11 +91,16 @@ def run(
         "grain_s": grain_s,
         "livelock_steps": livelock_steps,
         "before_step": before_step,
+        "watch": watch,
     }
     on_engine = _on_trio if schedule is Schedule.TRIO else _on_loop
     ran: Ran[_T] = Ran()
-    with uncollected():
-        on_engine(main, ran, seed, schedule, options)
+    try:
+        with uncollected():
+            on_engine(main, ran, seed, schedule, options)
+    finally:
+        if watch is not None:
+            watch(ran.steps)
     return ran
 
 
@@ -141,9 +149,11 @@ def uncollected() -> Iterator[None]:
 
 def _on_loop(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
     loop = SimulatedLoop(seed, schedule, **options)  # type: ignore[abstract]  # the rest is set by name
-    _guarded(main, ran, "asyncio", {"loop_factory": lambda: loop})
-    ran.steps, ran.time_jumps, ran.simulated_s = loop.steps, loop.time_jumps, loop.time()
-    ran.unhandled = loop.unhandled
+    try:
+        _guarded(main, ran, "asyncio", {"loop_factory": lambda: loop})
+    finally:
+        ran.steps, ran.time_jumps, ran.simulated_s = loop.steps, loop.time_jumps, loop.time()
+        ran.unhandled = loop.unhandled
 
 
 def _on_trio(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
@@ -155,12 +165,14 @@ def _on_trio(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, option
     async def within() -> _T:
         return await engine.run(main)
 
-    with seeded(seed):
-        _guarded(within, ran, "trio", {"clock": engine, "instruments": [engine]})
+    try:
+        with seeded(seed):
+            _guarded(within, ran, "trio", {"clock": engine, "instruments": [engine]})
+    finally:
+        ran.steps, ran.time_jumps, ran.simulated_s = engine.steps, engine.time_jumps, engine.now_s
     engine.close()
     if engine.failed is not None and not isinstance(ran.error, SimulationEscape):
         ran.error = engine.failed
-    ran.steps, ran.time_jumps, ran.simulated_s = engine.steps, engine.time_jumps, engine.now_s
 
 
 def _guarded(main: Main[_T], ran: Ran[_T], backend: str, options: dict[str, Any]) -> None:

@@ -26,6 +26,8 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from supervisor.simulation.engine.errors import Deadlock, EngineError, HorizonReached, Livelock
 from supervisor.simulation.engine.farewell import FAREWELL_ROUNDS, FAREWELL_STEPS, keep_for_ever
 from supervisor.simulation.engine.hermetic import escape
@@ -45,6 +47,8 @@ from the run itself, unlike those of the automatic collector. Only what has come
 what has lived that long mostly lives as long as the run, and a large host has millions of that."""
 _YOUNG = 1
 """The generations that are collected then; what they leave goes to the oldest one, which waits for the run's end."""
+WATCH_STEPS = 4096
+"""Steps between two words to whoever watches."""
 STALE_TIMERS = 256
 """Cancelled timers are swept once there are that many, and they are half of all."""
 
@@ -60,53 +64,51 @@ class SimulatedTask(asyncio.Task[_T]):
         super().__init__(coro, **options)
 
 
-class _Handle(asyncio.Handle):
-    """A call that waits for its turn. It keeps no loop and makes no repr: there are tens of millions of them."""
+class _Handle(msgspec.Struct, eq=False):
+    """A call that waits for its turn: what of an ``asyncio.Handle`` is asked for. It keeps no loop, makes no repr, and
+    is made without a call into Python: there are tens of millions of them."""
 
-    __slots__ = ("arguments", "call", "context", "step", "task")
-
-    def __init__(
-        self,
-        call: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        context: Context,
-        task: SimulatedTask[Any] | None,
-        step: int,
-    ) -> None:
-        self.call = call
-        self.arguments = arguments
-        self.context = context
-        self.task = task
-        self.step = step
-        self._cancelled = False
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    context: Context
+    task: SimulatedTask[Any] | None
+    step: int
+    _cancelled: bool = False
 
     def cancel(self) -> None:
         self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
 
     def __repr__(self) -> str:
         return f"<call of {getattr(self.call, '__qualname__', 'something')}>"
 
 
-class _Timer(asyncio.TimerHandle):
-    """A call that waits for its time."""
+class _Timer(msgspec.Struct, eq=False):
+    """A call that waits for its time: what of an ``asyncio.TimerHandle`` is asked for."""
 
-    __slots__ = ("arguments", "call", "context", "stale", "task")
-
-    def __init__(
-        self, due_s: float, call: Callable[..., Any], arguments: tuple[Any, ...], context: Context, stale: list[int]
-    ) -> None:
-        self._when, self.call, self.arguments, self.context = due_s, call, arguments, context
-        self.task = None
-        self.stale = stale
-        self._cancelled = False
+    due_s: float
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    context: Context
+    stale: list[int]
+    task: None = None
+    _cancelled: bool = False
 
     def cancel(self) -> None:
         if not self._cancelled:
             self._cancelled = True
             self.stale[0] += 1
 
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self.due_s
+
     def __repr__(self) -> str:
-        return f"<timer at {self._when:g} s>"
+        return f"<timer at {self.due_s:g} s>"
 
 
 class SimulatedLoop(SealedLoop):
@@ -120,6 +122,7 @@ class SimulatedLoop(SealedLoop):
         livelock_steps: steps at one moment of virtual time that are an error.
         before_step: called with the number of each step, from 1, before it. A task that it makes is ordered before all
             others, and takes none of their numbers: until then, the run is the same without it.
+        watch: told how many steps there have been, now and then as time moves on.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class SimulatedLoop(SealedLoop):
         grain_s: float = 0.0,
         livelock_steps: int = LIVELOCK_STEPS,
         before_step: Callable[[int], None] | None = None,
+        watch: Callable[[int], None] | None = None,
     ) -> None:
         self.steps = 0
         """Steps of tasks and plain callbacks that were run."""
@@ -154,6 +158,8 @@ class SimulatedLoop(SealedLoop):
         self.create_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self)
         self._livelock_at = livelock_steps
         self._collect_at = COLLECT_STEPS
+        self._watch = watch
+        self._watch_at = 0 if watch is not None else math.inf
         self._stopping = self._closed = False
         self._failed: BaseException | None = None
         self._thread = threading.get_ident()
@@ -164,7 +170,7 @@ class SimulatedLoop(SealedLoop):
     # ------------------------------------------------------------------ what is to be done
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
+    ) -> _Handle:
         if context is None:
             context = copy_context()
         task = getattr(callback, "__self__", None)
@@ -181,7 +187,7 @@ class SimulatedLoop(SealedLoop):
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
+    ) -> _Handle:
         if threading.get_ident() != self._thread:
             escape("loop.call_soon_threadsafe() from another thread")
         return self.call_soon(callback, *args, context=context)
@@ -192,12 +198,12 @@ class SimulatedLoop(SealedLoop):
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Timer:
         return self.call_at(self._now_s + delay if delay > 0.0 else self._now_s, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Timer:
         due_s = on_grid(when, self._grain_s) if self._grain_s else when
         timer = _Timer(due_s, callback, args, copy_context() if context is None else context, self._stale)
         if due_s < math.inf:  # sleep_forever() is a sleep until infinity: never due
@@ -285,6 +291,9 @@ class SimulatedLoop(SealedLoop):
         if self.steps >= self._collect_at:
             self._collect_at = self.steps + COLLECT_STEPS
             gc.collect(_YOUNG)
+        if self.steps >= self._watch_at and self._watch is not None:
+            self._watch_at = self.steps + WATCH_STEPS
+            self._watch(self.steps)
         self._sweep()
         timers = self._timers
         while timers and timers[0][3]._cancelled:

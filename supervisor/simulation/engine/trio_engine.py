@@ -18,6 +18,7 @@ import trio._core._run as trio_run
 
 from supervisor.simulation.engine.errors import Deadlock, HorizonReached, Livelock
 from supervisor.simulation.engine.farewell import FAREWELL_ROUNDS, FAREWELL_STEPS, keep_for_ever
+from supervisor.simulation.engine.loop import WATCH_STEPS
 from supervisor.simulation.engine.schedule import key_of, on_grid
 from supervisor.simulation.engine.standing import standing_in
 
@@ -65,6 +66,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         grain_s: float = 0.0,
         livelock_steps: int = 200_000,
         before_step: Callable[[int], None] | None = None,
+        watch: Callable[[int], None] | None = None,
     ) -> None:
         self.steps = 0
         """Steps of tasks, trio's own included."""
@@ -74,6 +76,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         """Why the run was cancelled: an ``EngineError``, or what *before_step* raised."""
         self._horizon_s, self._grain_s, self._livelock_steps = horizon_s, grain_s, livelock_steps
         self._before_step = before_step
+        self._watch = watch
         self._livelock_at = livelock_steps
         self._main = trio.CancelScope()
         self._polls = self._rounds = self._farewell_steps = 0
@@ -145,6 +148,8 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
             self._fail(Livelock(self.now_s, self.waiting()))
             return
         self.steps += 1
+        if self._watch is not None and self.steps % WATCH_STEPS == 0:
+            self._watch(self.steps)
         if self._before_step is not None:
             self._ask(self._before_step)
 

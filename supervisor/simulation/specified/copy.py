@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import msgspec
@@ -24,16 +25,19 @@ _MODEL = (("status", None), ("attempts", 0), ("final", False))
 def shown(value: msgspec.Struct) -> tuple[Any, ...]:
     """An effect, or an event in it, as its name and the fields that are no words."""
     kind = type(value)
-    told: list[Any] = [kind.__name__]
-    for name in _telling(kind):
-        field = getattr(value, name)
-        told.append(field if type(field) in _PLAIN else _spelled(field))
-    return tuple(told)
+    told = _telling(kind)(value)
+    if not _PLAIN.issuperset(map(type, told)):
+        told = tuple([one if type(one) in _PLAIN else _spelled(one) for one in told])
+    return (kind.__name__, *told)
 
 
 @cache
-def _telling(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(name for name in kind.__struct_fields__ if name not in WORDS)
+def _telling(kind: type[msgspec.Struct]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads the fields of that kind that are no words."""
+    names = tuple(name for name in kind.__struct_fields__ if name not in WORDS)
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _spelled(value: Any) -> Any:
