@@ -325,11 +325,23 @@ def simulate(
         livelock_steps: steps at one moment of virtual time that are a violation.
         watch: told now and then how many steps there have been, and at the end.
     """
+    with uncollected():
+        return _simulated(drawn, tell, before_step, intrude, livelock_steps, watch)
+
+
+def _simulated(
+    drawn: Drawn,
+    tell: Callable[[str], None] | None,
+    before_step: Callable[[int], None] | None,
+    intrude: Intrude | None,
+    livelock_steps: int,
+    watch: Callable[[int], None] | None,
+) -> Report:
+    """The run itself: when this returns, nobody holds its world any more."""
     one = _Run(drawn, tell)
     one.intruded = intrude is not None
     looks_on = before_step if intrude is None else _intruding(one, intrude)
-    with uncollected():
-        return _report(one, _ran(one, looks_on, livelock_steps, watch))
+    return _report(one, _ran(one, looks_on, livelock_steps, watch))
 
 
 def _intruding(one: _Run, intrude: Intrude) -> Callable[[int], None]:
