@@ -435,21 +435,28 @@ class Continuing:
                 await self._try_again(case)
 
     async def _try_again(self, case: Case) -> None:
-        """Its attempt has been judged: what its run decides about another one, or had decided. That was charged then;
-        only a retry that was one too many is not let through."""
+        """Its attempt has been judged: what its run decides about another one, or had decided. That is charged once:
+        what its supervisor had charged, and did not live to say of its job, is given back first."""
         decides = case.run in (Run.FAILED, Run.TIMEOUT)
-        await self._load.decide(case, charged=decides or self._load.budget.is_overspent)
-        case.delayed |= decides and case.run is Run.RETRYING
-        await (self._end_failed(case) if self._is_settled(case, decided=decides) else self._queue(case))
+        unheard = case.run is Run.RETRYING and case.job is Job.RUNNING
+        if unheard:
+            self._load.budget = self._load.budget.given_back()
+        await self._load.decide(case, charged=decides or unheard)
+        if self._is_settled(case):
+            await self._end_failed(case)
+        elif case.run is Run.RETRYING and case.job is Job.QUEUED and (left_s := self._delay_left_s(case)):
+            case.delayed = True  # its worker was lost before it failed: its job waits already
+            self._load.start(self._execution.wait, case, left_s)
+        else:
+            await self._queue(case)
 
     @staticmethod
-    def _is_settled(case: Case, *, decided: bool = False) -> bool:
+    def _is_settled(case: Case) -> bool:
         """Its run had failed for good: its tests had, or no probe is left. (Whose last probe was taken away is not
-        claimed any more, unless that was *decided* just now.)"""
+        claimed any more.)"""
         if case.run is not Run.CIRCUIT_OPEN:
             return False
-        spent = (decided or case.job is Job.RUNNING) and not probes_left(case.run_data, run.CooldownExpired())
-        return spent or case.job in (None, Job.VALIDATING)
+        return not probes_left(case.run_data, run.CooldownExpired()) or case.job in (None, Job.VALIDATING)
 
     async def _offer_again(self, case: Case) -> None:
         """Have its job wait for another worker, at once; its supervisor may have got anywhere on the way there."""

@@ -43,14 +43,13 @@ class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """How many are left; never below 0."""
         return max(0, self.retries_max - self.spent)
 
-    @property
-    def is_overspent(self) -> bool:
-        """More were spent than there are: by a supervisor that was killed before it had refused one."""
-        return self.spent > self.retries_max
-
     def spend(self) -> RetryBudget | None:
         """The budget after one more retry; ``None``: there is none left, and nothing may be tried again."""
         return replace(self, spent=self.spent + 1) if self.left else None
+
+    def given_back(self) -> RetryBudget:
+        """The budget before the last retry: whether there was one for that is asked once more."""
+        return replace(self, spent=self.spent - 1)
 
     def grown(self, tasks: int) -> RetryBudget:
         """The budget after *tasks* more were added to the workstream."""

@@ -19,6 +19,7 @@ from supervisor.lifecycles.job import RetryDelayElapsed, WorkerLost
 from supervisor.lifecycles.run import ErrorCategory
 from supervisor.lifecycles.session import OperatorStop
 from supervisor.plans.lifecycle import CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
+from supervisor.plans.tasks import TaskConfig
 from supervisor.ports import Append
 from supervisor.scheduling import opinions
 from supervisor.scheduling.case import Case
@@ -26,7 +27,6 @@ from supervisor.scheduling.continuing import Continuing
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workload import Workload
 from supervisor.simulation import claims
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.claims import Claims, simulate_claims
 from supervisor.simulation.world import World
 from supervisor.supervision import Supervisor
@@ -34,7 +34,8 @@ from supervisor.tree import Tree
 
 
 class Host(claims._Host):
-    """Kills a supervisor of that number when the event is on record that *at* names for it."""
+    """Kills a supervisor of that number when a record is there that has all of the words that *at* has for it: of its
+    entity, its event, and the state that it leads to."""
 
     at: Mapping[int, str]
     wanted_too: bool
@@ -58,7 +59,8 @@ class Host(claims._Host):
             if record.event == "OperatorStop" and self.wanted_too:
                 stop = OperatorStop(reason="nobody wants it", abort_id="theirs")
                 self._sup.tree.end(record.entity_id, stop, cause=Cause(None, None, "operator"))
-            if record.event == self.at.get(self._world.lives) and not self._world.killed.is_set():
+            words = self.at.get(self._world.lives, "nothing").split()
+            if {record.entity_id, record.event, record.to_status}.issuperset(words) and not self._world.killed.is_set():
                 self._world.kill()
 
 
@@ -70,21 +72,26 @@ async def work(bench: Any, turn: AgentTurn) -> str:
     return "done"
 
 
+def planned(*names: str, max_retries: int) -> tuple[TaskConfig, ...]:
+    return tuple(TaskConfig(id=one, agent=claims.AGENT, prompt=one, max_retries=max_retries) for one in names)
+
+
 def killed(
     monkeypatch: pytest.MonkeyPatch, *at: str, wanted_too: bool = False, worked: Any = work, **plan: Any
 ) -> tuple[Claims, list[str]]:
     """A run of one task, whose supervisors are killed *at* these events, and how its runs went."""
     tries: list[str] = []
-    planned = claims._plan
+    drawn = claims._plan
     dying = type("Dying", (Host,), {"at": dict(enumerate(at, 1)), "wanted_too": wanted_too, "tries": tries})
     monkeypatch.setattr(claims, "_Host", dying)
     monkeypatch.setattr(claims._Bench, "work", worked)
-    monkeypatch.setattr(claims, "_plan", lambda *given: planned(*given).model_copy(update=plan))
+    monkeypatch.setattr(claims, "_plan", lambda *given: drawn(*given).model_copy(update=plan))
     found = simulate_claims(1, workers=1, tasks=1, kills=0)
     assert found.killed == len(at)
     return found, tries
 
 
+ONCE = TaskLifecycle(max_attempts=1, circuit_breaker=CircuitBreakerConfig(probes_max=0))
 LATE = ["PENDING", "IN_PROGRESS", "TIMEOUT", "RETRYING", "IN_PROGRESS", "VALIDATING", "COMPLETED"]
 
 
@@ -187,24 +194,53 @@ class Busy:
         monkeypatch.setattr(Continuing, "_offer_again", offer_again)
 
 
-@pytest.mark.parametrize("at", [("SessionStarted",), ("SessionStarted", "Ended")])
+FOLLOWED = ("SessionStarted",), ("SessionStarted", "Ended")
+
+
+@pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided RETRYING")])
 def test_nobody_had_followed_it_yet(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on under the second supervisor, while its job waits for a worker: the same, after its delay."""
     Busy(monkeypatch)
-    found, tries = killed(monkeypatch, *at)
+    found, tries = killed(monkeypatch, *at, task_lifecycle=TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0))
 
     assert found.report.problems == ()
     assert found.closed == 1
     assert tries == LATE
+    assert found.report.simulated_s > 600.0
 
 
-@pytest.mark.parametrize("at", [("SessionStarted",), ("SessionStarted", "Ended")])
+@pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided CIRCUIT_OPEN")])
 def test_it_had_no_other_attempt(at: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """So it has failed, though its job waits for a worker."""
     Busy(monkeypatch)
-    plan, once = claims._plan, TaskLifecycle(max_attempts=1, circuit_breaker=CircuitBreakerConfig(probes_max=0))
-    tasks = [one.model_copy(update={"max_retries": 0}) for one in plan(Chance(1), 1, 1).tasks]
-    found, tries = killed(monkeypatch, *at, task_lifecycle=once, tasks=tuple(tasks))
+    found, tries = killed(monkeypatch, *at, task_lifecycle=ONCE, tasks=planned("t0", max_retries=0))
 
     assert found.closed == 0
     assert tries == ["PENDING", "IN_PROGRESS", "TIMEOUT", "FAILED", "CIRCUIT_OPEN"]
+
+
+def test_a_retry_that_is_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sessions go on. One has had the plan's only retry, and waits; of the other its supervisor did not live to
+    say that there is none: it is refused, and that one alone."""
+
+    async def fails_first(bench: Any, turn: AgentTurn) -> str:
+        await anyio.sleep(10.0)
+        if turn.prompt not in bench.finished:
+            bench.finished.add(turn.prompt)
+            raise ValueError("not yet")
+        return "done"
+
+    monkeypatch.setattr(succession, "loses_nothing", lambda *given: True)
+    found, tries = killed(
+        monkeypatch,
+        "run:t1 retry_decided",
+        worked=fails_first,
+        tasks=planned("t0", "t1", max_retries=0),
+        retry_budget=RetryBudgetConfig(least=1, share=0.0),
+        task_lifecycle=TaskLifecycle(
+            base_retry_delay=300.0, max_retry_delay=300.0, circuit_breaker=CircuitBreakerConfig(probes_max=0)
+        ),
+    )
+
+    assert found.closed == 1
+    assert (tries.count("PENDING"), tries.count("RETRYING"), tries.count("CIRCUIT_OPEN")) == (2, 2, 1)

@@ -149,14 +149,14 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
             return
         self.steps += 1
         if self._watch is not None and self.steps % WATCH_STEPS == 0:
-            self._watch(self.steps)
+            self._ask(self._watch)
         if self._before_step is not None:
             self._ask(self._before_step)
 
-    def _ask(self, before_step: Callable[[int], None]) -> None:
+    def _ask(self, whom: Callable[[int], None]) -> None:
         """Trio would only log what an instrument raises."""
         try:
-            before_step(self.steps)
+            whom(self.steps)
         except BaseException as error:
             self._fail(error)
 
