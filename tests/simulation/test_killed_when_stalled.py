@@ -15,9 +15,9 @@ from supervisor.abort_state import Joined
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.failures import Failure
 from supervisor.ledger import Cause
+from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.job import RetryDelayElapsed, WorkerLost
 from supervisor.lifecycles.run import ErrorCategory
-from supervisor.lifecycles.session import OperatorStop
 from supervisor.plans.lifecycle import CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.tasks import TaskConfig
 from supervisor.ports import Append
