@@ -271,15 +271,18 @@ async def past_of(journal: Journal, session_id: str) -> Past:
 
 async def is_stalled(journal: Journal, session_id: str) -> bool:
     """Whether a session was ended since nothing was heard of its agent, and nobody else wanted that."""
-    stalled = False
+    first: LifecycleEvent | None = None
+    others: set[str | None] = set()
     async for page in _pages(journal, session_id):
         for record in page:
             match record.event:
-                case "OperatorStop" if record.from_status != record.to_status:  # a later one hurries that end
-                    stalled = record.abort_reason == AbortReason.TIMEOUT
-                case "AbortJoined":
-                    stalled = False
-    return stalled
+                case "OperatorStop" if record.from_status != record.to_status:
+                    first = record
+                case "OperatorStop" | "AbortJoined":  # one who hurries that end, and one who is late for it
+                    others.add(record.abort_id)
+    if first is None or first.abort_reason != AbortReason.TIMEOUT:
+        return False
+    return others <= {None, first.abort_id}  # who is no abort, as a shutdown is none, only hurries it
 
 
 async def _asked_of(journal: Journal, turn_id: str) -> str | None:

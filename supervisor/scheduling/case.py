@@ -205,6 +205,11 @@ class Case:
         return self._the(self._run).changed_at
 
     @property
+    def job_changed_at(self) -> float:
+        """When its job changed last (Unix time)."""
+        return self._the(self._job).changed_at
+
+    @property
     def completed_job(self) -> str:
         """The job that completed it, if one did."""
         return self.job_id if self.job is Job.COMPLETED else self.done_job

@@ -396,12 +396,18 @@ class Continuing:
         elif case.job is Job.RETRYING:
             self._load.start(self._execution.wait, case, self._delay_left_s(case))
         else:  # also where its job waits: its run may be left as it was under way, or where it decides
-            await self._execution.requeue(case, ORPHANED)
+            await self._execution.put_back(case, ORPHANED)
+            left_s = self._delay_left_s(case)
+            case.delayed |= case.run is Run.RETRYING and case.job is Job.QUEUED and left_s > 0.0
+            if is_delayed(case):
+                self._load.start(self._execution.wait, case, left_s)
+            else:
+                self._load.offer(case)
 
     def _delay_left_s(self, case: Case) -> float:
-        """What is left of its delay: while nobody was there it went on, too."""
+        """What is left of its delay, which is all of it at most: while nobody was there it went on, too."""
         delay_s = case.run_data.cooldown_s if case.run is Run.CIRCUIT_OPEN else case.run_data.delay_s
-        return max(0.0, delay_s - (self._sup.ledger.clock.wall.time() - case.run_changed_at))
+        return max(0.0, delay_s - max(0.0, self._sup.ledger.clock.wall.time() - case.run_changed_at))
 
     async def _let_wait(self, case: Case) -> None:
         """It was split: the turn that was under way then is followed, if it goes on; else the rest is its subtasks'. If
@@ -438,17 +444,17 @@ class Continuing:
         """Its attempt has been judged: what its run decides about another one, or had decided. That is charged once:
         what its supervisor had charged, and did not live to say of its job, is given back first."""
         decides = case.run in (Run.FAILED, Run.TIMEOUT)
-        unheard = case.run is Run.RETRYING and case.job is Job.RUNNING
+        unheard = case.run is Run.RETRYING and case.job is Job.RUNNING and case.job_changed_at <= case.run_changed_at
         if unheard:
             self._load.budget = self._load.budget.given_back()
         await self._load.decide(case, charged=decides or unheard)
         if self._is_settled(case):
             await self._end_failed(case)
-        elif case.run is Run.RETRYING and case.job is Job.QUEUED and (left_s := self._delay_left_s(case)):
-            case.delayed = True  # its worker was lost before it failed: its job waits already
-            self._load.start(self._execution.wait, case, left_s)
-        else:
-            await self._queue(case)
+            return
+        tells = case.job is Job.RUNNING and (decides or unheard)
+        if tells and case.job_data.retry_count < case.job_data.max_retries:
+            await case.post_job(job.ExecutionFailed(error=case.run_data.last_error))
+        await self._queue(case)
 
     @staticmethod
     def _is_settled(case: Case) -> bool:

@@ -38,7 +38,7 @@ class Host(claims._Host):
     entity, its event, and the state that it leads to."""
 
     at: Mapping[int, str]
-    wanted_too: bool
+    wanted: OperatorStop | None
     """Somebody else wants the session ended as well, while it ends."""
     tries: list[str]
     """How its runs went."""
@@ -56,9 +56,8 @@ class Host(claims._Host):
         for record in (one.record for one in batch):
             if record.entity_type == "run" and record.from_status != record.to_status is not None:
                 self.tries.append(str(record.to_status))
-            if record.event == "OperatorStop" and self.wanted_too:
-                stop = OperatorStop(reason="nobody wants it", abort_id="theirs")
-                self._sup.tree.end(record.entity_id, stop, cause=Cause(None, None, "operator"))
+            if record.event == "OperatorStop" and record.abort_id is not None and self.wanted is not None:
+                self._sup.tree.end(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
             words = self.at.get(self._world.lives, "nothing").split()
             if {record.entity_id, record.event, record.to_status}.issuperset(words) and not self._world.killed.is_set():
                 self._world.kill()
@@ -77,12 +76,12 @@ def planned(*names: str, max_retries: int) -> tuple[TaskConfig, ...]:
 
 
 def killed(
-    monkeypatch: pytest.MonkeyPatch, *at: str, wanted_too: bool = False, worked: Any = work, **plan: Any
+    monkeypatch: pytest.MonkeyPatch, *at: str, wanted: OperatorStop | None = None, worked: Any = work, **plan: Any
 ) -> tuple[Claims, list[str]]:
     """A run of one task, whose supervisors are killed *at* these events, and how its runs went."""
     tries: list[str] = []
     drawn = claims._plan
-    dying = type("Dying", (Host,), {"at": dict(enumerate(at, 1)), "wanted_too": wanted_too, "tries": tries})
+    dying = type("Dying", (Host,), {"at": dict(enumerate(at, 1)), "wanted": wanted, "tries": tries})
     monkeypatch.setattr(claims, "_Host", dying)
     monkeypatch.setattr(claims._Bench, "work", worked)
     monkeypatch.setattr(claims, "_plan", lambda *given: drawn(*given).model_copy(update=plan))
@@ -108,8 +107,19 @@ def test_it_is_tried_again(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tries == LATE
 
 
-def test_it_is_cancelled_if_somebody_else_wanted_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, tries = killed(monkeypatch, "Ended", wanted_too=True)
+@pytest.mark.parametrize("now", [False, True])
+def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where whoever wants it hurries that end, of an agent that takes its time."""
+
+    async def takes_its_time(bench: Any, turn: AgentTurn) -> str:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(4.0)
+
+    wanted = OperatorStop(reason="nobody wants it", abort_id="theirs", now=now)
+    found, tries = killed(monkeypatch, "t0 Ended", wanted=wanted, worked=takes_its_time)
 
     assert found.closed == 0
     assert tries == ["PENDING", "IN_PROGRESS", "CANCELLED"]
@@ -207,6 +217,16 @@ def test_nobody_had_followed_it_yet(at: tuple[str, ...], monkeypatch: pytest.Mon
     assert found.closed == 1
     assert tries == LATE
     assert found.report.simulated_s > 600.0
+
+
+def test_a_delay_that_is_over_is_not_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second supervisor is killed as somebody is about to begin the next attempt."""
+    delayed = TaskLifecycle(base_retry_delay=500.0, max_retry_delay=500.0)
+    found, tries = killed(monkeypatch, "Ended", "worker_started", task_lifecycle=delayed)
+
+    assert found.report.problems == ()
+    assert tries == LATE
+    assert 600.0 < found.report.simulated_s < 1000.0
 
 
 @pytest.mark.parametrize("at", [*FOLLOWED, ("SessionStarted", "Ended", "retry_decided CIRCUIT_OPEN")])
