@@ -2,7 +2,8 @@
 
 Each of those bounds its own retries, and their product would be large: three claims of five attempts of five launches.
 Whoever is about to launch once more than the first time spends one here first; who finds nothing left does not try
-again. A budget is a value: spending makes another one. It grows with the workstream, and nothing gives back.
+again. A budget is a value: spending makes another one. It grows with the workstream. Nothing gives back, but whoever
+takes over what was spent, and not told of: that is asked for once more.
 """
 
 from __future__ import annotations
