@@ -181,7 +181,7 @@ class World(Model):
     ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped; ``offices``: how
     likely plans are worked on then, move by move; ``drilled``: the names of those drills that are tried, all unless
     told. ``archive``: there is a place where what has ended is kept. An operator's longest pause between two wishes is
-    ``pause_s``; short ones are likelier, and a third of it is usual."""
+    ``pause_s`` (seconds); short ones are likelier, and the mean is a third of it."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
