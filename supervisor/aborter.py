@@ -173,6 +173,7 @@ class Aborter:
             msgspec.to_builtins(record),
             abort_id=wish.abort_id,
             reason=wish.reason,
+            abort_reason=wish.blamed if _is_direct(record) else AbortReason.SIBLING_ABORTED,
             severity="warning",
         )
         return Cause(self._tree.ledger.last_seq, None, wish.actor)
@@ -340,6 +341,11 @@ def _crossed(root: AbortRecord, crossing: Crossing, before: AbortRecord) -> Abor
         policy_edge=crossing.edge,
         ruled_by=crossing.ruled_by,
     )
+
+
+def _is_direct(record: AbortRecord) -> bool:
+    """Whether what it reaches is what was asked for, and does not end for another one's sake."""
+    return record.scope is not AbortScope.SIBLING and record.policy_edge is None
 
 
 def _stop(abort_reason: AbortReason, scope: AbortScope, wish: _Wish, now: bool) -> OperatorStop:

@@ -47,8 +47,10 @@ __all__ = [
     "Left",
     "Past",
     "at_rest",
+    "crossed_from",
     "due_of",
     "entity_of",
+    "is_own",
     "is_stalled",
     "left_over",
     "past_of",
@@ -166,12 +168,15 @@ class Past:
         self.entered_seq, self.entered_s = 0, 0.0
         """The record that brought it into its state, and when."""
         self.born_by: int | None = None
+        self.joined_seq = 0
+        """The record by which it came to its present parent."""
         self.directory: str | None = None
         """Where it works, if it had that already."""
         self.resume_id: str | None = None
         self.interrupted = False
-        self.abort: LifecycleEvent | None = None
-        """The last abort that names it, unless it has been told to end since."""
+        self.aborts: list[LifecycleEvent] = []
+        """The aborts that name it and that may not have reached all of their targets, and the edges of policies that
+        they crossed. What is for itself is over once it is told to end."""
         self.lost = False
         self.budget = Recalled()
         """What it has used, and what bounds it."""
@@ -187,7 +192,7 @@ class Past:
         known."""
         match record.outcome:
             case "born":
-                self.born_by = record.cause_id
+                self.born_by, self.joined_seq = record.cause_id, record.seq
                 self._enter(record)
             case "fact":
                 self._fact(record)
@@ -208,12 +213,14 @@ class Past:
                 self.mode = CancelMode(told["mode"])
                 self.policy = msgspec.convert(told["policy"], AbortPolicy | None)
                 self.place = msgspec.convert(told.get("place", {}), Place)
-            case "Adopted" if "policy" in told:  # earlier versions did not say so
-                self.policy = msgspec.convert(told["policy"], AbortPolicy)
+            case "Adopted":
+                self.joined_seq = record.seq
+                if "policy" in told:  # earlier versions did not say so
+                    self.policy = msgspec.convert(told["policy"], AbortPolicy)
             case "Resumed":
                 self.resume_id, self.interrupted = told["resume_id"], told["interrupted"]
-            case "AbortRecord" if told.get("policy_edge") is None and told.get("scope") != AbortScope.TOOL:
-                self.abort = record
+            case "AbortRecord" if told["scope"] != AbortScope.TOOL:
+                self.aborts.append(record)
             case "ActorLost":
                 self.lost = True
             case "Usage" | "Budgeted" | "ModelTrouble":
@@ -243,7 +250,12 @@ class Past:
                 self.spent = self.once.get(asked, False) or _is_final(record)
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
             case "OperatorStop" | "FatalError":
-                self.abort = None
+                self.aborts = [one for one in self.aborts if not is_own(one)]
+
+
+def is_own(abort: LifecycleEvent) -> bool:
+    """Whether it is the session that it names which it ends, and not others for its sake."""
+    return abort.metadata["scope"] == AbortScope.SESSION and abort.metadata["policy_edge"] is None
 
 
 def _is_crash(record: LifecycleEvent) -> bool:
@@ -267,6 +279,16 @@ async def past_of(journal: Journal, session_id: str) -> Past:
             past.take(record, await _asked_of(journal, record.actor) if past.may_spend(record) else None)
     past.started_by = await _call_of(journal, past.born_by)
     return past
+
+
+async def crossed_from(journal: Journal, turn_id: str) -> list[LifecycleEvent]:
+    """The edges of policies that aborts of a turn's calls crossed."""
+    return [
+        record
+        async for page in _pages(journal, turn_id)
+        for record in page
+        if record.event == "AbortRecord" and record.metadata["policy_edge"] is not None
+    ]
 
 
 async def is_stalled(journal: Journal, session_id: str) -> bool:

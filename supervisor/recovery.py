@@ -17,7 +17,6 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event
-from supervisor import liveness
 from supervisor.abort_state import AbortState
 from supervisor.effects import (
     Answer,
@@ -34,7 +33,7 @@ from supervisor.effects import (
 )
 from supervisor.entity import Entity
 from supervisor.hands import Hands
-from supervisor.inheritance import RESUMED, Answered, Left, Past, due_of, entity_of, past_of
+from supervisor.inheritance import RESUMED, Answered, Left, Past, crossed_from, due_of, entity_of, is_own, past_of
 from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Owed
 from supervisor.lifecycles import job, run, worker, workstream
@@ -73,6 +72,7 @@ from supervisor.vocabulary import (
     AbortScope,
     Exit,
     Kind,
+    LifecycleEvent,
     Rung,
     ToolOutcome,
     TransitionReason,
@@ -145,6 +145,8 @@ class Recovery:
         self._states: dict[str, Session] = {}
         """The state in which each session was left."""
         self._turns: list[tuple[Entity, Turn]] = []
+        self._crossed: dict[str, list[LifecycleEvent]] = {}
+        """Of each session with a turn: the edges of policies that aborts of the turn's calls crossed."""
         self._agents: list[Entity] = []
         self._work: list[Entity] = []
         """Workstreams, tasks, runs and jobs."""
@@ -205,11 +207,17 @@ class Recovery:
     async def _read(self, rows: Sequence[EntityRow]) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:
         """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
         found = [(row, entity_of(row, self._tree.ledger)) for row in rows]
+        roots = {row.id for row in rows if row.parent_id is None}
         for row, entity in found:
             if entity.kind is Kind.SESSION:
                 self._pasts[row.id] = await past_of(self._journal, row.id)
-            elif entity.kind is Kind.TURN and entity.data.due_s is None:
-                entity.data = replace(entity.data, due_s=await due_of(self._journal, entity))
+            elif entity.kind is Kind.TURN:
+                if entity.data.session_id not in roots:  # who has nobody beside or above it
+                    self._crossed.setdefault(entity.data.session_id, []).extend(
+                        await crossed_from(self._journal, row.id)
+                    )
+                if entity.data.due_s is None:
+                    entity.data = replace(entity.data, due_s=await due_of(self._journal, entity))
         return found, [Left.of(row) for row in await self._journal.owed()]
 
     def _revive(self, row: EntityRow, entity: Entity) -> None:
@@ -302,7 +310,7 @@ class Recovery:
             if self._states[work.session_id] is Session.STOPPED:
                 self._end(work)
         for work in works:
-            self._finish_abort(work)
+            self._finish_aborts(work)
         for work in [one for one in works if one.told]:
             await work.heard.wait()  # before anybody above it ends, and another one is its parent
         for work in works:
@@ -327,26 +335,32 @@ class Recovery:
         cause = self._causes[work.session_id]
         self._endings.begin(work, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
-    def _finish_abort(self, work: Work) -> None:
-        """An abort is on record that had not reached all of its targets."""
-        record = self._pasts[work.session_id].abort
-        if record is None or self._states[work.session_id] is Session.STOPPED:
-            return
-        siblings = record.metadata.get("scope") == AbortScope.SIBLING
-        for one in self._beside(work, record.seq) if siblings else [work]:
+    def _finish_aborts(self, work: Work) -> None:
+        """Aborts are on record that may not have reached all of their targets, nor those that they crossed to."""
+        for record in (*self._pasts[work.session_id].aborts, *self._crossed.get(work.session_id, ())):
+            siblings = record.metadata["scope"] == AbortScope.SIBLING
             stop = OperatorStop(
                 reason=record.reason,
                 abort_id=record.abort_id,
-                abort_reason=AbortReason.TIMEOUT if record.actor == liveness.ACTOR else AbortReason.USER_INTERRUPT,
+                abort_reason=record.abort_reason,
                 transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
             )
-            one.hurried = True
-            self._tree.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+            for one in self._reach(work, record):
+                one.hurried = True
+                self._tree.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
 
-    def _beside(self, work: Work, seq: int) -> list[Work]:
-        """Its siblings that were there when that record was made."""
-        siblings = list(work.parent.children.values()) if work.parent is not None else []
-        return [one for one in siblings if one is not work and self._tree.entity(one.session_id).born_seq < seq]
+    def _reach(self, work: Work, record: LifecycleEvent) -> list[Work]:
+        """Whom that record of an abort of *work*, or of a call of it, is for: those that were there when it was made.
+        What is below them ends with them."""
+        if is_own(record):
+            return [work] if self._states[work.session_id] is not Session.STOPPED else []
+        family = [work, *work.parent.children.values()] if work.parent is not None else []
+        there = [one for one in family if self._pasts[one.session_id].joined_seq < record.seq]
+        if work.parent is None or work not in there:
+            return []  # whoever was above and beside it then is so no more
+        if record.metadata["policy_edge"] == "sibling_to_session":
+            return [work.parent]
+        return [one for one in there if one is not work]
 
     # ------------------------------------------------------------------ sessions that go on
     def _go_on(self, works: Sequence[Work], again: Sequence[Left]) -> None:

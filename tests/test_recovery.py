@@ -192,10 +192,27 @@ def test_a_conversation_outlives_two_crashes() -> None:
 
 def test_an_abort_that_was_not_heard_is_found() -> None:
     """Its record stands, and nothing that the session was told since."""
-    asked = {"event": "AbortRecord", "outcome": "fact", "metadata": {"scope": "session", "id": "x"}}
+    asked = aborted("session")
     stopped = {"event": "OperatorStop", "from_status": "Running", "to_status": "Stopped"}
-    assert past_of(asked).abort is not None
-    assert past_of(asked, stopped).abort is None
+    assert [one.seq for one in past_of(asked).aborts] == [1]
+    assert past_of(asked, stopped).aborts == []
+
+
+@pytest.mark.parametrize(
+    "abort", [("sibling", None), ("session", "sibling_to_session"), ("sibling", "tool_to_sibling")]
+)
+def test_an_abort_of_others_stands(abort: tuple[str, str | None]) -> None:
+    """Its own end reaches nobody of them; whether they are still beside or above it, its last parent tells."""
+    asked = aborted(*abort)
+    stopped = {"event": "OperatorStop", "from_status": "Running", "to_status": "Stopped"}
+    adopted = {"event": "Adopted", "outcome": "fact"}
+    past = past_of(asked, stopped, adopted)
+    assert ([one.seq for one in past.aborts], past.joined_seq) == ([1], 3)
+
+
+def aborted(scope: str, edge: str | None = None) -> dict[str, Any]:
+    """The record of an abort, or of an edge that it crosses."""
+    return {"event": "AbortRecord", "outcome": "fact", "metadata": {"scope": scope, "id": "x", "policy_edge": edge}}
 
 
 class Compacted(MemoryJournal):

@@ -25,7 +25,7 @@ from supervisor.runtime import Supervisor
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
 from supervisor.simulation.drills.whole.hosting import Crowd, obeys
-from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.work import AgentProfile
 
 __all__ = ["HEIRS"]
@@ -393,19 +393,106 @@ async def above(desk: Desk) -> None:
             desk.same(f"what {name} hears first", new[:1], ["OperatorStop"])
 
 
-async def _aborted(desk: Desk, scope: AbortScope, mode: str = "wait_completed") -> MemoryStore | None:
+async def across(desk: Desk) -> None:
+    """An abort that is on record, with the edges that it crosses, and has reached nobody: the next supervisor ends whom
+    it crossed to as well."""
+    raises, spreads = AbortPolicy(sibling_to_session=True), AbortPolicy(tool_to_sibling=True)
+    both = AbortPolicy(sibling_to_session=True, tool_to_sibling=True)
+    for scope, policy, lives in (
+        (AbortScope.SIBLING, raises, ()),
+        (AbortScope.TOOL, raises, ("p", "p/a", "p/b", "p/c")),
+        (AbortScope.TOOL, spreads, ("p", "p/a")),
+        (AbortScope.TOOL, both, ()),
+    ):
+        store = await _aborted(desk, scope, policy=policy)
+        if store is None:
+            desk.same(f"an abort across {policy} on record", None, "there")
+            continue
+        asked = {one.metadata["policy_edge"]: one for one in store.log.after(0, store.last_seq) if _is_abort(one)}
+        house, last_seq = House(desk, store).left(), store.last_seq
+        house.answers = lambda puppet, text: [TurnEnded("end_turn")]
+        async with house.open(_settings("restart")) as sup:
+            desk.same(f"who goes on after {scope}, {policy}", sorted(one.id for one in sup.sessions()), [*lives])
+            for name in {"p", "p/b", "p/c"} - {*lives}:
+                by = asked["sibling_to_session" if name == "p" else "tool_to_sibling" if scope == "tool" else None]
+                stops = [one for one in await house.events(name, "OperatorStop") if one.seq > last_seq]
+                told = [
+                    (one.actor, one.abort_id, one.cause_id, one.transition_reason, one.abort_reason) for one in stops
+                ]
+                over = "aborted" if name == "p" else "sibling_aborted"
+                desk.same(f"the end of {name}", told[:1], [("recovery", by.abort_id, by.seq, over, "sibling_aborted")])
+            for name in reversed(lives):
+                await sup.abort(name, AbortScope.SESSION, now=True)
+
+
+async def spared(desk: Desk) -> None:
+    """An abort of siblings spared what is left to itself below one of them, which its aborter has beside it since: so
+    does the next supervisor, however often."""
+    life = House(desk)
+    life.answers = lambda puppet, text: [TurnEnded("end_turn")]
+    async with life.open(_settings("restart")) as sup:
+        parent = await sup.start_session("p", agent="puppet")
+        between, _ = await parent.start_child("m"), await parent.start_child("a")
+        await between.start_child("free", cancel_mode="abandon")
+        await sup.abort("p/a", AbortScope.SIBLING, now=True)
+        lives = sorted(one.id for one in sup.sessions())
+        desk.same("who is spared", lives, ["p", "p/a", "p/m/free"])
+        left = life.left()
+        for name in reversed(lives):
+            await sup.abort(name, AbortScope.SESSION, now=True)
+    async with left.open(_settings("restart")) as sup:
+        desk.same("who goes on", sorted(one.id for one in sup.sessions()), lives)
+        for name in reversed(lives):
+            await sup.abort(name, AbortScope.SESSION, now=True)
+
+
+async def moved(desk: Desk) -> None:
+    """An abort of siblings crossed to their parent, and spared who asked for it, which has another parent since: that
+    one, and who is beside it there, were not meant."""
+    life = House(desk)
+    life.answers = lambda puppet, text: [TurnEnded("end_turn")]
+    async with life.open(_settings("restart")) as sup:
+        above = await sup.start_session("g", agent="puppet")
+        await above.start_child("old")
+        await sup.start_session("p", agent="puppet", parent="g", policy=AbortPolicy(sibling_to_session=True))
+        for name in ("x", "y"):
+            await sup.start_session(name, agent="puppet", parent="g/p", cancel_mode="abandon")
+        await sup.abort("g/p/x", AbortScope.SIBLING, now=True)
+        lives = sorted(one.id for one in sup.sessions())
+        desk.same("who is spared", lives, ["g", "g/old", "g/p/x"])
+        left = life.left()
+        for name in reversed(lives):
+            await sup.abort(name, AbortScope.SESSION, now=True)
+    async with left.open(_settings("restart")) as sup:
+        desk.same("who goes on", sorted(one.id for one in sup.sessions()), lives)
+        for name in reversed(lives):
+            await sup.abort(name, AbortScope.SESSION, now=True)
+
+
+def _is_abort(one: LifecycleEvent) -> bool:
+    return one.event == "AbortRecord"
+
+
+async def _aborted(
+    desk: Desk, scope: AbortScope, mode: str = "wait_completed", policy: AbortPolicy | None = None
+) -> MemoryStore | None:
     """What a supervisor leaves that is killed when that abort is on record."""
     life = House(desk)
     life.cuts = []
     async with life.open(_settings("restart")) as sup, anyio.create_task_group() as group:
-        parent = await sup.start_session("p", agent="puppet")
+        await sup.start_session("p", agent="puppet", policy=policy)
         for name in "abc":
-            await Crowd(group).ask(await parent.start_child(name, cancel_mode=mode), "work")
-        group.start_soon(partial(sup.abort, "p/a", scope, reason="enough", actor="me"))
+            child = await sup.start_session(name, agent="puppet", parent="p", cancel_mode=mode, policy=policy)
+            await Crowd(group).ask(child, "work")
+        if scope is AbortScope.TOOL:
+            life.puppets[0].says(ToolOpened("call", "x"))
+            await anyio.sleep(MOMENT_S)
+        target = "p/a:t1:c1" if scope is AbortScope.TOOL else "p/a"
+        group.start_soon(partial(sup.abort, target, scope, reason="enough", actor="me"))
         await anyio.sleep(MOMENT_S)
         group.cancel_scope.cancel()
-    found = (one for one in life.cuts if one.log.after(one.last_seq - 1, 1)[0].event == "AbortRecord")
-    return next(found, None)
+    found = [one for one in life.cuts if _is_abort(one.log.after(one.last_seq - 1, 1)[0])]
+    return found[-1] if found else None
 
 
 async def judged_late(desk: Desk) -> None:
@@ -552,4 +639,17 @@ def _is_judged(store: MemoryStore) -> bool:
     return _stands(store, "s:t1", "VERIFYING")
 
 
-HEIRS = (loaded, begun_anew, siblings, above, judged_late, failed_late, said_done, said_last, whose_answer)
+HEIRS = (
+    loaded,
+    begun_anew,
+    siblings,
+    above,
+    across,
+    spared,
+    moved,
+    judged_late,
+    failed_late,
+    said_done,
+    said_last,
+    whose_answer,
+)

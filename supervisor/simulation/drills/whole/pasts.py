@@ -108,18 +108,31 @@ def _drawn(chance: Chance, number: int) -> LifecycleEvent:
 
 def _fact(chance: Chance, number: int) -> LifecycleEvent:
     match chance.choice(
-        ("Placed", "Resumed", "AbortRecord", "AbortRecord", "Usage", "Budgeted", "ModelTrouble", "ActorLost"), "fact"
+        (
+            "Placed",
+            "Adopted",
+            "Resumed",
+            "AbortRecord",
+            "AbortRecord",
+            "Usage",
+            "Budgeted",
+            "ModelTrouble",
+            "ActorLost",
+        ),
+        "fact",
     ):
         case "Placed":
             place = {} if chance.happens(0.5, "old") else {"place": {"owner": f"t{number}"}}
             policy = msgspec.to_builtins(POLICY) if chance.happens(0.5, "policy") else None
             return _record(number, "Placed", "fact", metadata={"mode": "abandon", "policy": policy, **place})
+        case "Adopted":
+            return _record(number, "Adopted", "fact")  # those of earlier versions say no more
         case "Resumed":
             told = {"resume_id": chance.choice((None, f"id{number}"), "id"), "interrupted": chance.happens(0.5, "cut")}
             return _record(number, "Resumed", "fact", metadata=told)
         case "AbortRecord":
             told = {"scope": chance.choice(("session", "sibling", "tool"), "scope")}
-            told["policy_edge"] = chance.choice((None, None, "tool_to_sibling"), "edge")
+            told["policy_edge"] = chance.choice((None, None, "tool_to_sibling", "sibling_to_session"), "edge")
             return _record(number, "AbortRecord", "fact", metadata=told)
         case "Usage":
             return _record(number, "Usage", "fact", metadata={"turn": "t", "used": {"turns": number}})
@@ -222,12 +235,12 @@ def _compare(desk: Desk, past: Past, log: Sequence[LifecycleEvent], claims: Clai
     desk.same(f"{what}: resumed", (past.resume_id, past.interrupted), wanted)
     ready = _last(log, "WorktreeReady")
     desk.same(f"{what}: directory", past.directory, ready.metadata["path"] if ready is not None else None)
-    aborts = [
-        one
-        for one in _since(log, _last(log, "OperatorStop", "FatalError"))
-        if one.event == "AbortRecord" and one.metadata["policy_edge"] is None and one.metadata["scope"] != "tool"
-    ]
-    desk.same(f"{what}: abort", past.abort, aborts[-1] if aborts else None)
+    stop, adopted = _last(log, "OperatorStop", "FatalError"), _last(log, "Adopted", outcome="fact")
+    aborts = [one for one in log if one.event == "AbortRecord" and one.metadata["scope"] != "tool"]
+    mine = [one for one in aborts if (one.metadata["scope"], one.metadata["policy_edge"]) == ("session", None)]
+    stand = [one for one in aborts if one not in mine or one in _since(log, stop)]
+    desk.same(f"{what}: aborts", past.aborts, stand)
+    desk.same(f"{what}: joined", past.joined_seq, adopted.seq if adopted is not None else 1)
     desk.same(f"{what}: lost", past.lost, _last(log, "ActorLost", outcome="fact") is not None)
     crashes = tuple(one.monotonic_s for one in log if _is_crash(one) and not _ended_it(log, one, claims))
     desk.same(f"{what}: crashes", past.crashes, crashes)
