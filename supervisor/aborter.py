@@ -167,7 +167,7 @@ class Aborter:
 
     def _note(self, record: AbortRecord, wish: _Wish, because: int | None) -> Cause:
         self._tree.note(
-            self._log_of(wish.plan.target),
+            self._log_of(wish.plan),
             "AbortRecord",
             Cause(because, None, wish.actor),
             msgspec.to_builtins(record),
@@ -178,9 +178,14 @@ class Aborter:
         )
         return Cause(self._tree.ledger.last_seq, None, wish.actor)
 
-    def _log_of(self, target: str) -> str:
-        """The entity whose log tells of the abort: a tool call has none, so its turn's."""
-        return target if target in self._tree.entities else target.rpartition(":")[0]
+    def _log_of(self, plan: AbortPlan) -> str:
+        """The entity whose log tells of the abort. A tool call has none: an abort of the call is told by its turn's,
+        one of its session or of siblings by the session's, where the next supervisor looks for what was not done."""
+        if plan.target in self._tree.entities:
+            return plan.target
+        turn_id = plan.target.rpartition(":")[0]
+        turn = self._tree.entities.get(turn_id)
+        return turn_id if turn is None or plan.scope is AbortScope.TOOL else str(turn.data.session_id)
 
     def _end(self, node: PlannedNode, wish: _Wish, cause: Cause, now: bool, within_s: float | None) -> _Sent:
         if node.kind == "tool":

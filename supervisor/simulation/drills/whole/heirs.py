@@ -32,6 +32,8 @@ __all__ = ["HEIRS"]
 
 CUTS: Final = 20
 """Of how many instants of a life the next supervisor takes over, in one run."""
+CALL: Final = "p/a:t1:c1"
+"""The call that an agent is at."""
 AT_WORK: Final = ("Running", "Interrupting")
 OVER: Final = ("COMPLETING", "FAILED")
 AGAIN: Final = frozenset(
@@ -357,11 +359,13 @@ async def _check_answers(desk: Desk, house: House, crowd: Crowd, one: Left, last
 
 async def siblings(desk: Desk) -> None:
     """An abort that is on record, and has reached nobody: the next supervisor ends just those whom it is for."""
-    for scope, gone, why in (
-        (AbortScope.SIBLING, ("p/b", "p/c"), "sibling_aborted"),
-        (AbortScope.SESSION, ("p/a",), "aborted"),
+    for target, scope, gone, why in (
+        ("p/a", AbortScope.SIBLING, ("p/b", "p/c"), "sibling_aborted"),
+        ("p/a", AbortScope.SESSION, ("p/a",), "aborted"),
+        (CALL, AbortScope.SIBLING, ("p/b", "p/c"), "sibling_aborted"),
+        (CALL, AbortScope.SESSION, ("p/a",), "aborted"),
     ):
-        store = await _aborted(desk, scope)
+        store = await _aborted(desk, scope, target=target)
         if store is None:
             desk.same("an abort on record", None, "there")
             continue
@@ -370,7 +374,7 @@ async def siblings(desk: Desk) -> None:
         house.answers = lambda puppet, text: [TurnEnded("end_turn")]
         async with house.open(_settings("restart")) as sup:
             lives = sorted(one.id for one in sup.sessions())
-            desk.same(f"who goes on after {scope}", lives, sorted({"p", "p/a", "p/b", "p/c"} - {*gone}))
+            desk.same(f"who goes on after {scope} of {target}", lives, sorted({"p", "p/a", "p/b", "p/c"} - {*gone}))
             for name in gone:
                 stops = [one for one in await house.events(name, "OperatorStop") if one.seq > last.seq]
                 told = [(one.actor, one.abort_id, one.cause_id, one.transition_reason, one.reason) for one in stops]
@@ -404,7 +408,7 @@ async def across(desk: Desk) -> None:
         (AbortScope.TOOL, spreads, ("p", "p/a")),
         (AbortScope.TOOL, both, ()),
     ):
-        store = await _aborted(desk, scope, policy=policy)
+        store = await _aborted(desk, scope, policy=policy, target=CALL if scope is AbortScope.TOOL else "p/a")
         if store is None:
             desk.same(f"an abort across {policy} on record", None, "there")
             continue
@@ -429,28 +433,20 @@ async def spared(desk: Desk) -> None:
     """An abort of siblings spared what is left to itself below one of them, which its aborter has beside it since: so
     does the next supervisor, however often."""
     life = House(desk)
-    life.answers = lambda puppet, text: [TurnEnded("end_turn")]
     async with life.open(_settings("restart")) as sup:
         parent = await sup.start_session("p", agent="puppet")
         between, _ = await parent.start_child("m"), await parent.start_child("a")
         await between.start_child("free", cancel_mode="abandon")
         await sup.abort("p/a", AbortScope.SIBLING, now=True)
-        lives = sorted(one.id for one in sup.sessions())
-        desk.same("who is spared", lives, ["p", "p/a", "p/m/free"])
-        left = life.left()
-        for name in reversed(lives):
-            await sup.abort(name, AbortScope.SESSION, now=True)
+        left = await _left_with(desk, life, sup, ["p", "p/a", "p/m/free"])
     async with left.open(_settings("restart")) as sup:
-        desk.same("who goes on", sorted(one.id for one in sup.sessions()), lives)
-        for name in reversed(lives):
-            await sup.abort(name, AbortScope.SESSION, now=True)
+        await _left_with(desk, left, sup, ["p", "p/a", "p/m/free"])
 
 
 async def moved(desk: Desk) -> None:
     """An abort of siblings crossed to their parent, and spared who asked for it, which has another parent since: that
     one, and who is beside it there, were not meant."""
     life = House(desk)
-    life.answers = lambda puppet, text: [TurnEnded("end_turn")]
     async with life.open(_settings("restart")) as sup:
         above = await sup.start_session("g", agent="puppet")
         await above.start_child("old")
@@ -458,15 +454,18 @@ async def moved(desk: Desk) -> None:
         for name in ("x", "y"):
             await sup.start_session(name, agent="puppet", parent="g/p", cancel_mode="abandon")
         await sup.abort("g/p/x", AbortScope.SIBLING, now=True)
-        lives = sorted(one.id for one in sup.sessions())
-        desk.same("who is spared", lives, ["g", "g/old", "g/p/x"])
-        left = life.left()
-        for name in reversed(lives):
-            await sup.abort(name, AbortScope.SESSION, now=True)
+        left = await _left_with(desk, life, sup, ["g", "g/old", "g/p/x"])
     async with left.open(_settings("restart")) as sup:
-        desk.same("who goes on", sorted(one.id for one in sup.sessions()), lives)
-        for name in reversed(lives):
-            await sup.abort(name, AbortScope.SESSION, now=True)
+        await _left_with(desk, left, sup, ["g", "g/old", "g/p/x"])
+
+
+async def _left_with(desk: Desk, house: House, sup: Supervisor, names: Sequence[str]) -> House:
+    """Just these sessions live; they are ended. The house as a kill before that would have left it."""
+    desk.same("who lives", sorted(one.id for one in sup.sessions()), [*names])
+    left = house.left()
+    for name in reversed(names):
+        await sup.abort(name, AbortScope.SESSION, now=True)
+    return left
 
 
 def _is_abort(one: LifecycleEvent) -> bool:
@@ -474,7 +473,12 @@ def _is_abort(one: LifecycleEvent) -> bool:
 
 
 async def _aborted(
-    desk: Desk, scope: AbortScope, mode: str = "wait_completed", policy: AbortPolicy | None = None
+    desk: Desk,
+    scope: AbortScope,
+    *,
+    mode: str = "wait_completed",
+    policy: AbortPolicy | None = None,
+    target: str = "p/a",
 ) -> MemoryStore | None:
     """What a supervisor leaves that is killed when that abort is on record."""
     life = House(desk)
@@ -484,10 +488,9 @@ async def _aborted(
         for name in "abc":
             child = await sup.start_session(name, agent="puppet", parent="p", cancel_mode=mode, policy=policy)
             await Crowd(group).ask(child, "work")
-        if scope is AbortScope.TOOL:
+        if target == CALL:
             life.puppets[0].says(ToolOpened("call", "x"))
             await anyio.sleep(MOMENT_S)
-        target = "p/a:t1:c1" if scope is AbortScope.TOOL else "p/a"
         group.start_soon(partial(sup.abort, target, scope, reason="enough", actor="me"))
         await anyio.sleep(MOMENT_S)
         group.cancel_scope.cancel()
