@@ -82,15 +82,16 @@ def test_a_true_tale_breaks_nothing() -> None:
     assert violations(log.records) == []
 
 
-def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle() -> None:
-    """Its word came after we told it to end, and then its end, which gives our reason."""
+@pytest.mark.parametrize("reason", ["enough", ""])
+def test_who_succeeds_while_it_is_being_ended_has_no_time_to_be_idle(reason: str) -> None:
+    """Its word came after we told it to end, and then its end, which gives our reason, or came before that."""
     log = Log()
     log.session("s")
     log.request("s")
     log.launch("s", "s:a1", adapter="acp")
     stopped = log.stop("s")
     word = log.tell("s:t1", "verify_requested", verdict=OK, cause_id=stopped)
-    log.tell("s:a1", "agent_exited", ended_by="exit", status=0, reason="enough", cause_id=stopped)
+    log.tell("s:a1", "agent_exited", ended_by="exit", status=0, reason=reason, cause_id=stopped)
     failed = log.tell("s:t1", "task_failed", verdict=ERROR, cause_id=word)
     log.tell("s:t1", "agent_reaped", cause_id=failed)
     log.end("s", stopped)
@@ -746,6 +747,15 @@ def success_with_an_open_call(log: Log) -> None:
     log.running("s")
     log.call("s:t1", 1)
     log.tell("s:t1", "verify_requested", verdict=OK, to="VERIFYING")
+
+
+@breaks("honest_ends")
+def success_by_an_exit_that_is_no_word(log: Log) -> None:
+    log.session("s")
+    log.request("s")
+    log.launch("s", "s:a1", adapter="acp")
+    log.tell("s:t1", "verify_requested", verdict=OK)
+    log.exit("s:a1")
 
 
 @breaks("honest_ends")

@@ -26,7 +26,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Split
 from supervisor.plans import AgentConfig, Plan, TaskConfig
-from supervisor.ports import Merge
+from supervisor.ports import Merge, Place
 from supervisor.runtime import open_supervisor
 from supervisor.scheduling import runner
 from supervisor.scheduling.case import Case
@@ -478,6 +478,38 @@ async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch
             group.cancel_scope.cancel()
             go_on.set()
     assert plan.path("a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+
+
+async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever carried it out is still about to end its session: it is not merged beside that."""
+    plan, order = plan_of(task("a", approval="after")), list[str]()
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, janitor = PlanRunner(run.sup), run.sup.janitor
+        accept, merge = janitor.accept, janitor.merge
+
+        async def accept_meanwhile(place: Place) -> None:
+            group.start_soon(approve)
+            await until(run.sup, "Commanded", "task:a", outcome="fact")
+            for _ in range(20):  # whatever it does by now, it has done
+                await checkpoint()
+            await accept(place)
+            order.append("accepted")
+
+        async def merge_then(session_id: str, message: str) -> Merge:
+            order.append("merged")
+            return await merge(session_id, message)
+
+        async def approve() -> None:
+            order.append((await runner.operating.approve("a", by=ME)).state)
+
+        monkeypatch.setattr(janitor, "accept", accept_meanwhile)
+        monkeypatch.setattr(janitor, "merge", merge_then)
+        async with anyio.create_task_group() as group:
+            result = await runner.run(plan)
+    assert order == ["accepted", "merged", "CLOSED"]
+    assert [one.outcome for one in result.tasks.values()] == ["completed"]
 
 
 async def test_what_is_not_cancelled_is_not_caused_by_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

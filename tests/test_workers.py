@@ -11,11 +11,13 @@ from typing import Any, TypeAlias
 import anyio
 import pytest
 import trio
+from anyio.lowlevel import checkpoint
 from trio.testing import MockClock
 
 from supervisor.fold import KINDS
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.ledger import Cause
+from supervisor.lifecycles.worker import Worker
 from supervisor.plans import WorkerConfig
 from supervisor.scheduling.workers import Pool, Slot
 from supervisor.vocabulary import LifecycleEvent
@@ -370,6 +372,25 @@ def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
     run = virtually(play)
     assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "shutdown"]
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["told to drain", "drained"]
+
+
+def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[[Play], Run]) -> None:
+    """That the task is over is known, and not on record yet: it is ended, and nobody waits for it to end by itself."""
+
+    async def play(run: Run) -> None:
+        pool = await pool_of(run, ONE)
+        await give(pool, "worker:w", "a")
+        async with anyio.create_task_group() as group:
+            group.start_soon(pool.done, "worker:w", "a", SAYS)
+            while run.sup.tree.entity("worker:w").state is not Worker.IDLE:
+                await checkpoint()
+            assert run.row("worker:w").state == "busy"
+            pool.drain("worker:w")
+        await pool.stop()
+
+    run = virtually(play)
+    assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "idle", "shutdown"]
+    assert [one.reason for one in run.transitions("shutdown_requested")] == ["drained"]
 
 
 def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Callable[[Play], Run]) -> None:

@@ -144,7 +144,10 @@ class Honesty:
             self._say("honest_ends", book.id, f"was ended by our {ended_by}, and lays it to the out-of-memory killer")
 
     def _check_silent(self, book: Book, session: SessionBook) -> None:
-        """It was never idle again, so it gave no word; of a plain program its exit is one, of a plug-in's it may be."""
+        """It was never idle again, so it gave no word; of a plain program its exit is one, of a plug-in's it may be.
+        One that is being ended says nothing between its word and its exit."""
+        if session.stopping:
+            return
         turns = [one for one in session.live.values() if isinstance(one, TurnBook)]
         last = max(turns, key=lambda one: one.born_seq, default=None)
         if last is not None and last.verified and getattr(book.data, "adapter", "") in _WORDED:

@@ -202,9 +202,7 @@ class Operating:
         try:
             if verb in LET_GO:
                 return await do(wish)
-            async with case.lock:
-                self._check_not_given_up(case)
-                wish.begin()
+            async with self._decided(wish):
                 return await do(wish)
         except BaseException:
             wish.refused()

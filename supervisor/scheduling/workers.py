@@ -330,11 +330,9 @@ class Pool:
             worker.lost.discard(name)
             self._take_back(worker)
             return
-        if worker.held.get(name):
+        if worker.held.pop(name, False):  # before that is on record: a worker is told to end, or lost, meanwhile
             worker.active -= 1
             await self._post(worker, TaskCompleted(task_id=name, active_tasks=worker.active), cause)
-        worker.held.pop(name, None)
-        worker.lost.discard(name)
         self._offer(worker)
         self._take_back(worker)
         self._shut_down(worker)

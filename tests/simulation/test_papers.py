@@ -46,6 +46,15 @@ class Bench:
     def split(self) -> None:
         self.hear("task:w0t0", "split", "WAITING_FOR_SUBTASKS", subtasks=["task:w0t0s0"])
 
+    def work_on(self, name: str) -> None:
+        """It has a run and a job."""
+        limits = {"max_attempts": 3, "max_delay_s": 30.0, "cooldown_s": 5.0}
+        self.hear(f"run:{name}", "Born", "PENDING", "born", task=f"task:{name}", **limits)
+        told = {"run": f"run:{name}", "workstream_id": "workstream:w0", "max_retries": 2, "retry_count": 0}
+        self.hear(
+            f"job:{name}", "Born", "pending", "born", task=f"task:{name}", critical=False, capabilities=[], **told
+        )
+
     def give_up(self) -> None:
         """The subtask does not come to its end in time."""
         self.now_s += SUBTASKS_S
@@ -80,15 +89,29 @@ def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], fou
     """Blocked, a job has nothing to wait for; when its task goes on it has, from then."""
     bench = Bench()
     bench.born("w0t1")
-    limits = {"max_attempts": 3, "max_delay_s": 30.0, "cooldown_s": 5.0}
-    bench.hear("run:w0t1", "Born", "PENDING", "born", task="task:w0t1", **limits)
-    told = {"run": "run:w0t1", "workstream_id": "workstream:w0", "max_retries": 2, "retry_count": 0}
-    bench.hear("job:w0t1", "Born", "pending", "born", task="task:w0t1", critical=False, capabilities=[], **told)
+    bench.work_on("w0t1")
     for event in events:
         bench.hear("job:w0t1" if event == "retrying" else "task:w0t1", "so it is", event, on=["a key"])
     bench.now_s += 30.0 + BOUND_S + 1.0
     bench.born("w0t9")
     assert bench.found == found
+
+
+@pytest.mark.parametrize(("job", "found"), [("queued", []), ("running", ["waits for its subtasks, 1.000 s too long"])])
+def test_subtasks_are_not_given_up_before_their_tasks_own_work_was_looked_at(job: str, found: list[str]) -> None:
+    """Its session goes on since an earlier supervisor: whoever follows it is a worker that is free."""
+    bench = Bench()
+    bench.work_on("w0t0")
+    bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
+    bench.hear("job:w0t0", "so it is", job)
+    for _ in range(2):
+        bench.now_s += SUBTASKS_S + BOUND_S + 1.0
+        bench.born("w0t9")
+    assert bench.found == found
+    bench.hear("job:w0t0", "worker_started", "running")
+    bench.now_s += BOUND_S + 1.0
+    bench.born("w0t9")
+    assert bench.found == ["waits for its subtasks, 1.000 s too long"]
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,19 @@ class Papers:
     def _look(self, entity_id: str, at_s: float) -> None:
         """What is overdue; what this very record may end is looked at when it has."""
         for key, (due_s, why) in [*self._due.items()]:
-            if at_s > due_s and key[0] != entity_id:
-                del self._due[key]
-                self._say("punctual", key[0], f"{why}, {at_s - due_s:.3f} s too long")
+            if at_s <= due_s or key[0] == entity_id:
+                continue
+            del self._due[key]
+            if key[1] == "parts" and self._waits_for_worker(key[0]):
+                self._wait(*key, 0.0, why)
+                continue
+            self._say("punctual", key[0], f"{why}, {at_s - due_s:.3f} s too long")
+
+    def _waits_for_worker(self, task_id: str) -> bool:
+        """An earlier supervisor's session has worked on it, and nobody is free to look at what came of that: before
+        that its subtasks are not given up."""
+        run = self._runs.get(self._tasks[task_id].run)
+        return run is not None and run.state == "IN_PROGRESS" and (task_id, "queued") in self._jobs.values()
 
     def _wait(self, entity_id: str, what: str, seconds: float, why: str) -> None:
         self._due.setdefault((entity_id, what), (self._now() + seconds + self._bound_s, why))
