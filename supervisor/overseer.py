@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from actors.timers import Timer
 from supervisor.budgets import WHOLE, Amounts, Budget, Scope
 from supervisor.ledger import Cause
+from supervisor.lifecycles.session import Session
 from supervisor.liveness import Patience
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, ModelFailure
@@ -50,6 +50,8 @@ class Allowance(NamedTuple):
 
 
 NO_ALLOWANCE = Allowance()
+LAUNCHED = frozenset({Session.INITIALIZING, Session.BUILDING_PROMPT, Session.SPAWNING, Session.COOLING_DOWN})
+"""The states of a session, while it has a request, in which it is ours to have an agent work on that."""
 
 
 class Overseer:
@@ -64,7 +66,9 @@ class Overseer:
         self.order = order
         self._scopes: dict[str, Scope] = {}
         self._running: dict[str, Watch] = {}
-        self._timer: Timer | None = None
+        self._news: dict[float, set[str]] = {}
+        """Who has moved since the last snapshot, by the seconds from one to the next: sessions of other settings have
+        others."""
         self.on_model_failed: list[Callable[[str, ModelFailure], None]] = []
         """Each is called when the model of any session's agent failed once: many plans may run at the same time."""
 
@@ -150,32 +154,43 @@ class Overseer:
     # ------------------------------------------------------------------ snapshots
     def turn_began(self, watch: Watch) -> None:
         self._running[watch.work.session_id] = watch
-        if self._timer is None and watch.rules.liveness.snapshot_s:
-            self._set_timer(watch.rules.liveness.snapshot_s)
+        every_s = watch.rules.liveness.snapshot_s
+        if every_s and every_s not in self._news:
+            self._look_later(every_s)
 
     def turn_ended(self, watch: Watch) -> None:
         self._running.pop(watch.work.session_id, None)
 
-    def _set_timer(self, delay_s: float) -> None:
-        self._timer = self._tree.system.timers.set(None, None, delay_s, self._snapshot)
+    def _look_later(self, every_s: float) -> None:
+        self._news[every_s] = set()
+        self._tree.system.timers.set(None, None, every_s, lambda _: self._snapshot(every_s))
 
-    def _snapshot(self, timer: Timer) -> None:
-        self._timer = None
+    def _snapshot(self, every_s: float) -> None:
         moved = self._moved()
-        watches = [one for one in self._running.values() if one.rules.liveness.snapshot_s]
+        for news in self._news.values():
+            news |= moved
+        moved = self._news.pop(every_s)
+        watches = [one for one in self._running.values() if one.rules.liveness.snapshot_s == every_s]
         for watch in watches:
             watch.snapshot(watch.work.session_id in moved)
         if watches:
-            self._set_timer(min(one.rules.liveness.snapshot_s for one in watches))
+            self._look_later(every_s)
 
     def _moved(self) -> set[str]:
-        """The sessions whose agent has moved since the last time, and those that wait for one of them."""
+        """The sessions whose agent has moved since the last time, and those that wait for one of them, or for one that
+        is being launched: that has bounds of its own."""
         moved: set[str] = set()
         for work in self._tree.works.values():
-            if not (work.moved or work.turns):
+            if not (work.moved or work.turns or work.parent is not None):
                 continue  # most of a large host is idle
-            above: Work | None = work if work.watch is not None and work.watch.has_moved() else None
+            moves = (work.watch is not None and work.watch.has_moved()) or self._is_launched(work)
+            above: Work | None = work if moves else None
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)
                 above = above.parent
         return moved
+
+    def _is_launched(self, work: Work) -> bool:
+        """Somebody below another session was asked for something, and has no agent for it yet."""
+        entity = self._tree.entities.get(work.session_id) if work.parent is not None else None
+        return entity is not None and entity.state in LAUNCHED and entity.data.current is not None

@@ -11,12 +11,14 @@ from supervisor.simulation.drills.agents.lasting import LASTING
 from supervisor.simulation.drills.agents.limits import LIMITS
 from supervisor.simulation.drills.agents.opening import OPENING
 from supervisor.simulation.drills.agents.settling import SETTLING
+from supervisor.simulation.drills.agents.silent import SILENT
 from supervisor.simulation.drills.agents.spenders import SPENDERS
 
 __all__ = ["AGENTS"]
 
 AGENTS = (
     *SPENDERS,
+    *SILENT,
     *BELIEVING,
     *ACTING,
     *CONVERSING,

@@ -1,12 +1,11 @@
-"""Spenders: a session that has used up its budget, goes round in a circle, or does not move, step by step.
+"""Spenders: a session that has used up its budget, or goes round in a circle, step by step.
 
-Held to docs/budgets.md and to the keys ``liveness``, ``loops`` and ``hand_back`` of docs/plans.md: what is on record,
+Held to docs/budgets.md and to the keys ``loops`` and ``hand_back`` of docs/plans.md: what is on record,
 what the agent is told, when, and what ends its session.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,27 +13,22 @@ import anyio
 
 from supervisor.budgets import Amounts, Budget
 from supervisor.liveness import Patience
-from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.plans import Settings
-from supervisor.plans.oversight import BudgetConfig, LivenessConfig, ModelTroubleConfig
-from supervisor.ports import JournalUnavailable, PermissionAsked, Ready, Text, ToolClosed, ToolOpened, TurnEnded, Usage
+from supervisor.plans.oversight import BudgetConfig, ModelTroubleConfig
+from supervisor.ports import Text, ToolClosed, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.agents.acting import DONE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.simulation.drills.house import House
 from supervisor.vocabulary import AbortScope
-from supervisor.work import AgentProfile
 
-__all__ = ["SPENDERS"]
-
-SNAPSHOT_S = 10.0
-LOOKED_AT = Settings(liveness=LivenessConfig(snapshot_s=SNAPSHOT_S))
+__all__ = ["SPENDERS", "aborted"]
 
 
 def _bounded(**limits: Any) -> Settings:
     return Settings(session_budget=BudgetConfig(**limits))
 
 
-async def _aborted(desk: Desk, act: Scene, what: str, actor: str, fact: str) -> None:
+async def aborted(desk: Desk, act: Scene, what: str, actor: str, fact: str) -> None:
     """By whom, and for which fact: the abort's record says so."""
     aborts = await act.house.events(act.session.id, "AbortRecord")
     records = {one.seq: one.event for one in await act.house.log(act.session.id)}
@@ -76,7 +70,7 @@ async def budgets(desk: Desk) -> None:
         desk.same("goes on again", [one.event for one in await act.house.events("s", "OperatorStop")], [])
         await act.says(DONE)
         await anyio.sleep(1.0)
-        await _aborted(desk, act, "handed back", "budget", "BudgetSpent")
+        await aborted(desk, act, "handed back", "budget", "BudgetSpent")
         used = (await act.house.events("s", "Usage"))[-1].metadata
         desk.same("all that was used", used["used"]["input_tokens"], 750)
         desk.same("in its scope", used["scopes"][0]["used"]["output_tokens"], 369)
@@ -86,7 +80,7 @@ async def budgets(desk: Desk) -> None:
             await anyio.sleep(1.0)
             await act.says(extra)
             await anyio.sleep(1.0)
-            await _aborted(desk, act, f"handing back takes too much {what}", "budget", "BudgetSpent")
+            await aborted(desk, act, f"handing back takes too much {what}", "budget", "BudgetSpent")
             why = (await act.house.events("s", "OperatorStop"))[0].reason
             desk.same("says so", "handing back took too much" in why, True)
 
@@ -106,7 +100,7 @@ async def counted(desk: Desk) -> None:
             begun = [one["number"] for _, one in await act.told("tool_started", of="s:t2")]
             desk.same("calls to hand back", begun, [*range(1, 11)])
             await anyio.sleep(1.0)
-            await _aborted(desk, act, "too many calls to hand back", "budget", "BudgetSpent")
+            await aborted(desk, act, "too many calls to hand back", "budget", "BudgetSpent")
     async with scene(desk, settings=_bounded(turns=2)) as act:
         await act.says(DONE)
         await act.ask_later("second")
@@ -118,13 +112,13 @@ async def counted(desk: Desk) -> None:
         desk.same("the third hands back", (prompt.startswith("third"), "turns" in prompt), (True, True))
         await act.says(DONE)
         await anyio.sleep(1.0)
-        await _aborted(desk, act, "after that", "budget", "BudgetSpent")
+        await aborted(desk, act, "after that", "budget", "BudgetSpent")
     async with scene(desk) as act:
         act.session = await act.sup.start_session("z", agent="puppet", budget=Budget(turns=0))
         await act.ask_later("nothing")
         await anyio.sleep(1.0)
         await _spent(desk, act, "no turn at all", "turns", 0)
-        await _aborted(desk, act, "no turn at all", "budget", "BudgetSpent")
+        await aborted(desk, act, "no turn at all", "budget", "BudgetSpent")
         desk.same("nobody was started for it", len(act.house.puppets), 1)
     async with scene(desk, settings=_bounded(wall_s=8.0)) as act:
         await anyio.sleep(7.0)
@@ -134,7 +128,7 @@ async def counted(desk: Desk) -> None:
         await anyio.sleep(50.0)
         desk.same("time to hand back", "s" in act.sup.tree.works, True)
         await anyio.sleep(15.0)
-        await _aborted(desk, act, "no time to hand back", "budget", "BudgetSpent")
+        await aborted(desk, act, "no time to hand back", "budget", "BudgetSpent")
     async with scene(desk, settings=_bounded(wall_s=20.0)) as act:
         await anyio.sleep(6.0)
         await act.says(DONE)
@@ -227,142 +221,6 @@ async def many(desk: Desk) -> None:
         desk.same("what adds nothing, and says something", told, [*range(32)])
 
 
-async def stalls(desk: Desk) -> None:
-    """Woken after 3 snapshots, asked to stop after 5, aborted after 7; while a call is open after 8 and 12: who
-    was asked to stop, and has not, has no call any more once its grace is over."""
-    for open_call, patience, steps in (
-        (False, Patience.DEFAULT, (3, 5, 7)),
-        (True, Patience.DEFAULT, (8, 12, 14)),
-        (False, Patience.LARGE, (5, 8, 12)),
-    ):
-        house = House(desk)
-        house.stops = lambda puppet: ()
-        async with house.open(LOOKED_AT) as sup, anyio.create_task_group() as group:
-            act = Scene(house, sup, await sup.start_session("s", agent="puppet", patience=patience), group)
-            await act.ask_later("work")
-            if open_call:
-                await act.says(ToolOpened("a", "x"))
-            await anyio.sleep(SNAPSHOT_S * (steps[2] + 2) + 5.0)  # its end takes 10 s
-            facts = [(one["step"], one["silent_s"]) for _, one in await act.told("Stalled", of="s")]
-            wanted = [(name, SNAPSHOT_S * n) for name, n in zip(("wake", "stop", "kill"), steps, strict=True)]
-            desk.same(f"steps {steps}", facts, wanted)
-            began_s = (await house.events("s:t1", "agent_spawned"))[-1].monotonic_s
-            for one, n in zip(await house.events("s", "Stalled"), steps, strict=False):
-                moved = SNAPSHOT_S  # it began within the first of them
-                desk.at(f"step {n}", moved + SNAPSHOT_S * n, n + 1, one.monotonic_s - began_s)
-            told = [(one["sender"], one["point"]) for _, one in await act.told("UrgentMessage", of="s")]
-            desk.same("what it is told", told, [("supervisor", "tool_boundary"), ("supervisor", "now")])
-            await _aborted(desk, act, "who does not move", "liveness", "Stalled")
-            stop = (await house.events("s", "OperatorStop"))[0]
-            desk.same("why", stop.abort_reason, "timeout")
-            group.cancel_scope.cancel()
-
-
-async def silent_functions(desk: Desk) -> None:
-    """A function that says nothing from its first instant on does not move either: looked at as any other agent."""
-    house = House(desk)
-
-    async def sleeps(turn: Any) -> str:
-        await anyio.sleep(1000.0)
-        return ""
-
-    async with house.open(LOOKED_AT) as sup, anyio.create_task_group() as group:
-        session = await sup.start_session("s", agent=sleeps)
-        group.start_soon(session.run, "work")
-        began_s = sup.ledger.clock.now()
-        await anyio.sleep(SNAPSHOT_S * 5)
-        stalled = await house.events("s", "Stalled")
-        desk.same("it does not move", [one.metadata["step"] for one in stalled], ["wake"])
-        for one in stalled:
-            desk.at("it is woken", SNAPSHOT_S * 4, 5, one.monotonic_s - began_s)
-        await sup.abort("s", AbortScope.SESSION, now=True)
-        group.cancel_scope.cancel()
-
-
-async def lively_functions(desk: Desk) -> None:
-    """A function that says that work goes on, whatever it says that by, moves, and is left alone; silence is not."""
-
-    async def nothing() -> None:
-        return None
-
-    signs: dict[str, Any] = {
-        "heartbeat": lambda turn: turn.heartbeat(),
-        "words": lambda turn: turn.say("x"),
-        "use": lambda turn: turn.used(input_tokens=1),
-        "call": lambda turn: turn.call("x", nothing),
-        "silence": lambda turn: None,
-    }
-
-    async def lives(name: str, turn: Any) -> str:
-        while True:
-            await anyio.sleep(SNAPSHOT_S / 2)
-            if (given := signs[name](turn)) is not None:
-                await given
-
-    house = House(desk)
-    async with house.open(LOOKED_AT) as sup, anyio.create_task_group() as group:
-        for name in signs:
-            session = await sup.start_session(name, agent=partial(lives, name))
-            group.start_soon(session.run, "work")
-        await anyio.sleep(SNAPSHOT_S * 7)
-        for name in signs:
-            steps = [one.metadata["step"] for one in await house.events(name, "Stalled")]
-            desk.same(f"{name}: what is done about it", steps, ["wake", "stop"] if name == "silence" else [])
-            await sup.abort(name, AbortScope.SESSION, now=True)
-        group.cancel_scope.cancel()
-
-
-async def signs(desk: Desk) -> None:
-    """What is a sign of life: words, calls, a child's, an answer that a human owes, a disk that is down; a log is one
-    until it was woken."""
-    asks = PermissionPolicy(default=Decision.ASK, answer_within_s=3600.0)
-    agents = {"puppet": AgentProfile(name="puppet", adapter="puppet", directory="/house", permissions=asks)}
-    for name, lives in (
-        ("words", True),
-        ("logs", True),
-        ("child", True),
-        ("human", True),
-        ("disk", True),
-        ("nothing", False),
-    ):
-        house = House(desk)
-        async with scene(desk, house, settings=LOOKED_AT, agents=agents) as act:
-            first = act.puppet
-            if name == "child":
-                kid = await act.session.start_child("kid")
-                act.group.start_soon(kid.run, "go on")
-                await anyio.sleep(MOMENT_S)
-            if name == "human":
-                first.says(PermissionAsked("r", "x", (("y", "allow_once"),)))
-            if name == "disk":
-                house.disk_fails = JournalUnavailable("full")
-                act.group.start_soon(act.session.send, "x")
-            for _ in range(5):
-                await anyio.sleep(SNAPSHOT_S)
-                if name in ("words", "logs", "child"):
-                    speaker = act.puppet if name == "child" else first
-                    speaker.says(Text("log" if name == "logs" else "thought", "x"))
-            house.disk_fails = None
-            await anyio.sleep(3.0)
-            stalled = [one["step"] for _, one in await act.told("Stalled", of="s")]
-            desk.same(f"{name}: is it stuck", stalled[:1], [] if lives else ["wake"])
-
-
-async def only_logs(desk: Desk) -> None:
-    """Who was woken and only writes its log since does not move: it is asked to stop, and ended, as who is silent."""
-    house = House(desk)
-    house.stops = lambda puppet: ()
-    house.steers = True
-    house.ready = lambda puppet: [Ready("its-name", steers=True)]
-    async with scene(desk, house, settings=LOOKED_AT) as act:
-        for place in range(12):
-            await anyio.sleep(SNAPSHOT_S)
-            if place > 3 and "s" in act.sup.tree.works:
-                act.puppet.says(Text("log", "tick"))
-        steps = [one["step"] for _, one in await act.told("Stalled", of="s")]
-        desk.same("who only logs", steps, ["wake", "stop", "kill"])
-
-
 async def circles(desk: Desk) -> None:
     """The same call 5 times, the same edit 3 times: told once for each prompt, then aborted."""
     for kind, most in (("read", 5), ("edit", 3)):
@@ -379,7 +237,7 @@ async def circles(desk: Desk) -> None:
             for number in range(most):
                 await act.says(ToolOpened(f"c{number}", "same", kind), ToolClosed(f"c{number}", "completed", "x", "y"))
             await anyio.sleep(1.0)
-            await _aborted(desk, act, f"{kind}: again", "loops", "Repeats")
+            await aborted(desk, act, f"{kind}: again", "loops", "Repeats")
     async with scene(desk) as act:
         for turn in range(3):
             for number in range(3):
@@ -392,4 +250,4 @@ async def circles(desk: Desk) -> None:
         desk.same("with another answer", await act.told("Repeats", of="s"), [])
 
 
-SPENDERS = (budgets, counted, shared, many, stalls, silent_functions, lively_functions, signs, only_logs, circles)
+SPENDERS = (budgets, counted, shared, many, circles)
