@@ -26,19 +26,22 @@ Order = Callable[[str, str, str, int, AbortReason], None]
 
 
 class Recalled(NamedTuple):
-    """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile; and
-    how often in a row its model had failed, when that was told last and no turn has succeeded since."""
+    """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile;
+    whether its own limits are those of every session; and how often in a row its model had failed, when that was told
+    last and no turn has succeeded since."""
 
     used: Amounts = Amounts()
     scopes: Sequence[Mapping[str, Any]] = ()
     patience: Patience = Patience.DEFAULT
+    common: bool = False
     troubles: int = 0
 
     def take(self, told: Mapping[str, Any]) -> Recalled:
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
         patience = Patience(told["patience"]) if "patience" in told else self.patience
-        return Recalled(used, told.get("scopes", self.scopes), patience, told.get("in_a_row", self.troubles))
+        scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
+        return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles))
 
 
 class Allowance(NamedTuple):
@@ -113,16 +116,20 @@ class Overseer:
         scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
         self._watch(work, rules, scope, given.patience)
 
-    def note_budget(self, work: Work, cause: Cause) -> None:
+    def note_budget(self, work: Work, given: Allowance, cause: Cause) -> None:
         """Say in its log what bounds a session, if something does."""
-        scope, patience = self._scope_of(work), work.watch.patience if work.watch is not None else Patience.DEFAULT
-        if scope is not None or patience is not Patience.DEFAULT:
-            told = {"scopes": scope.told if scope is not None else [], "patience": patience.value}
-            self._tree.note(work.session_id, BUDGETED, cause, told)
+        scope = self._scope_of(work)
+        if scope is not None or given.patience is not Patience.DEFAULT:
+            told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
+            self._tree.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
     def revive(self, work: Work, rules: Oversight, recalled: Recalled) -> None:
-        """Watch a session that an earlier supervisor left: what was used stays used."""
+        """Watch a session that an earlier supervisor left: what was used stays used. The limits of every session are
+        those that they have now."""
         watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
+        own = self._scopes.get(work.session_id)
+        if recalled.common and own is not None and rules.session.limits:
+            own.bound(rules.session)
         watch.recall(recalled.used)
         watch.model.record.in_a_row = recalled.troubles
 

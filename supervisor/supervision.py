@@ -330,7 +330,7 @@ class Supervisor:
         if mode is not CancelMode.WAIT_COMPLETED or policy not in (None, inherited) or place != NO_PLACE:
             placed = {"mode": mode.value, "policy": msgspec.to_builtins(policy), "place": msgspec.to_builtins(place)}
             self.tree.note(session_id, PLACED, cause, placed)
-        self.overseer.note_budget(work, cause)
+        self.overseer.note_budget(work, allowance, cause)
         return session_id
 
     def _admit(

@@ -45,9 +45,9 @@ async def _spent(desk: Desk, act: Scene, what: str, measure: str, limit: float) 
 async def budgets(desk: Desk) -> None:
     """Spent in the middle of a turn: the agent is asked to hand back, has one more turn for that, and is aborted."""
     async with scene(desk, settings=_bounded(tokens=1000, cost_usd=5.0)) as act:
-        given = [one for _, one in await act.told("Budgeted", of="s")]
+        bounds = [one for _, one in await act.told("Budgeted", of="s")]
         scopes = [{"id": "s", "title": "session s", "limits": {"tokens": 1000, "cost_usd": 5.0}, "used": {}}]
-        desk.same("what bounds it", given, [{"scopes": scopes, "patience": "default"}])
+        desk.same("what bounds it", bounds, [{"scopes": scopes, "patience": "default", "common": True}])
         await act.says(Usage({"a": 1}, 600, 300, 1.5))
         left = (act.session.budget.tokens or 0, act.session.budget.cost_usd or 0.0)
         desk.same("what is left", (100 * 63 // 64 <= left[0] < 100, 3.5 * 63 / 64 <= left[1] < 3.5), (True, True))
@@ -151,7 +151,8 @@ async def counted(desk: Desk) -> None:
 
 
 async def shared(desk: Desk) -> None:
-    """A child's budget lies in its parent's; a restart forgets nothing."""
+    """A child's budget lies in its parent's; a restart forgets nothing, and has the limits of every session that the
+    settings have now."""
     house = House(desk)
     async with scene(desk, house, settings=_bounded(tokens=1000)) as act:
         child = await act.session.start_child("kid", budget=Budget(tokens=300))
@@ -177,13 +178,19 @@ async def shared(desk: Desk) -> None:
         desk.same("patience on record", facts["large"][0].metadata["patience"], "large")
         await act.says(DONE)
         await act.says(Usage({"late": 1}, 10))
-        left = house.left()
+        left, unbounded = house.left(), house.left()
+    async with unbounded.open(Settings()) as sup:
+        bounds = {one.id: one.budget.limits for one in sup.sessions()}
+        desk.same("after a restart", (bounds["s"], bounds["s/kid"]), ({"tokens": 90}, {"tokens": 90}))
+        for one in sup.sessions():
+            if one.id in sup.tree.works:
+                await sup.abort(one.id, AbortScope.SESSION, now=True)
     async with left.open(_bounded(tokens=2000)) as sup:
-        used = {one.id: one.budget.limits for one in sup.sessions()}
+        bounds = {one.id: one.budget.limits for one in sup.sessions()}
         desk.same(
-            "after a restart",
-            used,
-            {"s": {"tokens": 90}, "s/kid": {"tokens": 90}, "free": {"turns": 4, "tool_calls": 7}, "large": {}},
+            "with other settings",
+            bounds,
+            {"s": {"tokens": 1090}, "s/kid": {"tokens": 300}, "free": {"turns": 4, "tool_calls": 7}, "large": {}},
         )
         desk.same("what was used", sup.session("s").used.tokens, 910)
         watch: Any = sup.tree.works["large"].watch

@@ -138,7 +138,7 @@ def _fact(chance: Chance, number: int) -> LifecycleEvent:
             return _record(number, "Usage", "fact", metadata={"turn": "t", "used": {"turns": number}})
         case "Budgeted":
             scopes = [{"id": f"{number}", "title": "x", "limits": {"turns": 1}, "used": {}}]
-            return _record(number, "Budgeted", "fact", metadata={"scopes": scopes, "patience": "large"})
+            return _record(number, "Budgeted", "fact", metadata={"scopes": scopes, "patience": "large", "common": True})
         case "ModelTrouble":
             return _record(number, "ModelTrouble", "fact", metadata={"in_a_row": number})
         case _:
@@ -254,8 +254,8 @@ def _compare(desk: Desk, past: Past, log: Sequence[LifecycleEvent], claims: Clai
     told = scopes.metadata["scopes"] if scopes is not None else []
     desk.same(
         f"{what}: scopes",
-        (list(past.budget.scopes), past.budget.patience.value),
-        (told, "large" if told else "default"),
+        (list(past.budget.scopes), past.budget.patience.value, past.budget.common),
+        (told, "large" if told else "default", bool(told)),
     )
     good = [
         one for one in log if one.event == "TurnReaped" and one.metadata["completed"] and _answers(log, one, claims)
