@@ -223,12 +223,19 @@ class _Bench:
 
 
 def simulate_claims(
-    seed: int, *, workers: int, tasks: int, kills: int = 2, tell: Callable[[str], None] | None = None
+    seed: int,
+    *,
+    workers: int,
+    tasks: int,
+    kills: int = 2,
+    tell: Callable[[str], None] | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> Claims:
     """*workers* workers take *tasks* tasks, while *kills* supervisors are killed; what became of that.
 
     Args:
         tell: hears every line of the trace as it comes.
+        watch: told now and then how many steps there have been, and at the end.
     """
     plan, drawn = _plan(Chance(seed).below("plan"), workers, tasks), _drawn(seed)
     bench, hosts = _Bench(Chance(seed).below("bench")), list[_Host]()
@@ -238,7 +245,7 @@ def simulate_claims(
         hosts.append(_Host(world, plan, kills, bench.finished))
         return hosts[0]
 
-    report = simulate_host(make, drawn, agents={AGENT: bench.work}, tell=tell)
+    report = simulate_host(make, drawn, agents={AGENT: bench.work}, tell=tell, watch=watch)
     [host] = hosts
     events = host.holders.events
     return Claims(

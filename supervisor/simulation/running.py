@@ -375,16 +375,22 @@ def simulate_main(
 
 
 def simulate_host(
-    make: Callable[[World], Hosting], drawn: Drawn, *, agents: Agents, tell: Callable[[str], None] | None = None
+    make: Callable[[World], Hosting],
+    drawn: Drawn,
+    *,
+    agents: Agents,
+    tell: Callable[[str], None] | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> Report:
     """Run the host that *make* makes, over all supervisors of the world of *drawn*; what it was.
 
     Args:
         make: given the world; its host is asked to play on every supervisor, until it is done.
         agents, tell: as for :func:`simulate_main`.
+        watch: as for :func:`simulate`.
     """
     one = _Run(drawn, tell, make, agents)
-    return _report(one, _ran(one))
+    return _report(one, _ran(one, watch=watch))
 
 
 def _ran(
@@ -394,19 +400,21 @@ def _ran(
     watch: Callable[[int], None] | None = None,
 ) -> Ran[None]:
     drawn = one.drawn
-    ran = run(
-        one.main,
-        seed=drawn.seed,
-        schedule=drawn.schedule,
-        horizon_s=drawn.over_s,
-        grain_s=drawn.grain_s,
-        livelock_steps=livelock_steps,
-        before_step=before_step,
-        watch=watch,
-    )
+    try:
+        ran = run(
+            one.main,
+            seed=drawn.seed,
+            schedule=drawn.schedule,
+            horizon_s=drawn.over_s,
+            grain_s=drawn.grain_s,
+            livelock_steps=livelock_steps,
+            before_step=before_step,
+            watch=watch,
+        )
+    finally:
+        one.points.close()
     if ran.error is not None and not one.ready:
         raise ran.error  # there is no world yet that it could be told of
-    one.points.close()
     one.trace.now = lambda: ran.simulated_s  # the run's own clock went with its event loop
     if ran.error is not None:
         one.oracle.violated("quiescence", "run", f"{type(ran.error).__name__}: {ran.error}")

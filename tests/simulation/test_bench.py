@@ -60,7 +60,7 @@ def suite_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def result(suite_file: Path) -> Bench:
     """That suite, with a few seeds."""
-    return bench(load_suite(str(suite_file))[0], seeds=4)
+    return bench(load_suite(str(suite_file))[0], seeds=4)[0]
 
 
 def _invoke(*arguments: object) -> Result:
@@ -145,7 +145,7 @@ def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Ben
         "import sys; from supervisor.simulation.bench import bench\n"
         "from supervisor.simulation.bench.suite import digests_of, load_suite\n"
         "if __name__ == '__main__':\n"
-        "    files = bench(load_suite(sys.argv[1])[0], seeds=4).files()\n"
+        "    files = bench(load_suite(sys.argv[1])[0], seeds=4)[0].files()\n"
         "    print(digests_of(1, 4, files).text(), end='')\n"
     )
     script = suite_file.parent / "again.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -133,6 +134,10 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
             "--every 1000000 --offset 99999: is no step; the longest of these runs has",
         ),
         (("sweep", "--scenario", "none"), "no scenario is named 'none'"),
+        (("prove", "--golden", "--seeds", "3"), "--seeds: with --golden the golden runs are run as they are; leave"),
+        (("prove", "--write-golden", "--schedule", "fifo"), "--schedule: with --write-golden the golden runs are"),
+        (("prove", "--golden", "--write-golden"), "--write-golden: with --golden the golden runs are"),
+        (("bench", "--out", "/dev/null/x"), "--out: '/dev/null/x' cannot be written to: Not a directory; give"),
         (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
         (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),
         (
@@ -200,6 +205,32 @@ def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
         covered.record(born)
         covered.record(msgspec.structs.replace(abort, metadata={"scope": "tool", "policy_edge": edge}))
     assert covered.counts == {"abort: tool in Running": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--seed", 1),
+        ("--seed", 1, "--schedule", "trio"),
+        ("claims", "--workers", 2, "--tasks", 3, "--kills", 0),
+        ("soak", "--jobs", 1),
+        ("sweep", "--jobs", 1),
+        ("bench", "--jobs", 1),
+        ("prove", "--golden", "--jobs", 1),
+    ],
+)
+def test_ctrl_c_prints_what_was_reached(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
+) -> None:
+    """Nothing is violated by it: exit status 130."""
+
+    def pressed(self: Any, one: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(oracle.Oracle, "_record", pressed)
+    status, out, err = tell(*arguments, "--json")
+    assert (status, json.loads(out)["interrupted"], err) == (130, True, "")
+    assert "interrupted; what was reached until then:" in tell(*arguments)[1]
 
 
 def test_an_interrupted_disk_is_no_failure(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -384,6 +385,49 @@ def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fail(main, schedule)
+
+
+@every_schedule
+def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) -> None:
+    """It comes between two steps: what is cancelled by it would say what no run without it has said."""
+    heard: list[object] = []
+
+    async def waits() -> None:
+        try:
+            await anyio.sleep_forever()
+        except BaseException as error:
+            heard.append(error)
+            raise
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(waits)
+            await checkpoint()
+            signal.raise_signal(signal.SIGINT)
+            heard.append("the step goes on to its end")
+            await anyio.sleep(1.0)
+            heard.append("another one")
+
+    with pytest.raises(KeyboardInterrupt):
+        fail(main, schedule)
+    assert heard == ["the step goes on to its end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@every_schedule
+def test_a_step_that_does_not_end_is_left_with_the_second_ctrl_c(schedule: Schedule) -> None:
+    """The first one waits for the end of the step."""
+    pressed = 0
+
+    async def main() -> None:
+        nonlocal pressed
+        while True:
+            pressed += 1
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fail(main, schedule)
+    assert pressed == 2
 
 
 @pytest.mark.parametrize("schedule", LOOPS)

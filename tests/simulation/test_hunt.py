@@ -34,6 +34,7 @@ from supervisor.simulation.search.hunt import (
     control,
     hunt,
 )
+from supervisor.simulation.search.interpreter import Interpreters
 from supervisor.simulation.search.planting import NotPlanted, changed, changing, plant, source_path
 from supervisor.surfaces.execution import execute
 
@@ -52,7 +53,8 @@ HARMLESS = Bug(
 
 
 def _hunt(bug: Bug) -> Hunted:
-    return hunt([bug], seeds=1, budget_s=30.0, jobs=1, tell=lambda hunted: None)[0]
+    [hunted], _ = hunt([bug], seeds=1, budget_s=30.0, jobs=1, tell=lambda hunted: None)
+    return hunted
 
 
 # ------------------------------------------------------------------------------------------------------ the catalogue
@@ -165,7 +167,7 @@ def test_a_bug_is_found_and_the_control_is_clean() -> None:
 def test_a_run_that_found_a_bug_shrinks_to_a_test_of_it() -> None:
     """With --shrink, what is left is told with its file, which fails by itself, and is small."""
     bug = msgspec.structs.replace(chosen(["from-after-the-step"])[0], scenarios=("urgent",))
-    (hunted,) = hunt([bug], seeds=1, budget_s=30.0, jobs=1, tell=lambda hunted: None, shrink=True)
+    [hunted], _ = hunt([bug], seeds=1, budget_s=30.0, jobs=1, tell=lambda hunted: None, shrink=True)
     assert hunted.shrunk is not None
     assert (hunted.good, hunted.shrunk.invariant, hunted.shrunk.faults) == (True, "legal", ())
     assert "customers = 1\n" in hunted.shrunk.scenario
@@ -251,14 +253,14 @@ def test_a_hunt_goes_on_behind_a_run_without_an_end(monkeypatch: pytest.MonkeyPa
     """The next interpreter begins with the run after it; what it took and what broke add up."""
     orders: list[dict[str, Any]] = []
 
-    def begin(order: dict[str, Any]) -> Found:
+    def begin(interpreters: Interpreters, order: dict[str, Any]) -> Found:
         orders.append(order)
         if order["done"] < 2:
             return Found(found=False, runs=order["done"] + 1, cpu_s=20.0, broken=("no end",), endless=True)
         return Found(found=True, runs=3, cpu_s=1.0, problems=("legal: s: no",))
 
     monkeypatch.setattr(hunting, "_begin", begin)
-    result = hunting._run({"done": 0, "budget_s": 60.0})
+    result = hunting._run(Interpreters(), {"done": 0, "budget_s": 60.0})
     assert [(one["done"], one["budget_s"]) for one in orders] == [(0, 60.0), (1, 40.0), (2, 20.0)]
     assert (result.found, result.runs, result.cpu_s, result.broken) == (True, 3, 41.0, ("no end", "no end"))
 
@@ -288,6 +290,38 @@ def test_the_exit_status_says_how_the_hunt_went(
     result = Found(found=found, runs=1, cpu_s=1.0)
     hunted = [Hunted(bug="it", invariant=1, result=result)]
     told = Found(found=not clean, runs=1, cpu_s=1.0, problems=() if clean else ("legal: it: no",))
-    monkeypatch.setattr(hunt_cli, "hunt", lambda bugs, **how: hunted)
+    monkeypatch.setattr(hunt_cli, "hunt", lambda bugs, **how: (hunted, True))
     monkeypatch.setattr(hunt_cli, "control", lambda hunted, **how: told)
     assert execute(group, ["hunt", "--bug", BUGS[0].name]) == status
+
+
+# ---------------------------------------------------------------------------------------------------------- Ctrl-C
+def test_a_hunt_that_is_interrupted_keeps_what_it_has() -> None:
+    """Who is hunted just then, or was to be, is neither found nor missed."""
+
+    def interrupt(hunted: Hunted) -> None:
+        raise KeyboardInterrupt
+
+    bugs = [HARMLESS, msgspec.structs.replace(HARMLESS, name="next", scenarios=("swarm",))]
+    hunted, complete = hunt(bugs, seeds=1, budget_s=30.0, jobs=1, tell=interrupt)
+    assert ([one.bug for one in hunted], complete) == (["harmless"], False)
+
+
+@pytest.mark.parametrize("when", ["hunt", "control"])
+def test_an_interrupted_hunt_is_no_failure(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """What was reached is printed, without a word of the control, and the exit status says so."""
+
+    def interrupted(hunted: list[Hunted], **how: object) -> Found:
+        raise KeyboardInterrupt
+
+    hunted = [Hunted(bug="it", invariant=1, result=Found(found=True, runs=1, cpu_s=1.0))]
+    monkeypatch.setattr(hunt_cli, "hunt", lambda bugs, **how: (hunted, when == "control"))
+    monkeypatch.setattr(hunt_cli, "control", interrupted)
+    result = CliRunner().invoke(command, ["--json"], standalone_mode=False)
+    assert (result.return_value, json.loads(result.output)) == (
+        130,
+        {"control": None, "missed": [], "interrupted": True},
+    )
+    result = CliRunner().invoke(command, [], standalone_mode=False)
+    assert result.output.startswith("interrupted; what was reached until then:\n1 of 1 bugs found")
+    assert "control" not in result.output

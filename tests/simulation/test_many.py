@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.search.many import Failed, _Worker, each
 
 
 def square(number: int) -> int:
@@ -86,6 +86,17 @@ def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
 
     assert not each(square, range(10**9), jobs, done)
     assert heard == [0, 1, 4]
+
+
+def test_ctrl_c_is_no_business_of_a_process() -> None:
+    """From its first instant on, long before it has an item: it works as if nothing had been."""
+    worker = _Worker(square)
+    assert worker.process.pid is not None
+    os.kill(worker.process.pid, signal.SIGINT)
+    worker.give((0, 3))
+    assert worker.result() == 9
+    worker.end()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
 def test_items_are_taken_as_processes_become_free() -> None:

@@ -85,3 +85,4 @@ def test_a_step_that_is_asked_for_is_taken_alone() -> None:
     """The line that runs one point again names a stride beyond every run."""
     assert [step for step in range(1, 400) if Every(10**9, 150).takes(step)] == [150]
     assert [step for step in range(1, 40) if Every(10, 3).takes(step)] == [3, 13, 23, 33]
+    assert [step for step in range(1, 40) if Every(10, 23).takes(step)] == [23, 33]

@@ -175,12 +175,12 @@ def _stem(scenario: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ running
 def bench(
     suite: Suite, *, seeds: int, first_seed: int = 1, jobs: int = 1, told: Callable[[int, int], None] | None = None
-) -> Bench:
-    """Run the suite: every scenario under every policy with every seed. *told* hears how many runs of how many.
+) -> tuple[Bench, bool]:
+    """Run the suite: every scenario under every policy with every seed. *told* hears how many runs of how many. What it
+    came to, and false if Ctrl-C came first.
 
     Raises:
         BadScenario, BadSuite: nothing was run.
-        KeyboardInterrupt: Ctrl-C came first.
     """
     result = Bench(suite=suite, first_seed=first_seed, seeds=seeds)
     asks = list(_asks(suite, range(first_seed, first_seed + seeds)))
@@ -195,9 +195,8 @@ def bench(
         if told is not None:
             told(done, len(asks))
 
-    if not each(partial(_run, suite.usd_per_million_tokens), asks, jobs, take):
-        raise KeyboardInterrupt
-    return result
+    complete = each(partial(_run, suite.usd_per_million_tokens), asks, jobs, take)
+    return result, complete
 
 
 def _asks(suite: Suite, seeds: Iterable[int]) -> Iterator[_Ask]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from supervisor.simulation.commands.options import Progress, as_json, jobs
-from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput
+from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
 
 if TYPE_CHECKING:
     from supervisor.simulation.bench import Bench
@@ -61,7 +62,12 @@ def command(
     try:
         suite, place = _loaded(suite_name, policies)
         first_seed, seeds = _range(place, first_seed, seeds, verify=verify, write=write_digests)
-        result = _bench(suite, seeds, first_seed, jobs)
+        if out is not None:
+            _make(out)
+        result, complete = _bench(suite, seeds, first_seed, jobs)
+        if not complete:
+            _show(result, as_json=as_json, complete=False)
+            return WORK_FAILED if result.problems else INTERRUPTED
         files = result.files()
         if out is not None:
             _write(out, files)
@@ -89,7 +95,7 @@ def _range(place: Place, first_seed: int | None, seeds: int | None, *, verify: b
     return 1 if first_seed is None else first_seed, usual if seeds is None else seeds
 
 
-def _bench(suite: Suite, seeds: int, first_seed: int, jobs: int) -> Bench:
+def _bench(suite: Suite, seeds: int, first_seed: int, jobs: int) -> tuple[Bench, bool]:
     from supervisor.simulation.bench import bench
 
     progress = Progress()
@@ -105,13 +111,26 @@ def _bench(suite: Suite, seeds: int, first_seed: int, jobs: int) -> Bench:
         progress.end()
 
 
-def _write(out: Path, files: dict[str, str]) -> None:
+def _make(out: Path) -> None:
+    """What cannot be written to is told before the work, which would be lost with it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise _unwritable(out, error) from None
+
+
+def _write(out: Path, files: dict[str, str]) -> None:
+    try:
         for name, text in files.items():
             (out / name).write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise BadInput(f"--out: {out} cannot be written to: {error}") from None
+        raise _unwritable(out, error) from None
+
+
+def _unwritable(out: Path, error: OSError) -> BadInput:
+    return BadInput(f"--out: {str(out)!r} cannot be written to: {error.strerror}; give a directory of your own")
 
 
 # ------------------------------------------------------------------------------------------------------------ digests
@@ -142,10 +161,12 @@ def _warn(words: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ showing
-def _show(result: Bench, *, as_json: bool) -> None:
+def _show(result: Bench, *, as_json: bool, complete: bool = True) -> None:
     if as_json:
-        click.echo(json.dumps(result.value(), sort_keys=True))
+        click.echo(json.dumps(result.value() | ({} if complete else {"interrupted": True}), sort_keys=True))
     else:
+        if not complete:
+            click.echo("interrupted; what was reached until then:")
         _show_tables(result)
     for words in result.problems[:PROBLEMS_SHOWN]:
         _warn(words)

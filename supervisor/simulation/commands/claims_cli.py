@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from supervisor.simulation.claims import Claims, simulate_claims
-from supervisor.simulation.commands.options import Progress, as_json, finish
+from supervisor.simulation.commands.options import Watch, as_json, finish
 
 __all__ = ["command"]
 
@@ -25,18 +25,21 @@ def command(seed: int, workers: int, tasks: int, kills: int, as_json: bool) -> i
 
     No task may be lost, none held twice, and the invariants of seed 004 hold at every commit. Exit status 1 otherwise.
     """
-    progress = Progress()
+    watch = Watch(seed)
     try:
-        found = simulate_claims(seed, workers=workers, tasks=tasks, kills=kills)
+        found = simulate_claims(seed, workers=workers, tasks=tasks, kills=kills, watch=watch)
+    except KeyboardInterrupt:
+        return watch.interrupted(as_json=as_json)
     finally:
-        progress.end()
+        watch.progress.end()
+    took_s = watch.progress.took_s
     line = f"supervisor simulate claims --seed {seed} --workers {workers} --tasks {tasks} --kills {kills}"
     told: dict[str, Any] = json.loads(msgspec.json.encode(found))
     told["report"] = {name: told["report"][name] for name in ("digest", "records", "simulated_s", "problems", "lives")}
     good = not found.report.violations and found.closed == tasks
     answer = told | ({} if good else {"reproduce": line})
-    answer["measured"] = {"took_s": round(progress.took_s, 3)}
-    return finish(answer, _text(found, line, progress.took_s), as_json=as_json, good=good)
+    answer["measured"] = {"took_s": round(took_s, 3)}
+    return finish(answer, _text(found, line, took_s), as_json=as_json, good=good)
 
 
 def _text(found: Claims, line: str, took_s: float) -> str:

@@ -24,7 +24,7 @@ from supervisor.simulation.commands import (
     soak_cli,
     sweep_cli,
 )
-from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule
+from supervisor.simulation.commands.options import Watch, as_json, finish, scenario, schedule
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import BadScenario
@@ -107,34 +107,16 @@ def _teller(as_json: bool) -> Callable[[str], None]:
 # -------------------------------------------------------------------------------------------------------- one run
 def _run(wanted: Wanted, tell: Callable[[str], None] | None, *, as_json: bool) -> int:
     drawn = wanted.draw()
-    watch = _Watch()
+    watch = Watch(drawn.seed)
     try:
         report = simulate(drawn, tell=tell, watch=watch)
     except KeyboardInterrupt:
-        return finish(
-            {"seed": drawn.seed, "steps": watch.steps},
-            f"{watch.steps} steps",
-            as_json=as_json,
-            good=True,
-            complete=False,
-        )
+        return watch.interrupted(as_json=as_json)
     finally:
         watch.progress.end()
     line = wanted.with_seed(report.seed).line()
     answer = _told(report) | ({"reproduce": line} if report.violations else {})
     return finish(answer, _text(report, line, watch.progress.took_s), as_json=as_json, good=not report.violations)
-
-
-class _Watch:
-    """Looks on at the steps of a run."""
-
-    def __init__(self) -> None:
-        self.progress = Progress()
-        self.steps = 0
-
-    def __call__(self, steps: int) -> None:
-        self.steps = steps
-        self.progress.show(lambda: f"{steps} steps")
 
 
 def _told(report: Report) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from supervisor.simulation.search.hunt import (
     control,
     hunt,
 )
-from supervisor.surfaces.failure import DONE, WORK_FAILED
+from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED
 
 __all__ = ["command"]
 
@@ -53,16 +53,27 @@ def command(
     try:
         bugs = chosen(names, third)
         tell = _json if as_json else _lines
-        hunted = hunt(bugs, seeds=seeds, budget_s=budget_s, jobs=jobs, tell=tell, shrink=shrink)
+        hunted, complete = hunt(bugs, seeds=seeds, budget_s=budget_s, jobs=jobs, tell=tell, shrink=shrink)
     except BadCatalogue as error:
         raise click.UsageError(str(error)) from None
-    clean = control(hunted, budget_s=budget_s * max(1, len(bugs)))
+    clean = _control(hunted, budget_s * max(1, len(bugs))) if complete else None
     missed = [one.bug for one in hunted if not one.result.found]
     if as_json:
-        click.echo(msgspec.json.encode({"control": clean, "missed": missed}).decode())
+        told = {"control": clean, "missed": missed} | ({"interrupted": True} if clean is None else {})
+        click.echo(msgspec.json.encode(told).decode())
     else:
         _summary(hunted, missed, clean)
-    return DONE if clean.clean and all(one.good for one in hunted) else WORK_FAILED
+    if not all(one.good for one in hunted) or not (clean is None or clean.clean):
+        return WORK_FAILED
+    return DONE if clean is not None else INTERRUPTED
+
+
+def _control(hunted: list[Hunted], budget_s: float) -> Found | None:
+    """``None``: Ctrl-C came first."""
+    try:
+        return control(hunted, budget_s=budget_s)
+    except KeyboardInterrupt:
+        return None
 
 
 def _json(hunted: Hunted) -> None:
@@ -89,7 +100,9 @@ def _shrunk_line(found: Found, shrunk: Reduced) -> None:
     click.echo(f"{'':35s} {how} {shrunk.runs:3d} runs {shrunk.cpu_s:6.1f} s  {told[:240]}")
 
 
-def _summary(hunted: list[Hunted], missed: list[str], clean: Found) -> None:
+def _summary(hunted: list[Hunted], missed: list[str], clean: Found | None) -> None:
+    if clean is None:
+        click.echo("interrupted; what was reached until then:")
     found = len(hunted) - len(missed)
     spent_s = sum(one.result.cpu_s for one in hunted)
     click.echo(f"{found} of {len(hunted)} bugs found, in {spent_s:.0f} CPU s; not found: {', '.join(missed) or 'none'}")
@@ -98,5 +111,7 @@ def _summary(hunted: list[Hunted], missed: list[str], clean: Found) -> None:
         click.echo(f"{found - len(big)} of {found} failing runs shrunk; not shrunk: {', '.join(big) or 'none'}")
     broke = sum(len(one.result.broken) for one in hunted)
     click.echo(f"runs that broke or had no end, and so said nothing: {broke}")
+    if clean is None:
+        return
     words = " ".join(next(iter(clean.problems + clean.broken), "nothing").split())
     click.echo(f"control: {clean.runs} runs without a bug: {words}")

@@ -18,7 +18,7 @@ import click
 from supervisor.simulation.engine import Schedule
 from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED
 
-__all__ = ["Progress", "as_json", "finish", "first_seed", "jobs", "scenario", "schedule", "seeds"]
+__all__ = ["Progress", "Watch", "as_json", "finish", "first_seed", "jobs", "scenario", "schedule", "seeds"]
 
 BETWEEN_S = 0.2
 """Between two looks at the progress, in real seconds."""
@@ -73,6 +73,24 @@ class Progress:
         """Wipe it away."""
         if self._shown:
             click.echo(BLANK, nl=False, err=True)
+
+
+class Watch:
+    """Looks on at the steps of the run of *seed*."""
+
+    def __init__(self, seed: int) -> None:
+        self.progress = Progress()
+        self._seed = seed
+        self._steps = 0
+
+    def __call__(self, steps: int) -> None:
+        self._steps = steps
+        self.progress.show(lambda: f"{steps} steps")
+
+    def interrupted(self, *, as_json: bool) -> int:
+        """Print how far it has come; the exit status."""
+        answer = {"seed": self._seed, "steps": self._steps}
+        return finish(answer, f"{self._steps} steps", as_json=as_json, good=True, complete=False)
 
 
 def finish(answer: dict[str, Any], text: str, *, as_json: bool, good: bool, complete: bool = True) -> int:

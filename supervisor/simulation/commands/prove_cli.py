@@ -34,7 +34,9 @@ __all__ = ["command"]
 @click.option("--golden", "check_golden", is_flag=True, help="Instead: check the digests that come with the code.")
 @click.option("--write-golden", is_flag=True, help="Instead: keep the digests of the golden runs, as they are now.")
 @as_json
+@click.pass_context
 def command(
+    context: click.Context,
     seeds: int,
     first_seed: int,
     jobs: int,
@@ -50,11 +52,22 @@ def command(
     Exit status 1 if any digest differs.
     """
     if check_golden or write_golden:
+        _refuse_others(context, "--golden" if check_golden else "--write-golden")
         return _golden(jobs, write=write_golden, as_json=as_json)
     others = [one.strip() for one in pythons.split(",") if one.strip()]
     return _prove(
         Wanted(scenario=scenario, schedule=schedule), range(first_seed, first_seed + seeds), jobs, others, as_json
     )
+
+
+def _refuse_others(context: click.Context, golden: str) -> None:
+    """The golden runs are what they are: whoever says otherwise wants something else."""
+    for option in context.command.get_params(context):
+        given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+        if given and option.opts[0] not in (golden, "--jobs", "--json"):
+            raise BadInput(
+                f"{option.opts[0]}: with {golden} the golden runs are run as they are; leave one of them out"
+            )
 
 
 def _prove(wanted: Wanted, seeds: range, jobs: int, others: list[str], as_json: bool) -> int:

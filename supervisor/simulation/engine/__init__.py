@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import functools
 import gc
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 
@@ -83,7 +85,8 @@ def run(
     Raises:
         ValueError: a number that makes no sense.
         RuntimeError: an event loop runs already.
-        KeyboardInterrupt: nothing else of what happens within comes out of here but in :attr:`Ran.error`.
+        KeyboardInterrupt: Ctrl-C came. Nothing else of what happens within comes out of here but in
+            :attr:`Ran.error`.
     """
     _check(horizon_s, grain_s, livelock_steps)
     options: dict[str, Any] = {
@@ -150,7 +153,8 @@ def uncollected() -> Iterator[None]:
 def _on_loop(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, options: dict[str, Any]) -> None:
     loop = SimulatedLoop(seed, schedule, **options)  # type: ignore[abstract]  # the rest is set by name
     try:
-        _guarded(main, ran, "asyncio", {"loop_factory": lambda: loop})
+        with _interrupting(loop):
+            _guarded(main, ran, "asyncio", {"loop_factory": lambda: loop})
     finally:
         ran.steps, ran.time_jumps, ran.simulated_s = loop.steps, loop.time_jumps, loop.time()
         ran.unhandled = loop.unhandled
@@ -166,13 +170,46 @@ def _on_trio(main: Main[_T], ran: Ran[_T], seed: int, schedule: Schedule, option
         return await engine.run(main)
 
     try:
-        with seeded(seed):
+        with seeded(seed), _interrupting(engine):
             _guarded(within, ran, "trio", {"clock": engine, "instruments": [engine]})
     finally:
         ran.steps, ran.time_jumps, ran.simulated_s = engine.steps, engine.time_jumps, engine.now_s
-    engine.close()
+        engine.close()
     if engine.failed is not None and not isinstance(ran.error, SimulationEscape):
         ran.error = engine.failed
+
+
+class _Interruptible(Protocol):
+    """An engine that ends before its next step if it is interrupted."""
+
+    interrupted: bool
+
+
+@contextlib.contextmanager
+def _interrupting(engine: _Interruptible) -> Iterator[None]:
+    """Ctrl-C ends the run between two steps, and nobody in it hears of that: what it said then would be no result. In
+    a step that does not end, the second one does.
+
+    Raises:
+        KeyboardInterrupt: it came, whatever the run made of that.
+    """
+
+    def hear(number: int, frame: object) -> None:
+        if engine.interrupted:
+            raise KeyboardInterrupt
+        engine.interrupted = True
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if engine.interrupted:
+        raise KeyboardInterrupt
 
 
 def _guarded(main: Main[_T], ran: Ran[_T], backend: str, options: dict[str, Any]) -> None:

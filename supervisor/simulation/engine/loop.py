@@ -160,6 +160,8 @@ class SimulatedLoop(SealedLoop):
         self._collect_at = COLLECT_STEPS
         self._watch = watch
         self._watch_at = 0 if watch is not None else math.inf
+        self.interrupted = False
+        """The run is to end before its next step, as it is."""
         self._stopping = self._closed = False
         self._failed: BaseException | None = None
         self._thread = threading.get_ident()
@@ -233,6 +235,8 @@ class SimulatedLoop(SealedLoop):
 
     def _run_pass(self) -> None:
         """Run what is ready now; what becomes ready meanwhile is for the next pass."""
+        if self.interrupted:
+            raise KeyboardInterrupt
         timers = self._timers
         if not self._ready and not self._ranked:
             self._advance()
@@ -358,11 +362,12 @@ class SimulatedLoop(SealedLoop):
         self._stopping = True
 
     def _end_everything(self) -> None:
-        """Cancel what is left, and give it steps and time to end; then close what goes on regardless."""
+        """Cancel what is left, and give it steps and time to end, but not in a run that was interrupted; then keep what
+        goes on regardless."""
         counts = self.steps, self.time_jumps, self._now_s
         self.before_step, self._horizon_s = None, math.inf
         left = self.tasks()
-        for _ in range(FAREWELL_ROUNDS):
+        for _ in range(0 if self.interrupted else FAREWELL_ROUNDS):
             if not self.tasks():
                 break
             self._cancel_everything()

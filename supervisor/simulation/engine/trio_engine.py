@@ -74,6 +74,8 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         self.now_s = 0.0
         self.failed: BaseException | None = None
         """Why the run was cancelled: an ``EngineError``, or what *before_step* raised."""
+        self.interrupted = False
+        """The run is to end before its next pass, as it is."""
         self._horizon_s, self._grain_s, self._livelock_steps = horizon_s, grain_s, livelock_steps
         self._before_step = before_step
         self._watch = watch
@@ -102,6 +104,8 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
 
     def current_time(self) -> float:
         """Trio asks once in every pass, too: the one place where a run that does not unwind can be stopped."""
+        if self.interrupted and not _in_task():
+            raise KeyboardInterrupt
         if self._farewell_steps > FAREWELL_STEPS and self.failed is not None and not _in_task():
             raise self.failed
         return self.now_s

@@ -10,12 +10,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import resources
 from typing import Any
 
 import msgspec
 
-from supervisor.simulation.search.interpreter import NoVerdict, carried_out
+from supervisor.simulation.search.interpreter import Interpreters, NotWanted, NoVerdict
 from supervisor.simulation.search.planting import NotPlanted, changing
 
 __all__ = ["BadCatalogue", "Bug", "Found", "Hunted", "Reduced", "catalogue", "chosen", "control", "hunt"]
@@ -154,8 +155,9 @@ def chosen(names: Sequence[str] = (), third: int | None = None) -> list[Bug]:
 # ---------------------------------------------------------------------------------------------------------- hunting
 def hunt(
     bugs: Sequence[Bug], *, seeds: int, budget_s: float, jobs: int, tell: Callable[[Hunted], None], shrink: bool = False
-) -> list[Hunted]:
+) -> tuple[list[Hunted], bool]:
     """Hunt each of *bugs*, *jobs* at a time; *tell* hears of each as it is done. With *shrink*, shrink what is found.
+    What became of them, in their order, and false if Ctrl-C came first.
 
     A run that is violated without the bug, too, finds nothing: the hunt goes on behind it.
 
@@ -163,42 +165,50 @@ def hunt(
         BadCatalogue: one does not fit the source as it is, so nothing was hunted.
     """
     orders = [_order(one, seeds, budget_s) for one in bugs]
-    clean = _Clean(budget_s)
+    interpreters = Interpreters()
+    clean = _Clean(interpreters, budget_s)
+    done: dict[str, Hunted] = {}
 
-    def one_of_them(bug: Bug, order: dict[str, Any]) -> Hunted:
-        found = _told_apart(order, clean)
-        shrunk = _shrunk(order, found) if shrink and found.found else None
-        hunted = Hunted(bug=bug.name, invariant=bug.invariant, result=found, shrunk=shrunk)
-        tell(hunted)
-        return hunted
+    def one_of_them(bug: Bug, order: dict[str, Any]) -> None:
+        with suppress(NotWanted):
+            found = _told_apart(interpreters, order, clean)
+            shrunk = _shrunk(interpreters, order, found) if shrink and found.found else None
+            done[bug.name] = Hunted(bug=bug.name, invariant=bug.invariant, result=found, shrunk=shrunk)
+            tell(done[bug.name])
 
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(one_of_them, bugs, orders))
+        try:
+            list(pool.map(one_of_them, bugs, orders))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            interpreters.end()
+    return [done[one.name] for one in bugs if one.name in done], len(done) == len(bugs)
 
 
 def control(hunted: Sequence[Hunted], *, budget_s: float) -> Found:
     """Those runs that found a bug, once more without one: nothing may be found."""
     runs = list(dict.fromkeys((one.result.scenario, one.result.seed) for one in hunted if one.result.found))
-    return _run(_exactly(runs, budget_s))
+    return _run(Interpreters(), _exactly(runs, budget_s))
 
 
 class _Clean:
     """Which runs are violated although nothing is planted; each is run once."""
 
-    def __init__(self, budget_s: float) -> None:
-        self._budget_s = budget_s
+    def __init__(self, interpreters: Interpreters, budget_s: float) -> None:
+        self._interpreters, self._budget_s = interpreters, budget_s
         self._known: dict[tuple[str, int], bool] = {}
 
     def is_clean(self, run: tuple[str, int]) -> bool:
         if run not in self._known:
-            self._known[run] = _run(_exactly([run], self._budget_s)).clean
+            self._known[run] = _run(self._interpreters, _exactly([run], self._budget_s)).clean
         return self._known[run]
 
 
-def _told_apart(order: dict[str, Any], clean: _Clean) -> Found:
+def _told_apart(interpreters: Interpreters, order: dict[str, Any], clean: _Clean) -> Found:
     """Hunt on after a run that says nothing, since it is violated without the bug as well."""
     while True:
-        found = _run(order)
+        found = _run(interpreters, order)
         run = found.scenario, found.seed
         if not found.found or clean.is_clean(run):
             return found
@@ -219,31 +229,32 @@ def _order(bug: Bug, seeds: int, budget_s: float) -> dict[str, Any]:
     return {"module": bug.module, "source": source, "seeds": seeds, "budget_s": budget_s, **where}
 
 
-def _run(order: dict[str, Any]) -> Found:
+def _run(interpreters: Interpreters, order: dict[str, Any]) -> Found:
     """Carry out an order, behind each run without an end in another interpreter, as long as there is CPU time."""
     cpu_s = 0.0
     broken: tuple[str, ...] = ()
     while True:
-        found = _begin({**order, "budget_s": order["budget_s"] - cpu_s})
+        found = _begin(interpreters, {**order, "budget_s": order["budget_s"] - cpu_s})
         cpu_s, broken = cpu_s + found.cpu_s, broken + found.broken
         order = {**order, "done": found.runs}
         if not found.endless or cpu_s > order["budget_s"]:
             return msgspec.structs.replace(found, cpu_s=cpu_s, broken=broken)
 
 
-def _begin(order: dict[str, Any]) -> Found:
+def _begin(interpreters: Interpreters, order: dict[str, Any]) -> Found:
     """Work on an order in a fresh interpreter. One that breaks has found nothing: the oracle had no say."""
     try:
-        return msgspec.json.decode(carried_out(order), type=Found)
+        return msgspec.json.decode(interpreters.carried_out(order), type=Found)
     except NoVerdict as error:
         return Found(found=False, runs=order["done"], cpu_s=0.0, broken=(str(error),))
 
 
 # -------------------------------------------------------------------------------------------------------- shrinking
-def _shrunk(order: dict[str, Any], found: Found) -> Reduced:
+def _shrunk(interpreters: Interpreters, order: dict[str, Any], found: Found) -> Reduced:
     """The run that found it, shrunk with the bug in place."""
     where = {"exactly": [(found.scenario, found.seed)], "skip": (), "shrink": True}
     try:
-        return msgspec.json.decode(carried_out({**order, **where, "budget_s": SEARCH_S}), type=Reduced)
+        answer = interpreters.carried_out({**order, **where, "budget_s": SEARCH_S})
+        return msgspec.json.decode(answer, type=Reduced)
     except NoVerdict as error:
         return Reduced(broken=str(error))

@@ -1,4 +1,4 @@
-"""Another interpreter for what must not run in this one: an order goes in, and its answers come out.
+"""Other interpreters for what must not run in this one: an order goes in, and its answers come out.
 
 One that breaks, or never answers, has no say about what it was asked: that is an exception, never an answer.
 """
@@ -9,41 +9,79 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 
-__all__ = ["NoVerdict", "carried_out"]
+__all__ = ["Interpreters", "NoVerdict", "NotWanted"]
 
 WALL_S = 120.0
 """Seconds on the clock that one CPU second may take on a busy machine, before an order is given up."""
+COMMAND = [sys.executable, "-P", "-m", "supervisor.simulation.search.planting"]
 
 
 class NoVerdict(Exception):
     """It broke or did not answer; the message says how."""
 
 
-def carried_out(order: Mapping[str, Any]) -> str:
-    """The last line that a fresh interpreter (``planting``) answers to an order, in JSON.
+class NotWanted(Exception):
+    """Nobody waits for its answer any more."""
 
-    Args:
-        order: with ``budget_s``, the CPU seconds that it may take.
 
-    Raises:
-        NoVerdict: there is no answer.
-    """
-    command = [sys.executable, "-P", "-m", "supervisor.simulation.search.planting"]
-    try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(order) + "\n",
-            capture_output=True,
-            text=True,
-            timeout=max(order["budget_s"], 1.0) * WALL_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise NoVerdict("no verdict: it waits for ever, or the machine is too busy") from None
-    answers = done.stdout.splitlines()
-    if done.returncode or not answers:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise NoVerdict(f"its interpreter broke: {last}")
-    return answers[-1]
+class Interpreters:
+    """Those that work on an order now, each for a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    def carried_out(self, order: Mapping[str, Any]) -> str:
+        """The last line that a fresh interpreter (``planting``) answers to an order, in JSON.
+
+        Args:
+            order: with ``budget_s``, the CPU seconds that it may take.
+
+        Raises:
+            NoVerdict: there is no answer.
+            NotWanted: all were ended.
+        """
+        with self._started() as child:
+            try:
+                said, complaints = child.communicate(
+                    json.dumps(order) + "\n", timeout=max(order["budget_s"], 1.0) * WALL_S
+                )
+            except subprocess.TimeoutExpired:
+                raise NoVerdict("no verdict: it waits for ever, or the machine is too busy") from None
+            finally:
+                child.kill()
+                self._running.discard(child)
+        if self._ended:
+            raise NotWanted
+        answers = said.splitlines()
+        if child.returncode or not answers:
+            last = (complaints.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+            raise NoVerdict(f"its interpreter broke: {last}")
+        return answers[-1]
+
+    def _started(self) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        with self._lock:
+            if self._ended:
+                raise NotWanted
+            child = subprocess.Popen(
+                COMMAND,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the one who was asked; it ends the others
+            )
+            self._running.add(child)
+        return child
+
+    def end(self) -> None:
+        """Nobody is waited for any more."""
+        with self._lock:
+            self._ended = True
+            for child in self._running:
+                child.kill()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -105,7 +107,7 @@ class _Worker:
         context = get_context("spawn")  # a fork would inherit the streams and locks of whatever runs here
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(task, theirs), daemon=True)
-        self.process.start()
+        _start(self.process)
         theirs.close()  # so that its death is the end of the pipe
         self.given: tuple[int, Any]
 
@@ -129,6 +131,16 @@ class _Worker:
         self.pipe.close()
 
 
+def _start(process: BaseProcess) -> None:
+    """Ctrl-C is its parent's business from its first instant on: what is blocked here is blocked there, for good."""
+    ensure_running()  # the tracker of resources, which ``start`` would otherwise begin, and unblock it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _of(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return f"of {signal.Signals(-exit_code).name}"
@@ -136,8 +148,7 @@ def _of(exit_code: int | None) -> str:
 
 
 def _work(task: Callable[[Any], Any], pipe: Connection) -> None:
-    """A worker's life. Ctrl-C is its parent's business; when the parent has gone, the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker's life; when the parent has gone, the pipe ends."""
     with suppress(EOFError, BrokenPipeError):
         while True:
             pipe.send(_tried(task, pipe.recv()))

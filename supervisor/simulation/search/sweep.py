@@ -58,7 +58,7 @@ class Every(msgspec.Struct, frozen=True):
     offset: int = 0
 
     def takes(self, step: int) -> bool:
-        return step % self.every == self.offset % self.every
+        return step >= self.offset and (step - self.offset) % self.every == 0
 
 
 class FailingPoint(msgspec.Struct, frozen=True, kw_only=True):
