@@ -622,6 +622,21 @@ async def test_a_reader_sees_each_commit_while_the_writer_is_open(tmp_path: Path
             assert reader.entity("s/nobody") is None
 
 
+async def test_a_closed_journal_is_whole_in_its_one_file_although_a_reader_stays(tmp_path: Path) -> None:
+    """SQLite empties the write-ahead log when the last connection ends; who reads on must not keep records in it."""
+    await _open_and_close(tmp_path)
+    async with opened(OnDisk(tmp_path)) as journal:
+        with JournalReader(tmp_path / "journal.db") as reader:
+            await journal.append([entry(1, 1)])
+            assert reader.last_seq == 1
+            await journal.close()
+            copied = tmp_path / "copy.db"
+            copied.write_bytes((tmp_path / "journal.db").read_bytes())
+    with JournalReader(copied) as reader:
+        assert [one.seq for one in reader.events()] == [1]
+        assert reader.check().records == 1
+
+
 async def test_a_reader_pages_through_a_long_journal(tmp_path: Path) -> None:
     """More records than a page come in order and once each; limit and after_seq cut where they say."""
     async with opened(OnDisk(tmp_path)) as journal:

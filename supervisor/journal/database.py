@@ -212,8 +212,11 @@ class Database:
             seq = page[-1].seq
 
     def close(self) -> None:
+        """Leave the file whole by itself: SQLite sees to that with the last connection only, and a reader may stay."""
         with suppress(apsw.Error, JournalError):  # without it the next opening only has more to verify
             self._close_sound()
+        with suppress(apsw.Error):  # the write-ahead log keeps it as safe, beside the file
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         try:
             if self._lines is not None:
                 self._lines.close()
