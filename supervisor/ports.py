@@ -30,6 +30,7 @@ __all__ = [
     "Files",
     "Heard",
     "Journal",
+    "JournalDamaged",
     "JournalError",
     "JournalUnavailable",
     "Launch",
@@ -471,6 +472,10 @@ class Codec(Protocol):
 # --------------------------------------------------------------------------------------------------- the journal
 class JournalError(Exception):
     """The journal could not answer, and it is no use to ask again: it is another's, damaged, or none."""
+
+
+class JournalDamaged(JournalError):
+    """It is a journal, but not as it was written."""
 
 
 class JournalUnavailable(JournalError):

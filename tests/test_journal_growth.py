@@ -77,7 +77,7 @@ def test_every_earlier_schema_is_brought_up_to_date_and_nothing_is_lost(tmp_path
         database.append([entry(seq + 1, 1, "s/new")])
     with JournalReader(path) as reader:
         assert reader.last_seq == seq + 1
-        assert reader.changed() == (None, None)
+        assert reader.changed() is None
 
 
 @pytest.mark.parametrize(("version", "vouched"), [(1, 111), (2, 1)])
@@ -308,7 +308,7 @@ def test_what_rots_in_old_records_is_found_by_the_full_check_and_after_a_boot(tm
         db.execute("UPDATE events SET reason = 'no' WHERE seq = 4")
     open_database(path, None).close()
     with JournalReader(path) as reader:
-        assert reader.changed() == (4, None)
+        assert reader.changed() == (4, None, "record 4 is not what was written there")
         with pytest.raises(JournalError, match="record 4 is not what was written"):
             reader.check()
     with pytest.raises(JournalError, match="record 4 is not what was written"):

@@ -320,7 +320,7 @@ def test_a_report_counts_as_people_do() -> None:
     """One is singular, and an empty file is valid."""
     one = report_text("f", Report(lines=1, entities=1, problems=[Problem(1, None, "not JSON")])).splitlines()[-1]
     assert one == "f: 1 problem in 1 line, 1 entity"
-    assert report_text("f", Report(lines=0, entities=0, problems=[])) == "f: valid (empty)"
+    assert report_text("f", Report(lines=0, entities=0, problems=[])) == "f: valid, but it holds no line"
 
 
 # ------------------------------------------------------------------------------------------------------- the run

@@ -21,6 +21,7 @@ import pytest
 from record_log import Log
 
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.ledger import Cause
@@ -282,6 +283,8 @@ def test_a_missing_record(tell: Tell, copy: Path) -> None:
         ("UPDATE events SET actor = 'mallory' WHERE seq = 3", "record 3: chain: journal: it is not what was written"),
         ("UPDATE events SET chain = zeroblob(16) WHERE seq = 4", "record 4: chain: journal: it is not what was"),
         ("UPDATE entities SET changed_at = 1.5 WHERE id = 'lead'", "at the end: chain: lead: it is not as its last"),
+        ("DELETE FROM entities WHERE id = 'lead'", " records more than the entities have"),
+        ("UPDATE snapshot SET records = records + 1", "is not what its snapshot says"),
     ],
 )
 def test_what_breaks_no_law_and_was_not_written(
@@ -295,14 +298,44 @@ def test_what_breaks_no_law_and_was_not_written(
     assert StateDir(copy).journal.read_bytes() == before
 
 
-def test_what_is_no_record(tell: Tell, copy: Path) -> None:
-    """Metadata that are no JSON: one message, no traceback."""
-    change(copy, "UPDATE events SET metadata = '{' WHERE seq = 3")
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE events SET metadata = '{' WHERE seq = 3", "record 3"),
+        ("DROP TABLE effects", "no such table: effects"),
+    ],
+)
+def test_what_cannot_be_read_on(tell: Tell, copy: Path, statement: str, words: str) -> None:
+    """Metadata that are no JSON, a table that is gone: damage as the check calls it, with its status and no
+    traceback."""
+    with closing(apsw.Connection(str(StateDir(copy).journal))) as db:
+        db.execute(statement)
     for command in ("replay", "validate"):
         told = tell(command, copy)
-        assert told.status == 2
-        assert "journal.db is damaged (record 3: " in told.err
+        assert told.status == 1
+        assert f"journal.db is damaged ({words}" in told.err
         assert len(told.err.splitlines()) == 1
+    told = tell("journal", "check", copy)
+    assert told.status == 1
+    assert f"journal.db: is damaged ({words}" in told.out
+
+
+def test_nothing_at_all_is_no_journal(tell: Tell, tmp_path: Path) -> None:
+    """A file of no byte under a journal's name is what a copy that failed leaves behind: no command calls it sound."""
+    path = tmp_path / "journal.db"
+    path.touch()
+    for command in (["validate"], ["replay"], ["journal", "check"]):
+        told = tell(*command, path)
+        assert told.status == 2
+        assert "is not a supervisor's journal" in told.err
+
+
+def test_a_journal_without_records_says_so(tell: Tell, tmp_path: Path) -> None:
+    """It is sound, and nobody may take it for a copy of a run."""
+    state = StateDir.open(tmp_path / "state")
+    open_database(state.journal, None).close()
+    assert tell("validate", state.root).out == f"{state.journal}: valid, but it holds no record\n"
+    assert tell("journal", "check", state.root).out == f"{state.journal}: sound, but it holds no record\n"
 
 
 def test_a_forged_event_does_not_break_the_reader(tell: Tell, copy: Path) -> None:

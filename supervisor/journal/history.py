@@ -16,7 +16,7 @@ from typing import Final, Self
 import msgspec
 
 from supervisor.journal.archive import digest_of
-from supervisor.journal.reader import JournalReader
+from supervisor.journal.reader import Changed, JournalReader
 from supervisor.ports import EntityRow, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
@@ -124,12 +124,9 @@ class History:
         with self._live.moment():
             return {name: payload for one in self._readers() for name, payload in one.effects().items()}
 
-    def changed(self) -> tuple[int | None, str | None]:
-        """The first record that is not what was written, and an entity that is not as its last record left it; ``None``
-        for what is as it was."""
-        found = [one.changed() for one in self._readers()]
-        seqs = [seq for seq, _ in found if seq is not None]
-        return min(seqs, default=None), next((who for _, who in found if who is not None), None)
+    def changed(self) -> list[Changed]:
+        """What is not as it was written, of each file in which something is not; the oldest first."""
+        return [found for one in self._readers() if (found := one.changed()) is not None]
 
     def check(self) -> Iterator[Checked]:
         """Check the journal, then each archive: pages, chain, entities, snapshot; and that the archive is the file that

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import apsw
 
@@ -31,10 +31,19 @@ from supervisor.journal.soundness import Standing, check_all
 from supervisor.ports import EntityRow, JournalError
 from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["JournalReader", "last_seq_of"]
+__all__ = ["Changed", "JournalReader", "last_seq_of"]
 
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
+
+
+class Changed(NamedTuple):
+    """What is not as it was written: the first such record, and an entity that is not as its last record left it;
+    *problem* is what the check says, which may be neither."""
+
+    seq: int | None
+    entity_id: str | None
+    problem: str
 
 
 def last_seq_of(path: Path) -> int:
@@ -131,11 +140,14 @@ class JournalReader:
         with explaining(self._path):
             return dict(self._db.execute("SELECT effect_id, payload FROM effects"))
 
-    def changed(self) -> tuple[int | None, str | None]:
-        """The first record that is not what was written, and an entity that is not as its last record left it; ``None``
-        for what is as it was. As of one moment, over all of the journal."""
+    def changed(self) -> Changed | None:
+        """What :meth:`check` finds, looked at closer; ``None`` if it finds nothing. As of one moment."""
         with explaining(self._path), self.moment():
-            return check_chain(self._db), check_entities(self._db)[0]
+            try:
+                check_all(self._db)
+            except apsw.CorruptError as error:
+                return Changed(check_chain(self._db), check_entities(self._db)[0], str(error))
+        return None
 
     def check(self) -> Standing:
         """Check all there is to check, as of one moment: pages, chain, entities, snapshot.

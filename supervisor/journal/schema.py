@@ -17,7 +17,7 @@ import apsw
 import msgspec
 
 from supervisor.journal.tables import VERSION
-from supervisor.ports import Append, EntityRow, Fenced, JournalError, JournalUnavailable
+from supervisor.ports import Append, EntityRow, Fenced, JournalDamaged, JournalError, JournalUnavailable
 from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = [
@@ -257,6 +257,8 @@ _THE_DISKS: Final = (
     apsw.ReadOnlyError,
 )
 """What is the disk's own trouble, and may pass. Anything else is wrong with the journal, or with us."""
+_DAMAGE: Final = (apsw.CorruptError, apsw.SQLError)
+"""Our own statements are sound: where SQLite knows no such table or column, the journal has lost it."""
 
 
 @contextmanager
@@ -276,19 +278,24 @@ def transaction(db: apsw.Connection) -> Iterator[None]:
 @contextmanager
 def explaining(path: Path) -> Iterator[None]:
     """Errors of the driver and of the system leave as a :class:`JournalError` that names the file; those that may pass
-    as a :class:`JournalUnavailable`."""
+    as a :class:`JournalUnavailable`, those that tell of damage as a :class:`JournalDamaged`."""
     try:
         yield
     except (apsw.Error, OSError) as error:
-        kind = JournalUnavailable if isinstance(error, _THE_DISKS) else JournalError
-        raise kind(f"{path} {_sentence(error)}") from error
+        raise _kind(error)(f"{path} {_sentence(error)}") from error
+
+
+def _kind(error: apsw.Error | OSError) -> type[JournalError]:
+    if isinstance(error, _THE_DISKS):
+        return JournalUnavailable
+    return JournalDamaged if isinstance(error, _DAMAGE) else JournalError
 
 
 def _sentence(error: apsw.Error | OSError) -> str:
     match error:
         case apsw.NotADBError():
             return f"is not a journal ({error}); move it away or use another state directory"
-        case apsw.CorruptError():
+        case apsw.CorruptError() | apsw.SQLError():
             return f"is damaged ({error}); restore a copy or use another state directory"
         case apsw.FullError():
             return f"could not be written ({error}); make room on its disk"

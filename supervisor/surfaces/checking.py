@@ -8,6 +8,7 @@ written, and a supervisor may run on it meanwhile: what has not ended is no viol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,8 @@ import msgspec
 from supervisor.invariants import RecordChecker, Violation
 from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
-from supervisor.surfaces.failure import BadInput
+from supervisor.ports import JournalDamaged
+from supervisor.surfaces.failure import BadInput, WorkFailed
 from supervisor.surfaces.render import json_text, printable, report_text
 from supervisor.validate import split_lines, validate_lines
 from supervisor.vocabulary import LifecycleEvent
@@ -27,6 +29,7 @@ __all__ = [
     "changed_since",
     "check_records",
     "journal_at",
+    "unreadable_fails",
     "validate_path",
     "violation_line",
 ]
@@ -39,6 +42,7 @@ VIOLATIONS_MAX: Final = 1000
 _CHUNK_BYTES: Final = 1 << 16
 _CHAIN: Final = "chain"
 """No law of records: what the hashes beside them say."""
+_SUFFIX: Final = ".db"
 _MAGIC: Final = b"SQLite format 3\0"
 
 
@@ -73,7 +77,8 @@ def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
 
     Raises:
         BadInput: it cannot be read, or there is no journal.
-        JournalError, StateDirError: it is no journal, or a damaged one.
+        WorkFailed: it is a journal, and too damaged to be read to its end.
+        JournalError, StateDirError: it is no journal.
     """
     if path.is_dir() or _is_database(path):
         return _validate_journal(journal_at(path), say, as_json=as_json)
@@ -83,9 +88,10 @@ def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
 def _is_database(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+            begin = file.read(len(_MAGIC))
     except OSError as error:
         raise _unreadable(path, error) from None
+    return begin == _MAGIC or (not begin and path.suffix == _SUFFIX)  # a journal that was cut to nothing is no log
 
 
 def _unreadable(path: Path, error: OSError) -> BadInput:
@@ -109,7 +115,7 @@ def _validate_lines(path: Path, say: Say, *, as_json: bool) -> bool:
 
 # --------------------------------------------------------------------------------------------------------- records
 def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
-    with History(path) as reader:
+    with History(path) as reader, unreadable_fails():
         report = check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
     if as_json:
         say(json_text({"file": str(path), "valid": not report.violations, "report": report}))
@@ -119,15 +125,32 @@ def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
 
 
 def changed_since(reader: History) -> list[Violation]:
-    """What is not as it was written: the first such record, and such an entity, by the hashes that are kept of them."""
-    seq, entity_id = reader.changed()
+    """What ``journal check`` finds: of each file the first record and an entity that are not as they were written, by
+    the hashes that are kept of them, or what it lacks."""
     found = []
-    if seq is not None:
-        found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=seq, message="it is not what was written"))
-    if entity_id is not None:
-        words = "it is not as its last record left it"
-        found.append(Violation(invariant=_CHAIN, entity_id=entity_id, seq=None, message=words))
+    for seq, entity_id, problem in reader.changed():
+        if seq is not None:
+            words = "it is not what was written"
+            found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=seq, message=words))
+        if entity_id is not None:
+            words = "it is not as its last record left it"
+            found.append(Violation(invariant=_CHAIN, entity_id=entity_id, seq=None, message=words))
+        if seq is None and entity_id is None:
+            found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=None, message=problem))
     return found
+
+
+@contextmanager
+def unreadable_fails() -> Iterator[None]:
+    """Damage of a journal that was opened is an answer, not bad input, also where it cannot be read on behind it.
+
+    Raises:
+        WorkFailed: it cannot be.
+    """
+    try:
+        yield
+    except JournalDamaged as error:
+        raise WorkFailed(str(error)) from error
 
 
 def check_records(
@@ -162,7 +185,7 @@ def violation_line(one: Violation) -> str:
 def _report_text(name: str, report: CheckedRecords) -> str:
     counted = f"{report.records} records, {report.entities} entities"
     if not report.violations:
-        return f"{name}: valid ({counted})"
+        return f"{name}: valid ({counted})" if report.records else f"{name}: valid, but it holds no record"
     more = f", the last {report.omitted} not shown" if report.omitted else ""
     lines = [f"{name}: {violation_line(one)}" for one in report.violations]
     return "\n".join([*lines, f"{name}: {len(lines) + report.omitted} violations in {counted}{more}"])

@@ -333,7 +333,7 @@ def report_text(name: str, report: Report) -> str:
     """``valid``, or every problem with its line."""
     counted = f"{_counted(report.lines, 'line', 'lines')}, {_counted(report.entities, 'entity', 'entities')}"
     if not report.lines:
-        return f"{name}: valid (empty)"
+        return f"{name}: valid, but it holds no line"
     if not report.problems:
         return f"{name}: valid ({counted})"
     lines = [
