@@ -5,13 +5,18 @@ by name, what they may come to, and how a field says which numbers it takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import product
+from math import prod
+from typing import Any, Final
 
 from pydantic import AfterValidator
 
 from supervisor.simulation.chance import Chance
 
 __all__ = ["drawn", "outcomes", "within"]
+
+FEW: Final = 100
+"""So many combinations of a table are all tried: a scenario is read anew for every run, so it must not take long."""
 
 
 def drawn(value: Any, chance: Chance, *names: object) -> Any:
@@ -30,18 +35,25 @@ def drawn(value: Any, chance: Chance, *names: object) -> Any:
 
 
 def outcomes(value: Any) -> list[Any]:
-    """Some of what *value* may be drawn as: each option of each choice, and both ends of each range, at least once."""
+    """What *value* may be drawn as: each option of each choice, and both ends of each range, at least once. Of a table
+    where they are few, in all combinations.
+    """
     match value:
         case {"any": list(options), **rest} if not rest and options:
             return [one for option in options for one in outcomes(option)]
         case Mapping():
-            each = {key: outcomes(one) for key, one in value.items()}
-            most = max(map(len, each.values()), default=1)
-            return [{key: some[number % len(some)] for key, some in each.items()} for number in range(most)]
+            return _combined({key: outcomes(one) for key, one in value.items()})
         case [int() | float() as low, int() | float() as high]:
             return [low, high]
         case _:
             return [value]
+
+
+def _combined(each: Mapping[str, Sequence[Any]]) -> list[Any]:
+    if prod(map(len, each.values())) <= FEW:
+        return [dict(zip(each, one, strict=True)) for one in product(*each.values())]
+    most = max(map(len, each.values()))
+    return [{key: some[number % len(some)] for key, some in each.items()} for number in range(most)]
 
 
 def within(low: float, high: float, *, whole: bool = False) -> Any:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from supervisor.simulation.chance import Chance
+from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.scenario import BadScenario, library, load, named
+from supervisor.simulation.search.soak import soak
 
 
 def _written(folder: Path, text: str) -> Path:
@@ -77,6 +79,10 @@ def _written(folder: Path, text: str) -> Path:
         ("settings.limits.turn_timeout_s = [-1, 60]", "limits.turn_timeout_s: -1: Input should be greater"),
         ("agents.shape.permission = { any = [0.5, 2.0] }", "agents.shape: permission: 2.0 is no probability"),
         ("leans.a = { share = 0, agents.shape.steps = { any = [[1, 2], 3] } }", "shape: Expected `array`, got `int`"),
+        (
+            "settings.liveness.default = { wake = { any = [1, 5] }, stop = { any = [3, 6, 10] }, kill = 20 }",
+            "liveness.default: wake 5, stop 3, kill 20: give each more than the one before",
+        ),
         ("load = [", "not TOML"),
     ],
 )
@@ -87,6 +93,16 @@ def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
         load(path)
     assert str(path) in str(told.value) or "scenario mine" in str(told.value)
     assert words in str(told.value)
+
+
+def test_a_seed_that_draws_what_cannot_be_is_told_before_a_soak(tmp_path: Path) -> None:
+    """Where combinations are too many to be tried at loading, the seeds are: it is no violation, and nothing is run."""
+    wake, stop = list(range(1, 12)), list(range(2, 13))
+    text = f"settings.liveness.default = {{ wake = {{ any = {wake} }}, stop = {{ any = {stop} }}, kill = 20 }}"
+    path = _written(tmp_path, text)
+    load(path)
+    with pytest.raises(BadScenario, match=r"settings: liveness\.default: wake \d+, stop \d+, kill 20: give each more"):
+        soak(Wanted(scenario=str(path)), range(1, 20), 1, lambda _: pytest.fail("a seed was run"))
 
 
 @pytest.mark.parametrize(

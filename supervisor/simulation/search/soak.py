@@ -99,9 +99,11 @@ def soak(wanted: Wanted, seeds: range, jobs: int, heard: Callable[[Soak], None])
     """Run them all; the sum, and false if Ctrl-C came first. *heard* is called after each.
 
     Raises:
-        BadScenario: there is no such scenario.
+        BadScenario: there is no such scenario, or what a seed makes of it is none; nothing was run.
     """
-    wanted.read()  # a scenario that is none is told once, not by every seed
+    scenario = wanted.read()
+    for seed in seeds:
+        scenario.draw(seed)  # what is wrong with a scenario is told now; a seed that drew it would seem to be violated
     total = Soak()
 
     def done(item: Wanted, summary: Summary | Failed) -> None:
