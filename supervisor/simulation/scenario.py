@@ -59,6 +59,13 @@ def _moments(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _kinds(value: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in value:
+        if not any(fnmatchcase(kind, pattern) for kind in FAULTS):
+            raise ValueError(f"{pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")
+    return value
+
+
 def _rates(value: dict[str, float]) -> dict[str, float]:
     for kind in value:
         if kind not in FAULTS:
@@ -162,7 +169,7 @@ class Faults(Model):
     """What may strike: patterns of kinds (``process.*``), how hard, and, in a shrunk scenario, exactly what. *rates*:
     how often some kinds strike (per opportunity, before the intensity), which each seed draws for all others."""
 
-    kinds: tuple[str, ...] = ("*",)
+    kinds: Annotated[tuple[str, ...], AfterValidator(_kinds)] = ("*",)
     intensity: Share = 1.0
     rates: Annotated[dict[str, Weight], AfterValidator(_rates)] = {}
     only: tuple[Annotated[str, AfterValidator(_strike)], ...] | None = None
@@ -429,9 +436,6 @@ def parsed(where: str, text: str) -> Scenario:
         raise BadScenario(f"{where}: not TOML: {error}") from None
     except ValidationError as error:
         raise BadScenario("\n".join(_problems(where, error, _table_at))) from None
-    for pattern in scenario.faults.kinds:
-        if not any(fnmatchcase(kind, pattern) for kind in FAULTS):
-            raise BadScenario(f"{where}: faults.kinds: {pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")
     scenario.check_draws()  # now, not in the middle of a soak
     return scenario
 

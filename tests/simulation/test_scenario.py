@@ -68,6 +68,10 @@ def _written(folder: Path, text: str) -> Path:
             "leans.a = { share = 0, agents.shape = { b = 2 } }",
             "leans.a: scenario mine: agents.shape.b: unknown key; the",
         ),
+        (
+            "leans.a = { share = 0.1, faults.kinds = ['proces.*'] }",
+            "leans.a: faults.kinds: 'proces.*' fits no kind; the kinds are process.spawn_error",
+        ),
         ("world.seed = -1", "world.seed: -1: Input should be greater than or equal to 0"),
         (
             "leans.a = { share = 0.1, about = 'b', hosts = 2 }",
