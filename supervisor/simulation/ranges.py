@@ -34,15 +34,20 @@ def drawn(value: Any, chance: Chance, *names: object) -> Any:
             return value
 
 
-def outcomes(value: Any) -> list[Any]:
+def outcomes(value: Any, *names: str) -> list[Any]:
     """What *value* may be drawn as: each option of each choice, and both ends of each range, at least once. Of a table
     where they are few, in all combinations.
+
+    Raises:
+        ValueError: a range is upside down; the message begins with its name, below *names*.
     """
     match value:
         case {"any": list(options), **rest} if not rest and options:
-            return [one for option in options for one in outcomes(option)]
+            return [one for option in options for one in outcomes(option, *names)]
         case Mapping():
-            return _combined({key: outcomes(one) for key, one in value.items()})
+            return _combined({key: outcomes(one, *names, key) for key, one in value.items()})
+        case [int() | float() as low, int() | float() as high] if low > high:
+            raise ValueError(f"{'.'.join(names)}: {_upside_down(low, high)}")
         case [int() | float() as low, int() | float() as high]:
             return [low, high]
         case _:
@@ -56,6 +61,10 @@ def _combined(each: Mapping[str, Sequence[Any]]) -> list[Any]:
     return [{key: some[number % len(some)] for key, some in each.items()} for number in range(most)]
 
 
+def _upside_down(low: float, high: float) -> str:
+    return f"[{low!r}, {high!r}] is upside down; write [{high!r}, {low!r}]"
+
+
 def within(low: float, high: float, *, whole: bool = False) -> Any:
     """What checks that a number, a range or a choice of them stays within those bounds, both included."""
 
@@ -67,7 +76,7 @@ def within(low: float, high: float, *, whole: bool = False) -> Any:
                 _check_number(least, value)
                 _check_number(most, value)
                 if least > most:
-                    raise ValueError(f"{value!r} is upside down; write [{most}, {least}]")
+                    raise ValueError(_upside_down(least, most))
             case _:
                 _check_number(value, value)
         return value

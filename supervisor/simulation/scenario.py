@@ -273,8 +273,12 @@ class Scenario(Model):
                 raise BadScenario(f"leans.{name}: {error}") from None
 
     def _check_outcomes(self) -> None:
-        for settings in outcomes(self.settings):
-            self._settings(settings)
+        try:
+            settings = outcomes(self.settings, "settings")
+        except ValueError as error:
+            raise BadScenario(f"scenario {self.name}: {error}") from None
+        for one in settings:
+            self._settings(one)
         choices = _choices(self.agents.shape)
         first = {key: options[0] for key, options in choices.items()}
         self._shaped(first)

@@ -81,6 +81,8 @@ def _written(folder: Path, text: str) -> Path:
         ("settings.limits.turn_timeout = 1", "limits.turn_timeout: unknown key; did you mean 'turn_timeout_s'?"),
         ("settings.limits.turn_timeout_s = { any = [60, -1] }", "limits.turn_timeout_s: -1: Input should be greater"),
         ("settings.limits.turn_timeout_s = [-1, 60]", "limits.turn_timeout_s: -1: Input should be greater"),
+        ("settings.limits.max_total_errors = [9, 2]", "limits.max_total_errors: [9, 2] is upside down; write [2, 9]"),
+        ("settings.limits.grace_s = { any = [1.0, [2.5, 1.5]] }", "limits.grace_s: [2.5, 1.5] is upside down; write"),
         ("agents.shape.permission = { any = [0.5, 2.0] }", "agents.shape: permission: 2.0 is no probability"),
         ("leans.a = { share = 0, agents.shape.steps = { any = [[1, 2], 3] } }", "shape: Expected `array`, got `int`"),
         (
