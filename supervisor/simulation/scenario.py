@@ -6,7 +6,6 @@ A file is checked whole before anything runs, and every problem is told with its
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -29,6 +28,7 @@ from supervisor.simulation.engine import Schedule
 from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.machine.launching import PIECES
 from supervisor.simulation.ranges import drawn, outcomes, within
+from supervisor.simulation.toml_text import tables_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -435,11 +435,11 @@ def parsed(where: str, text: str) -> Scenario:
         BadScenario: it is none.
     """
     try:
-        scenario = Scenario.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise BadScenario(f"{where}: not TOML: {error}") from None
+        scenario = Scenario.model_validate(tables_of(text))
     except ValidationError as error:
         raise BadScenario("\n".join(_problems(where, error, _table_at))) from None
+    except ValueError as error:
+        raise BadScenario(f"{where}: {error}") from None
     scenario.check_draws()  # now, not in the middle of a soak
     return scenario
 

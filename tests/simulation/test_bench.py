@@ -238,6 +238,7 @@ def test_a_table_shows_a_policy_of_ones_own(suite_file: Path) -> None:
         (("--suite", "nothing.toml"), "nothing.toml: cannot be read: [Errno 2] No such file or directory"),
         (("--policy", "mine"), "write NAME=KEY=VALUE"),
         (("--policy", "mine=limits"), "is not KEY=VALUE"),
+        pytest.param(("--policy", f"mine=a={'9' * 5000}"), "a whole number has more than 100 digits", id="long"),
         (("--policy", "mine=limits.nothing=1", "--seeds", "1"), "policy mine: "),
         (("--verify", "--seeds", "3"), "--verify: seeds and policies are those of the digests"),
     ],
@@ -253,6 +254,7 @@ def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str)
     ("text", "words"),
     [
         ("name = ", "not TOML|Invalid"),
+        pytest.param(f"name = {'[' * 3000}", "nested more than 32 deep", id="deep"),
         ('name = "x"', "usd_per_million_tokens"),
         (
             SUITE.replace('"no-retry"', '"no"').replace("SCENARIO", "quiet"),

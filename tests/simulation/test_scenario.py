@@ -90,6 +90,22 @@ def _written(folder: Path, text: str) -> Path:
             "liveness.default: wake 5, stop 3, kill 20: give each more than the one before",
         ),
         ("load = [", "not TOML"),
+        pytest.param(
+            f"load.turns = {'[' * 3000}", "tables and lists are nested more than 32 deep; write it flatter", id="deep"
+        ),
+        pytest.param(
+            f"load.turns = {'[' * 33}{']' * 33}",
+            "tables and lists are nested more than 32 deep; write it flatter",
+            id="33-deep",
+        ),
+        pytest.param(
+            f"load.turns = {'9' * 5000}", "a whole number has more than 100 digits; write a smaller one", id="long"
+        ),
+        pytest.param(
+            f"load.turns = 0x{'9' * 5000}",
+            "a whole number has more than 100 digits; write a smaller one",
+            id="long-hexadecimal",
+        ),
     ],
 )
 def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:

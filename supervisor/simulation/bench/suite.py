@@ -6,7 +6,6 @@ files.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from hashlib import blake2b
 from importlib import resources
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+
+from supervisor.simulation.toml_text import tables_of
 
 __all__ = [
     "BadSuite",
@@ -149,8 +150,8 @@ def _place(name: str) -> Place:
 
 def _parsed(where: str, text: str) -> Suite:
     try:
-        suite = msgspec.convert(tomllib.loads(text), Suite)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        suite = msgspec.convert(tables_of(text), Suite)
+    except ValueError as error:
         raise BadSuite(f"{where}: {error}") from None
     if not suite.scenarios or not all(under.policies for under in suite.scenarios.values()):
         raise BadSuite(f"{where}: scenarios: give at least one, and each the names of its policies")
@@ -171,8 +172,8 @@ def parse_policy(words: str) -> tuple[str, Overrides]:
     if not name or not table:
         raise BadSuite(f"--policy {words!r}: write NAME=KEY=VALUE,..., for example mine=limits.restarts_max=9")
     try:
-        return name, tomllib.loads(f"it = {{ {table} }}")["it"]
-    except tomllib.TOMLDecodeError as error:
+        return name, tables_of(f"it = {{ {table} }}")["it"]
+    except ValueError as error:
         raise BadSuite(f"--policy {name}: {table!r} is not KEY=VALUE,... of settings: {error}") from None
 
 
