@@ -259,32 +259,29 @@ class Scenario(Model):
         changes = lean.model_dump(exclude={"share", "about"})
         return Scenario.model_validate(_merged(self.model_dump(exclude={"leans"}), changes))
 
-    def check_draws(self) -> None:
+    def check_draws(self, where: str) -> None:
         """Try what draws may make of it, without a lean and with each: an option, or a lean, has a share of the seeds.
 
         Raises:
-            BadScenario: a shape or setting that may be drawn is none.
+            BadScenario: a shape or setting that may be drawn is none; the message begins with *where*.
         """
-        self._check_outcomes()
+        self._check_outcomes(where)
         for name, lean in self.leans.items():
-            try:
-                self._leant(lean)._check_outcomes()
-            except BadScenario as error:
-                raise BadScenario(f"leans.{name}: {error}") from None
+            self._leant(lean)._check_outcomes(f"{where}: leans.{name}")
 
-    def _check_outcomes(self) -> None:
+    def _check_outcomes(self, where: str) -> None:
         try:
             settings = outcomes(self.settings, "settings")
         except ValueError as error:
-            raise BadScenario(f"scenario {self.name}: {error}") from None
+            raise BadScenario(f"{where}: {error}") from None
         for one in settings:
-            self._settings(one)
+            _settings(one, where)
         choices = _choices(self.agents.shape)
         first = {key: options[0] for key, options in choices.items()}
-        self._shaped(first)
+        self._shaped(first, where)
         for key, options in choices.items():
             for one in options:
-                self._shaped({**first, key: one})
+                self._shaped({**first, key: one}, where)
 
     def draw(self, seed: int) -> Drawn:
         """What this seed makes of it.
@@ -295,10 +292,10 @@ class Scenario(Model):
         return self.leaning(seed)._drawn(seed)
 
     def _drawn(self, seed: int) -> Drawn:
-        chance = Chance(seed).below("scenario")
+        chance, where = Chance(seed).below("scenario"), f"scenario {self.name}"
         choices = _choices(self.agents.shape)
-        shape = self._shaped({key: chance.choice(options, "shape", key) for key, options in choices.items()})
-        settings = self._settings(drawn(self.settings, chance, "settings"))
+        shape = self._shaped({key: chance.choice(options, "shape", key) for key, options in choices.items()}, where)
+        settings = _settings(drawn(self.settings, chance, "settings"), where)
         world = drawn(self.world.model_dump(exclude=set(LISTS)), chance, "world")
         return Drawn(
             name=self.name,
@@ -319,22 +316,23 @@ class Scenario(Model):
             **world,
         )
 
-    def _shaped(self, chosen: Mapping[str, Any]) -> AgentShape:
+    def _shaped(self, chosen: Mapping[str, Any], where: str) -> AgentShape:
         shape = {"adapter": "acp", **self.agents.shape, **chosen}
         for key in shape:
             if key not in AgentShape.__struct_fields__:
                 words = closest(key, AgentShape.__struct_fields__, THE_KEYS)
-                raise BadScenario(f"scenario {self.name}: agents.shape.{key}: unknown key; {words}")
+                raise BadScenario(f"{where}: agents.shape.{key}: unknown key; {words}")
         try:
             return msgspec.convert(shape, AgentShape)
         except (msgspec.ValidationError, ValueError) as error:
-            raise BadScenario(f"scenario {self.name}: agents.shape: {error}") from None
+            raise BadScenario(f"{where}: agents.shape: {error}") from None
 
-    def _settings(self, value: dict[str, Any]) -> Settings:
-        try:
-            return Settings.model_validate(value)
-        except ValidationError as error:
-            raise BadScenario("\n".join(_problems(f"scenario {self.name}: settings", error, model_at))) from None
+
+def _settings(value: Mapping[str, Any], where: str) -> Settings:
+    try:
+        return Settings.model_validate(value)
+    except ValidationError as error:
+        raise BadScenario("\n".join(_problems(f"{where}: settings", error, _settings_at))) from None
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -405,14 +403,18 @@ TABLES: dict[FieldPath, type[BaseModel]] = {
 THE_KEYS = "the keys here are"
 
 
+def _settings_at(path: FieldPath) -> type[BaseModel] | None:
+    return model_at(path) if path else Settings  # which are what a plan has, too, but for its agents and tasks
+
+
 def _table_at(path: FieldPath) -> type[BaseModel] | None:
     return Lean if path[:1] == ("leans",) else TABLES.get(path)
 
 
 def _problems(where: str, error: ValidationError, model_at: ModelAt) -> Iterator[str]:
     for one in error.errors():
-        field = ".".join(map(str, one["loc"])) or "scenario"
-        yield f"{where}: {field}: {_words(one, model_at(one['loc'][:-1]))}"
+        field = ".".join(map(str, one["loc"]))  # none, where fields do not go together
+        yield ": ".join(filter(None, (where, field, _words(one, model_at(one["loc"][:-1])))))
 
 
 def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
@@ -440,7 +442,7 @@ def parsed(where: str, text: str) -> Scenario:
         raise BadScenario("\n".join(_problems(where, error, _table_at))) from None
     except ValueError as error:
         raise BadScenario(f"{where}: {error}") from None
-    scenario.check_draws()  # now, not in the middle of a soak
+    scenario.check_draws(where)  # now, not in the middle of a soak
     return scenario
 
 
