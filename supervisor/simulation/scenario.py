@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from supervisor.lifecycles import MACHINES
 from supervisor.plans import Settings
 from supervisor.plans.complaints import ModelAt
-from supervisor.plans.fields import closest
+from supervisor.plans.fields import Flag, closest
 from supervisor.plans.loading import model_at
 from supervisor.plans.source import FieldPath
 from supervisor.simulation.agents.profile import AgentShape
@@ -107,7 +107,7 @@ Horizon = Annotated[Any, within(1, 1e6)]
 Count = Annotated[Any, within(0, 1e6, whole=True)]
 Some = Annotated[Any, within(1, 1e6, whole=True)]
 Share = Annotated[Any, within(0, 1)]
-Weight = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Strict(), Field(ge=0, le=1)]
 """A share that is drawn nowhere: no range, no choice."""
 
 
@@ -133,7 +133,7 @@ class Load(Model):
     arrival_s: Seconds = [0.0, 5.0]
     pause_s: Seconds = [0.0, 10.0]
     sessions_max: Some = 3
-    hours: Annotated[float, Field(ge=0, le=10_000)] = 0.0
+    hours: Annotated[float, Strict(), Field(ge=0, le=10_000)] = 0.0
     plans: Share = 0.1
     scoped: Weight = 0.0
     works: Weight = 0.0
@@ -205,8 +205,8 @@ class World(Model):
     drills: Share = 0.0
     offices: Share = 0.0
     drilled: tuple[Annotated[str, AfterValidator(_drill)], ...] | None = None
-    archive: bool = False
-    seed: Annotated[int, Field(ge=0)] | None = None
+    archive: Flag = False
+    seed: Annotated[int, Strict(), Field(ge=0)] | None = None
 
 
 class Lean(Model):

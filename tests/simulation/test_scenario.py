@@ -72,6 +72,10 @@ def _written(folder: Path, text: str) -> Path:
             "leans.a = { share = 0.1, faults.kinds = ['proces.*'] }",
             "leans.a: faults.kinds: 'proces.*' fits no kind; the kinds are process.spawn_error",
         ),
+        ("world.seed = '7'", "world.seed: '7': Input should be a valid integer"),
+        ("world.archive = 1", "world.archive: 1: Input should be a valid boolean"),
+        ("load.works = '0.5'", "load.works: '0.5': Input should be a valid number"),
+        ("load.hours = true", "load.hours: True: Input should be a valid number"),
         ("world.seed = -1", "world.seed: -1: Input should be greater than or equal to 0"),
         (
             "leans.a = { share = 0.1, about = 'b', hosts = 2 }",
