@@ -12,6 +12,7 @@ import msgspec
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.coverage import UNREACHABLE, to_reach
 from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import BadScenario
 from supervisor.simulation.search.many import Failed, each
 
 __all__ = ["Failing", "Soak", "Summary", "soak"]
@@ -80,9 +81,19 @@ class Soak(msgspec.Struct, kw_only=True):
         self.failing.append(Failing(seed=wanted.seed, violations=violations, problem=problem, reproduce=wanted.line()))
 
 
-def run_one(wanted: Wanted) -> Summary:
+class NotDrawn(msgspec.Struct, frozen=True):
+    """Instead of a summary: what its seed makes of the scenario is none; *words* say why."""
+
+    words: str
+
+
+def run_one(wanted: Wanted) -> Summary | NotDrawn:
     """One run, in whichever process."""
-    report = simulate(wanted.draw())
+    try:
+        drawn = wanted.draw()
+    except BadScenario as error:
+        return NotDrawn(str(error))
+    report = simulate(drawn)
     faults = {f"fault: {kind}": count for kind, count in report.faults.items()}
     return Summary(
         violations=report.violations,
@@ -99,14 +110,14 @@ def soak(wanted: Wanted, seeds: range, jobs: int, heard: Callable[[Soak], None])
     """Run them all; the sum, and false if Ctrl-C came first. *heard* is called after each.
 
     Raises:
-        BadScenario: there is no such scenario, or what a seed makes of it is none; nothing was run.
+        BadScenario: there is no such scenario, or what one of the seeds makes of it is none.
     """
-    scenario = wanted.read()
-    for seed in seeds:
-        scenario.draw(seed)  # what is wrong with a scenario is told now; a seed that drew it would seem to be violated
+    wanted.read()  # a scenario that is none is told once, not by every seed
     total = Soak()
 
-    def done(item: Wanted, summary: Summary | Failed) -> None:
+    def done(item: Wanted, summary: Summary | NotDrawn | Failed) -> None:
+        if isinstance(summary, NotDrawn):
+            raise BadScenario(f"{summary.words} (seed {item.seed})")
         total.add(item, summary)
         heard(total)
 
