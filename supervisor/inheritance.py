@@ -6,12 +6,14 @@ conversation that its agent could load, and the abort that was under way. Everyt
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
 
 from actors.machine import Event
+from supervisor.budgets import Amounts
 from supervisor.effects import SupervisorEffect, decoded
 from supervisor.entity import Entity, Lifecycle
 from supervisor.fold import KINDS
@@ -54,6 +56,8 @@ __all__ = [
     "is_stalled",
     "left_over",
     "past_of",
+    "used_in",
+    "used_meanwhile",
 ]
 
 PLACED = "Placed"
@@ -180,6 +184,8 @@ class Past:
         self.lost = False
         self.budget = Recalled()
         """What it has used, and what bounds it."""
+        self.counted_seq = 0
+        """The newest record that tells what was used of its scopes."""
         self.once: dict[str, bool] = {}
         """Whether each prompt is tried once, oldest first."""
         self.spent = False
@@ -225,6 +231,7 @@ class Past:
                 self.lost = True
             case "Usage" | "Budgeted" | "ModelTrouble":
                 self.budget = self.budget.take(told)
+                self.counted_seq = record.seq if "scopes" in told else self.counted_seq
 
     def _moved(self, record: LifecycleEvent, asked: str | None) -> None:
         if record.from_status != record.to_status:
@@ -281,6 +288,35 @@ async def past_of(journal: Journal, session_id: str) -> Past:
     return past
 
 
+async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict[str, Amounts]:
+    """What was used of each scope that a session counts in, as far as its log tells behind that record."""
+    used: dict[str, Amounts] = {}
+    async for page in _pages(journal, session_id, after_seq):
+        for one in (one for record in page for one in record.metadata.get("scopes", ())):
+            used[one["id"]] = used.get(one["id"], Amounts()).at_least(msgspec.convert(one["used"], Amounts))
+    return used
+
+
+async def used_meanwhile(journal: Journal, pasts: Mapping[str, Past], rows: Sequence[EntityRow]) -> dict[str, Amounts]:
+    """What the sessions among *rows* that have ended tell of the scopes of those that live (*pasts*), and that these
+    have not told since: each counts in those of the sessions above it, and may count in any that is no session's."""
+    known: dict[str, int] = {}
+    for past in pasts.values():
+        for one in past.budget.scopes:
+            known[one["id"]] = max(past.counted_seq, known.get(one["id"], 0))
+    if not known:
+        return {}
+    anywhere: float = min((seq for scope_id, seq in known.items() if scope_id not in pasts), default=inf)
+    news_from, used = dict[str, float](), dict[str, Amounts]()
+    for row in sorted(rows, key=lambda row: row.born_seq):  # parents come first
+        above = row.parent_id or ""
+        news_from[row.id] = least = min(anywhere, known.get(above, inf), news_from.get(above, inf))
+        if row.ended and least != inf:
+            for scope_id, amounts in (await used_in(journal, row.id, int(least))).items():
+                used[scope_id] = used.get(scope_id, Amounts()).at_least(amounts)
+    return used
+
+
 async def crossed_from(journal: Journal, turn_id: str) -> list[LifecycleEvent]:
     """The edges of policies that aborts of a turn's calls crossed."""
     return [
@@ -324,8 +360,7 @@ async def due_of(journal: Journal, turn: Entity) -> float | None:
     return None if began_s is None else began_s + turn.data.timeout_s
 
 
-async def _pages(journal: Journal, entity_id: str) -> AsyncIterator[Sequence[LifecycleEvent]]:
-    after = 0
+async def _pages(journal: Journal, entity_id: str, after: int = 0) -> AsyncIterator[Sequence[LifecycleEvent]]:
     while page := await journal.events(entity_id=entity_id, after_seq=after):
         after = page[-1].seq
         yield page

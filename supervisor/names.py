@@ -25,6 +25,10 @@ class Names:
         """How much is remembered."""
         return len(self._taken) + len(self._numbers) + sum(map(len, self._below.values()))
 
+    def __contains__(self, name: str) -> bool:
+        """Whether that id was used, by anybody but those below a session of this supervisor."""
+        return self._has(name)
+
     def new(self, wanted: str, *, below: str | None = None) -> str:
         """The id itself, or with the first number that makes it new. *below*: the session that it does not outlive."""
         if below is None:

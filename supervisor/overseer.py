@@ -43,6 +43,16 @@ class Recalled(NamedTuple):
         scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
         return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles))
 
+    def counting(self, used: Mapping[str, Amounts]) -> Recalled:
+        """The same, with at least that *used* of its scopes, by their ids."""
+        return self._replace(scopes=[_counting(one, used) for one in self.scopes])
+
+
+def _counting(scope: Mapping[str, Any], used: Mapping[str, Amounts]) -> Mapping[str, Any]:
+    """A scope as it stands in a record."""
+    least = used.get(scope["id"], Amounts())
+    return {**scope, "used": msgspec.convert(scope["used"], Amounts).at_least(least).told}
+
 
 class Allowance(NamedTuple):
     """What a session is given: its own budget (``None``: that of every session), the scope it lies in, its patience."""
@@ -95,6 +105,12 @@ class Overseer:
         """Nothing counts any more in the scope of that id, if there is one."""
         self._scopes.pop(scope_id, None)
 
+    def close_ended(self) -> None:
+        """Nothing counts any more in the scopes of those that have ended; who outlived them goes on counting there. A
+        scope that was nobody's is its host's to close."""
+        for one in [one for one in self._scopes if one in self._tree.names and one not in self._tree.entities]:
+            self.close(one)
+
     def recall(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
         """The scope that a record tells of, with those above it, and at least what was used of each. Limits that hold
         already are newer than those of a record."""
@@ -105,6 +121,12 @@ class Overseer:
             assert scope is not None, "it is bounded"
             scope.recall(msgspec.convert(one["used"], Amounts))
         return scope
+
+    def count(self, used: Mapping[str, Amounts]) -> None:
+        """At least that was *used*, by the ids of scopes, of those that there are."""
+        for scope_id, amounts in used.items():
+            if (scope := self._scopes.get(scope_id)) is not None:
+                scope.recall(amounts)
 
     # ------------------------------------------------------------------ sessions
     def oversee(self, work: Work, rules: Oversight, given: Allowance) -> None:

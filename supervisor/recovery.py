@@ -33,7 +33,18 @@ from supervisor.effects import (
 )
 from supervisor.entity import Entity
 from supervisor.hands import Hands
-from supervisor.inheritance import RESUMED, Answered, Left, Past, crossed_from, due_of, entity_of, is_own, past_of
+from supervisor.inheritance import (
+    RESUMED,
+    Answered,
+    Left,
+    Past,
+    crossed_from,
+    due_of,
+    entity_of,
+    is_own,
+    past_of,
+    used_meanwhile,
+)
 from supervisor.ladder import Endings
 from supervisor.ledger import Cause, Owed
 from supervisor.lifecycles import job, run, worker, workstream
@@ -157,13 +168,13 @@ class Recovery:
         self._causes: dict[str, Cause] = {}
         """What the rest of a session's recovery follows from: its ``Resumed`` record, or what has stopped it."""
 
-    async def run(self, rows: Sequence[EntityRow]) -> Recovered:
-        """Take over those *rows*: every live entity of the journal.
+    async def run(self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]) -> Recovered:
+        """Take over those *rows*: every live entity of the journal. *sessions* are all that it has, ended ones too.
 
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        found, owed = await self._read(sorted(rows, key=lambda row: row.born_seq))
+        found, owed = await self._read(sorted(rows, key=lambda row: row.born_seq), sessions)
         for row, entity in found:
             self._revive(row, entity)
         works = [self._tree.works[session_id] for session_id in self._pasts]
@@ -204,7 +215,9 @@ class Recovery:
         await self._tree.ledger.settle_all()
 
     # ------------------------------------------------------------------ who is there
-    async def _read(self, rows: Sequence[EntityRow]) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:
+    async def _read(
+        self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]
+    ) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:
         """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
         found = [(row, entity_of(row, self._tree.ledger)) for row in rows]
         roots = {row.id for row in rows if row.parent_id is None}
@@ -218,6 +231,9 @@ class Recovery:
                     )
                 if entity.data.due_s is None:
                     entity.data = replace(entity.data, due_s=await due_of(self._journal, entity))
+        used = await used_meanwhile(self._journal, self._pasts, sessions)
+        for past in self._pasts.values():
+            past.budget = past.budget.counting(used)
         return found, [Left.of(row) for row in await self._journal.owed()]
 
     def _revive(self, row: EntityRow, entity: Entity) -> None:

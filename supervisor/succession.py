@@ -99,7 +99,7 @@ class Succession:
         rests = at_rest(rows)
         live = [row for row in rows if not row.ended and row.id not in rests]
         self._inherit(_sessions(live))
-        recovered = await recovery.run(live)
+        recovered = await recovery.run(live, [row for row in rows if row.kind == Kind.SESSION])
         kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
         self.left = Inherited(work=set(recovered.work), answers=recovered.answers, rows=kept)
         return recovered

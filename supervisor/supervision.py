@@ -421,6 +421,7 @@ class Supervisor:
             JournalError: the journal failed meanwhile.
         """
         recovered = await self._succession.take_over(rows, self._agents, self.settings, choose)
+        self.overseer.close_ended()
         for session_id in recovered.resumed:
             self._see_child_out(session_id)
         return recovered

@@ -111,6 +111,68 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
     assert "workstream plan is spent: tokens: limit 1000, used 1100" in result.tasks["second"].error
 
 
+async def test_what_ended_sessions_used_of_a_shared_budget_stays_used(tmp_path: Path) -> None:
+    """A scope of the host, and that of a session with children, go on with what those used that have ended since."""
+    settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+    limits = Budget(tokens=1000)
+    async with supervising(tmp_path, agents=AGENTS) as run:
+        night = run.sup.scope("night", "the night's work", limits)
+        waits = await run.sup.start_session("waits", agent="a", within=night)
+        above = await run.sup.start_session("above", agent="a", budget=limits)
+        for done in (
+            await run.sup.start_session("done", agent="a", within=night),
+            await above.start_child("below", agent="a"),
+        ):
+            await done.run("@use 900 0")
+            await done.close()
+        left = copy.deepcopy(run.store)
+        await waits.close()
+        await above.close()
+    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
+            assert [(one.id, one.budget.tokens) for one in sup.sessions()] == [("waits", 100), ("above", 100)]
+            again = sup.scope("night", "the night's work", limits)
+            assert again is not None
+            assert again.used.tokens == 900
+            for one in sup.sessions():
+                await one.close()
+
+
+async def test_a_plan_that_goes_on_knows_what_child_sessions_used(tmp_path: Path) -> None:
+    """What was used below the session of a task counts in the workstream, though nobody told it since."""
+    plan = plan_of({"id": "only", "prompt": "@wait gate\n@use 200 0\n@hang"}, budget=budget(tokens=1000))
+    async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run, anyio.create_task_group() as group:
+        group.start_soon(run_plan, run.sup, plan)
+        await until(run.sup, "SessionStarted", "only")
+        child = await run.sup.session("only").start_child("below", agent="a")
+        await child.run("@use 900 0")
+        await child.close()
+        left = copy.deepcopy(run.store)
+        await run.sup.abort("only", "session", reason="it has died")
+    (tmp_path / "gate").touch()
+    result, _ = await taken_over(tmp_path, left, plan)
+    assert "workstream plan is spent: tokens: limit 1000, used 1100" in result.tasks["only"].error
+
+
+async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_it(tmp_path: Path) -> None:
+    """A child that its ended parent left behind goes on counting there after a restart; nobody else ever will."""
+    async with supervising(tmp_path, agents=AGENTS) as run:
+        above = await run.sup.start_session("above", agent="a", budget=Budget(tokens=1000))
+        free = await above.start_child("free", agent="a", cancel_mode="abandon")
+        await above.close()
+        left = copy.deepcopy(run.store)
+        await free.close()
+    settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
+            (session,) = sup.sessions()
+            assert session.budget.tokens == 1000
+            other = sup.scope("above", "another budget of that name", Budget(tokens=5))
+            assert other is not None
+            assert other.title == "another budget of that name"
+            await session.close()
+
+
 # ---------------------------------------------------------------------------------------------------- what is written
 def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
     """A task's budget is narrowed by its plan's, a subtask's by its task's, and the check says so."""

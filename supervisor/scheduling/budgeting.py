@@ -1,6 +1,6 @@
 """The budgets of a plan at work: a scope for the workstream, one in it for each task, and those of subtasks below.
 
-A plan that is gone on with goes on with what was used: the logs of its tasks' sessions say so.
+A plan that is gone on with goes on with what was used: the logs of the sessions since it began say so.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.budgets import Scope, narrowed
-from supervisor.inheritance import past_of
+from supervisor.inheritance import used_in
 from supervisor.liveness import Patience
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.workload import Workload
+from supervisor.vocabulary import Kind
 
 __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"]
 
@@ -42,14 +43,13 @@ async def recall_use(load: Workload) -> None:
     """
     if not any(budget.value().limits for budget in (load.plan.budget, *(c.task.budget for c in load.cases.values()))):
         return
-    for case in load.cases.values():
-        if case.session_id:
-            past = await past_of(load.sup.journal, case.session_id)
-            load.sup.overseer.recall(past.budget.scopes)
     _whole(load)
     for case in load.cases.values():
         if case.is_opened:
             scope_of(load, case)  # the plan's limits are newer than those of a record
+    for row in load.sup.inherited.rows.values():
+        if row.kind == Kind.SESSION and row.born_seq > load.stream.born_seq:  # of an earlier try, or below one, too
+            load.sup.overseer.count(await used_in(load.sup.journal, row.id))
 
 
 def close_scopes(load: Workload) -> None:
