@@ -103,6 +103,8 @@ NARROW = (
 )
 """States that are over before a kill that comes at any time meets them."""
 Seconds = Annotated[Any, within(0, 1e6)]
+Grain = Annotated[Any, within(0, 0.5)]
+"""Coarser timers bring about another order than drills and laws tell of: at a second the first of them break."""
 Horizon = Annotated[Any, within(1, 1e6)]
 Count = Annotated[Any, within(0, 1e6, whole=True)]
 Some = Annotated[Any, within(1, 1e6, whole=True)]
@@ -184,14 +186,15 @@ class World(Model):
     after the load's hours; ``horizon_s`` later everything must have ended. ``crashes_max`` bounds how often the
     supervisor is killed, ``crashes_at`` are moments, of which each has one in mind to be killed at; ``cancels_at`` are
     moments of tasks and runs, of which who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the
-    share of the streams that come cut anywhere, not as they were written. A commit that nothing strikes takes
+    share of the streams that come cut anywhere, not as they were written. Timers are rounded up to multiples of
+    ``grain_s``, 0 for none and at most half a second. A commit that nothing strikes takes
     ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped; ``offices``: how
     likely plans are worked on then, move by move; ``drilled``: the names of those drills that are tried, all unless
     told. ``archive``: there is a place where what has ended is kept. An operator's longest pause between two wishes is
     ``pause_s`` (seconds); short ones are likelier, and the mean is a third of it."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
-    grain_s: Seconds = {"any": [0.0, 0.0, 0.001, 0.1]}
+    grain_s: Grain = {"any": [0.0, 0.0, 0.001, 0.1]}
     heal_after_s: Seconds = [20.0, 120.0]
     quiet_s: Seconds = 3600.0
     horizon_s: Horizon = 20_000.0

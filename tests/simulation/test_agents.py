@@ -455,6 +455,8 @@ async def test_any_mixture_of_faults(autojump_clock: MockClock) -> None:
     ("field", "value", "words"),
     [
         ("steps", (0, 3), r"steps: \(0, 3\) is no range; give \(low, high\) with 1 <= low <= high"),
+        ("text_chars", (0, 10**6 + 1), r"text_chars: \(0, 1000001\) is no range; .* with 0 <= low <= high <= 1000000$"),
+        ("tokens", (0, 10**9 + 1), r"tokens: \(0, 1000000001\) is no range; .* with 0 <= low <= high <= 1000000000$"),
         ("tool_s", (3.0, 1.0), r"tool_s: \(3.0, 1.0\) is no range"),
         ("think_s", (0.0, float("inf")), "think_s: .* not finite"),
         ("parallel", 1.5, "parallel: 1.5 is no probability; give a number from 0 to 1"),

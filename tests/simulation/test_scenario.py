@@ -72,6 +72,11 @@ def _written(folder: Path, text: str) -> Path:
             "leans.a = { share = 0.1, faults.kinds = ['proces.*'] }",
             "leans.a: faults.kinds: 'proces.*' fits no kind; the kinds are process.spawn_error",
         ),
+        ("world.grain_s = 5", "world.grain_s: 5 must be a number from 0 to 0.5"),
+        (
+            "agents.shape.text_chars = [1, 999999999]",
+            "text_chars: (1, 999999999) is no range; give (low, high) with 0 <=",
+        ),
         ("world.seed = '7'", "world.seed: '7': Input should be a valid integer"),
         ("world.archive = 1", "world.archive: 1: Input should be a valid boolean"),
         ("load.works = '0.5'", "load.works: '0.5': Input should be a valid number"),

@@ -18,6 +18,9 @@ __all__ = ["AgentShape"]
 Adapter: TypeAlias = Literal["acp", "command", "inprocess", "jsonl"]
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
 COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
+MOST: Final = 1_000_000
+"""Of seconds, steps, calls and characters: a run with more runs out of memory, or of time, by nobody's fault."""
+TOKENS_MAX: Final = 1_000_000_000
 PROBABILITIES: Final = (
     "parallel",
     "nested",
@@ -32,7 +35,8 @@ PROBABILITIES: Final = (
 
 
 class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The usual behaviour of one kind of agent. Pairs are bounds, both included; probabilities go from 0 to 1.
+    """The usual behaviour of one kind of agent. Pairs are bounds, both included, of up to a million (of tokens, a
+    thousand million); probabilities go from 0 to 1.
 
     The defaults are ours, at the pace of coding agents: seconds per thought and per tool call, minutes per turn.
 
@@ -89,7 +93,8 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         for name in (*SECONDS, *COUNTS):
-            _check_bounds(name, getattr(self, name), least=1 if name == "steps" else 0)
+            least, most = int(name == "steps"), TOKENS_MAX if name == "tokens" else MOST
+            _check_bounds(name, getattr(self, name), least, most)
         for name in PROBABILITIES:
             _check_probability(name, getattr(self, name))
         if self.adapter not in ("acp", "command", "inprocess", "jsonl"):
@@ -104,11 +109,11 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self if self.adapter == adapter else msgspec.structs.replace(self, adapter=adapter)
 
 
-def _check_bounds(name: str, bounds: tuple[float, float], least: int) -> None:
+def _check_bounds(name: str, bounds: tuple[float, float], least: int, most: int) -> None:
     if not all(math.isfinite(one) for one in bounds):
         raise ValueError(f"{name}: {bounds} has an end that is not finite; give two numbers")
-    if not least <= bounds[0] <= bounds[1]:
-        raise ValueError(f"{name}: {bounds} is no range; give (low, high) with {least} <= low <= high")
+    if not least <= bounds[0] <= bounds[1] <= most:
+        raise ValueError(f"{name}: {bounds} is no range; give (low, high) with {least} <= low <= high <= {most}")
 
 
 def _check_probability(name: str, probability: float) -> None:
