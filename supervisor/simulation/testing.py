@@ -30,6 +30,7 @@ T = TypeVar("T")
 Agent = AgentConfig | AgentShape | AgentFunction
 HORIZON_S: Final = 20_000.0
 """Virtual seconds that a test has."""
+HORIZON_MAX_S: Final = 1_000_000
 
 
 class Violated(AssertionError):
@@ -129,14 +130,24 @@ def _unlogged() -> Iterator[None]:
 def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedule, ...], horizon_s: float) -> Scenario:
     if isinstance(faults, str):
         raise ValueError(f"faults: {faults!r} is one text; give a list of patterns, [{faults!r}]")
+    if not isinstance(faults, Collection):
+        raise TypeError(f"faults: {faults!r} is no list of patterns; give one, for example ['disk.*']")
     for pattern in faults:
-        if not any(fnmatchcase(kind, pattern) for kind in FAULTS):
+        if not isinstance(pattern, str) or not any(fnmatchcase(kind, pattern) for kind in FAULTS):
             raise ValueError(f"faults: {pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")
+    _check_number("intensity", intensity, 0, 1)
+    _check_number("horizon_s", horizon_s, 1, HORIZON_MAX_S)
     return Scenario(
         name="test",
         faults=Faults(kinds=tuple(faults), intensity=intensity),
         world=World(schedules=schedules, crashes_max=0, operators=0, horizon_s=horizon_s),
     )
+
+
+def _check_number(name: str, value: float, least: float, most: float) -> None:
+    """A scenario would draw it from a range, and tells what is wrong in words of its own."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"{name}: {value!r} is no number from {least:,} to {most:,}; give one")
 
 
 def _schedule(name: str | None) -> tuple[Schedule, ...]:
@@ -153,6 +164,8 @@ def _drawn(scenario: Scenario, seed: int, settings: Settings | None) -> Drawn:
 
 def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
     """Who plays that agent in a simulation."""
+    if not isinstance(name, str):
+        raise TypeError(f"agents: {name!r} is no name; give {{name: agent}}, where the name is a text")
     if isinstance(agent, AgentShape):
         return agent
     if isinstance(agent, AgentConfig):
