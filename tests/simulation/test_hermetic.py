@@ -36,6 +36,8 @@ ESCAPES: dict[str, Callable[[], Any]] = {
     "time.process_time": lambda: time.process_time(),
     "time.clock_gettime": lambda: time.clock_gettime(time.CLOCK_REALTIME),
     "time.localtime": lambda: time.localtime(),
+    "time.asctime": lambda: time.asctime(),
+    "time.strftime": lambda: time.strftime("%H"),
     "time.sleep": lambda: time.sleep(0),
     "random.random": lambda: random.random(),
     "random.shuffle": lambda: random.shuffle([]),
@@ -43,6 +45,7 @@ ESCAPES: dict[str, Callable[[], Any]] = {
     "SystemRandom": lambda: random.SystemRandom().random(),
     "SystemRandom.randbytes": lambda: secrets.token_hex(),
     "os.urandom": lambda: os.urandom(1),
+    "os.times": lambda: os.times(),
     "os.getrandom": lambda: os.getrandom(1),
     "uuid.uuid1": lambda: uuid.uuid1(),
     "uuid.uuid4": lambda: uuid.uuid4(),
@@ -111,7 +114,7 @@ def test_what_is_no_escape(schedule: Schedule) -> None:
     async def main() -> float:
         assert Path(__file__).read_text(encoding="utf-8")
         sys.modules.pop("this", None)
-        time.localtime(0)
+        assert time.strftime("%H", time.localtime(0)) in time.asctime(time.localtime(0))
         logging.getLogger("supervisor.late").error("nobody hears this")
         return random.Random(1).random()
 

@@ -4,9 +4,10 @@ What the interpreter audits (sockets, processes, files opened for writing; PEP 5
 cannot be taken out again and is switched by whether a guard is up. What it does not audit (clocks, chance, threads) is
 replaced for as long. Only the thread that put the guard up is held to it; a second one cannot be started under it.
 
-What stays unseen, because it is C that calls no Python: ``datetime.now()`` and ``utcnow()``, ``from time import time``
-where it was imported before, an extension module that opens files itself (apsw), and what differs between two machines
-without being chance (the process id, the environment, the order of a directory).
+What stays unseen, because it is C that calls no Python: ``datetime.now()``, ``utcnow()`` and ``today()``, ``from time
+import time`` where it was imported before, an extension module that opens files itself (apsw), and what differs between
+two machines, or moments, without being asked of a clock or of chance (the process id, the environment, the order of a
+directory, what ``/proc`` and a file's times say).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ENTROPY = frozenset({"/dev/random", "/dev/urandom", "/dev/hwrng"})
 
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-NOW_WITHOUT_ARGUMENT = ("localtime", "gmtime", "ctime")
+NOW_WITHOUT_ARGUMENT = ("localtime", "gmtime", "ctime", "asctime")
 SHARED_CHANCE = tuple(
     name for name in random.__all__ if isinstance(getattr(getattr(random, name), "__self__", None), random.Random)
 )
@@ -167,7 +168,8 @@ def _set_traps(undo: contextlib.ExitStack) -> None:
         _trap(undo, time, name)
     for name in NOW_WITHOUT_ARGUMENT:
         _trap(undo, time, name, when=_has_no_argument)
-    for name in ("urandom", "getrandom", "pipe", "pipe2", "eventfd"):
+    _trap(undo, time, "strftime", when=_has_only_a_format)
+    for name in ("urandom", "getrandom", "times", "pipe", "pipe2", "eventfd"):
         _trap(undo, os, name)
     for name in ("uuid1", "uuid4"):
         _trap(undo, uuid, name)
@@ -203,6 +205,10 @@ def _trap(undo: contextlib.ExitStack, owner: Any, name: str, when: Callable[...,
 
 def _has_no_argument(seconds: object = None) -> bool:
     return seconds is None
+
+
+def _has_only_a_format(text: object, moment: object = None) -> bool:
+    return moment is None
 
 
 def _is_seeded_by_the_system(self: object, a: object = None, version: int = 2) -> bool:
