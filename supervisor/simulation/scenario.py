@@ -1,6 +1,7 @@
 """Scenarios: what hosts, agents and operators do in a run, written down as a TOML file.
 
-A number may stand as a range, ``[low, high]``, and any value as a choice, ``{ any = [...] }``: each seed draws its own.
+A number may stand as a range, ``[low, high]``, and a value as a choice, ``{ any = [...] }``, where a field takes that
+(``within``; settings and shapes take choices of anything): each seed draws its own.
 A file is checked whole before anything runs, and every problem is told with its field. Only the loaders read files.
 """
 

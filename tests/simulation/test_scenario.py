@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.scenario import BadScenario, library, load, named
+from supervisor.simulation.scenario import BadScenario, Load, World, library, load, named
 from supervisor.simulation.search.soak import soak
 
 
@@ -153,6 +155,18 @@ def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path)
 def test_what_is_at_the_edge_is_no_mistake(tmp_path: Path, text: str) -> None:
     """A choice among ranges, one customer, one way to have an agent, no faults: all of these can be run."""
     assert load(_written(tmp_path, text)).draw(1).name == "mine"
+
+
+def test_the_manual_says_which_fields_a_seed_may_draw() -> None:
+    """Those that take anything, and are checked for what it may be drawn as."""
+    manual = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| `load` \|(.*)", manual, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", row)) == {
+        name for name, one in Load.model_fields.items() if one.annotation is Any
+    }
+    numbers = {name for name, one in World.model_fields.items() if isinstance(one.get_default(), int | float)}
+    drawn = {name for name, one in World.model_fields.items() if one.annotation is Any}
+    assert numbers - {"archive"} <= drawn
 
 
 LEANING = """
