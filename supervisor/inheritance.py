@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actors.machine import Event
-from supervisor.budgets import Amounts
+from supervisor.budgets import Amounts, Spent
 from supervisor.effects import SupervisorEffect, decoded
 from supervisor.entity import Entity, Lifecycle
 from supervisor.fold import KINDS
@@ -232,6 +232,8 @@ class Past:
             case "Usage" | "Budgeted" | "ModelTrouble":
                 self.budget = self.budget.take(told)
                 self.counted_seq = record.seq if "scopes" in told else self.counted_seq
+            case "BudgetSpent":
+                self.budget = self.budget._replace(spent=(Spent(**told), record.seq))
 
     def _moved(self, record: LifecycleEvent, asked: str | None) -> None:
         if record.from_status != record.to_status:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from supervisor.budgets import WHOLE, Amounts, Budget, Scope
+from supervisor.budgets import WHOLE, Amounts, Budget, Scope, Spent
 from supervisor.ledger import Cause
 from supervisor.lifecycles.session import Session
 from supervisor.liveness import Patience
@@ -35,13 +35,15 @@ class Recalled(NamedTuple):
     patience: Patience = Patience.DEFAULT
     common: bool = False
     troubles: int = 0
+    spent: tuple[Spent, int] | None = None
+    """What of it is spent, and the record that says so."""
 
     def take(self, told: Mapping[str, Any]) -> Recalled:
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
         patience = Patience(told["patience"]) if "patience" in told else self.patience
         scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
-        return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles))
+        return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
 
     def counting(self, used: Mapping[str, Amounts]) -> Recalled:
         """The same, with at least that *used* of its scopes, by their ids."""
@@ -153,6 +155,8 @@ class Overseer:
         if recalled.common and own is not None and rules.session.limits:
             own.bound(rules.session)
         watch.recall(recalled.used)
+        if recalled.spent is not None:
+            watch.recall_spent(*recalled.spent)
         watch.model.record.in_a_row = recalled.troubles
 
     def left_of(self, work: Work) -> Budget:

@@ -141,6 +141,10 @@ class Watch:
         """It has used that under an earlier supervisor."""
         self._used = self._recorded = used
 
+    def recall_spent(self, spent: Spent, because: int) -> None:
+        """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back."""
+        self._spent, self._hand_back = (spent, because), _HandBack.ASKED
+
     # ------------------------------------------------------------------ a turn
     def asked(self) -> None:
         """It was asked for something: what it did for the last prompt is no measure of this one."""
@@ -306,10 +310,12 @@ class Watch:
         self._lease.lacking()
 
     def prompted(self, prompt: str) -> str:
-        """The prompt of the turn that begins; one that hands back says so, where no message does."""
+        """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier
+        supervisor may."""
         if self._hand_back is not _HandBack.BEGUN or self._told or self._spent is None:
             return prompt
-        return f"{prompt}\n\n{ASKED.format(words=self._spent[0].words)}"
+        asked = ASKED.format(words=self._spent[0].words)
+        return prompt if asked in prompt else f"{prompt}\n\n{asked}"
 
     def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
         if self._hand_back is not _HandBack.OVER:

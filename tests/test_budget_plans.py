@@ -173,6 +173,28 @@ async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_i
             await session.close()
 
 
+async def test_who_was_asked_to_hand_back_does_no_more_than_that_after_a_crash(tmp_path: Path) -> None:
+    """A budget that was spent stays so, a turn's too: the next turn is the one that hands back, and is told so once."""
+    settings = QUICK.model_copy(
+        update={"recovery": RecoveryConfig(sessions="restart"), "turn_budget": budget(tokens=100)}
+    )
+    async with supervising(tmp_path, agents=AGENTS, settings=settings) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        ask(group, session, "@use 101 0\n@hang")
+        await until(run.sup, "UrgentMessage", "s")
+        left = copy.deepcopy(run.store)
+        await session.abort(reason="it has died")
+    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
+            result = await sup.session("s").result()
+    why = "the budget of turn s:t1 is spent: tokens: limit 100, used 101"
+    assert (result.outcome, result.error) == ("aborted", why)
+    records = left.log.after(0, 1_000_000)
+    assert len([one for one in records if one.event == "BudgetSpent"]) == 1
+    prompts = [str(one.metadata["prompt"]) for one in records if one.event == "PromptReady"]
+    assert [one.count("Your budget is used up") for one in prompts] == [0, 1]
+
+
 # ---------------------------------------------------------------------------------------------------- what is written
 def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
     """A task's budget is narrowed by its plan's, a subtask's by its task's, and the check says so."""
