@@ -238,13 +238,13 @@ class Watch:
 
     def _use(self, amounts: Amounts) -> None:
         self._used = self._used + amounts
-        if self._lease is not None:
-            spent = self._lease.use(amounts)
+        lease = self._lease
+        if lease is not None:
+            spent = lease.use(amounts)
             if spent is not None:
                 self._exhaust(spent)
-            if self._hand_back is not _HandBack.BEGUN:
-                return
-        if self.scope is not None:  # between turns, or what hands back: that has a bound of its own
+        counted = () if lease is None else lease.scope.chain
+        if self.scope is not None and self.scope not in counted:  # between turns, or what hands back: bounded apart
             self.scope.count(amounts)
 
     def _give_back(self) -> None:

@@ -135,10 +135,12 @@ async def test_handing_back_is_bounded_itself(tmp_path: Path) -> None:
         await anyio.sleep_forever()
 
     async with supervising(tmp_path) as run:
-        session = await run.sup.start_session("s", agent=agent, budget=Budget(cost_usd=1.0))
+        above = scope(run.sup, cost_usd=100.0)
+        session = await run.sup.start_session("s", agent=agent, budget=Budget(cost_usd=1.0), within=above)
         result = await session.run("do it")
         assert result.outcome == "aborted"
         assert "handing back took too much: the budget of the turn that hands back is spent: cost_usd" in result.error
+        assert above.used.cost_usd == pytest.approx(2.2)  # that counts, too
 
 
 async def test_handing_back_is_bounded_in_time(tmp_path: Path) -> None:
