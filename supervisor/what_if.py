@@ -21,7 +21,7 @@ from supervisor.invariants import RecordChecker
 from supervisor.invariants.aborting import EDGES
 from supervisor.invariants.books import Book, SessionBook, TurnBook
 from supervisor.lifecycles.session import Session, SessionData, SessionLimits, backoff_ms
-from supervisor.vocabulary import AbortPolicy, CancelMode, LifecycleEvent, UnknownWord
+from supervisor.vocabulary import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownWord
 
 __all__ = ["LIMITS", "AbortDiffers", "Outcome", "SessionDiffers", "what_if"]
 
@@ -154,7 +154,8 @@ class _Life:
 
     def _cool_down(self, record: LifecycleEvent, source: Enum) -> SessionDiffers | None:
         """Both would try again, unless they have done so too often lately."""
-        if source is Session.RUNNING and self.prompted == self.data.incarnation and not self.data.spent:
+        lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED  # with its supervisor: that is no failure
+        if source is Session.RUNNING and self.prompted == self.data.incarnation and not (self.data.spent or lost):
             self.prompted = 0
             was, would = self._exceeds(record, self.was, True), self._exceeds(record, self.data.limits, False)
             if was is not would:

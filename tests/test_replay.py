@@ -31,7 +31,7 @@ from supervisor.replay import Replay
 from supervisor.runtime import Supervisor, open_supervisor
 from supervisor.surfaces.cli import commands
 from supervisor.surfaces.execution import execute
-from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
+from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent, TransitionReason
 from supervisor.what_if import Outcome, what_if
 from tests.simulated import simulate
 from tests.support import supervising
@@ -499,6 +499,18 @@ def test_what_comes_below_the_gone_is_saved() -> None:
     log.running("s/a")
     outcome: Outcome = what_if(log.records, limits={"max_consecutive_errors": 1})
     assert (outcome.ended, outcome.launches, outcome.launches_saved) == (("s", "s/a"), 3, 2)
+
+
+def test_the_loss_of_a_supervisor_is_no_restart() -> None:
+    """A session that was lost with its supervisor tries again however few restarts there may be."""
+    log, reason = Log(), TransitionReason.ORPHAN_RECOVERED
+    log.running("s")
+    lost = {"exit": "Error", "error": "its supervisor ended", "transition_reason": reason.value}
+    failed = log.tell("s:t1", "task_failed", verdict=lost)
+    log.tell("s", "SessionExited", incarnation=1, verdict=lost, cause_id=failed)
+    log.records[-1] = msgspec.structs.replace(log.records[-1], transition_reason=reason)
+    assert log.records[-1].to_status == "CoolingDown"
+    assert what_if(log.records, limits={"restarts_max": 0}).parts_at is None
 
 
 @pytest.mark.anyio
