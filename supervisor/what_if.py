@@ -195,8 +195,8 @@ def what_if(
 
 
 def _modes_of(records: Sequence[LifecycleEvent]) -> dict[str, CancelMode]:
-    """The cancel modes of child sessions, as far as their parents' ends have shown them."""
-    found = {one.entity_id: str(one.metadata.get("mode")) for one in records if one.event == "Adopted"}
+    """The cancel modes of child sessions, where they are not the usual one."""
+    found = {one.entity_id: str(one.metadata.get("mode")) for one in records if one.event in ("Placed", "Adopted")}
     known = {mode.value: mode for mode in CancelMode}
     return {name: known[mode] for name, mode in found.items() if mode in known}
 
@@ -205,7 +205,7 @@ class _Run:
     """What has been run again so far."""
 
     def __init__(self, edges: Mapping[str, bool], limits: Mapping[str, Any], modes: Mapping[str, CancelMode]) -> None:
-        self._edges, self._limits = edges, limits
+        self._edges, self._limits, self._modes = edges, limits, modes
         self._checker = RecordChecker()
         self._books = self._checker.books
         self._gone: dict[str, int] = {}
@@ -281,13 +281,14 @@ class _Run:
             self._would_wait_s += life.would_wait_s
 
     def _end(self, book: SessionBook, seq: int) -> None:
-        """It would have ended here, with all below it."""
+        """It would have ended here, with all below it but those that it abandons."""
         pending = [book]
         while pending:
             one = pending.pop()
             if one.id not in self._gone:
                 self._gone[one.id] = seq
-            pending += [child for child in one.live.values() if isinstance(child, SessionBook)]
+            below = (child for child in one.live.values() if isinstance(child, SessionBook))
+            pending += [child for child in below if self._modes.get(child.id) is not CancelMode.ABANDON]
 
     # ------------------------------------------------------------------ aborts
     def _plan_again(self, wish: LifecycleEvent) -> None:

@@ -501,6 +501,21 @@ def test_what_comes_below_the_gone_is_saved() -> None:
     assert (outcome.ended, outcome.launches, outcome.launches_saved) == (("s", "s/a"), 3, 2)
 
 
+def test_who_would_be_abandoned_lives_on() -> None:
+    """Neither the end of its parent, where that gives up, nor an abort from above ends a child that it would leave."""
+    log = Log()
+    log.running("s")
+    for child in ("s/free", "s/tied", "s/tied/free"):
+        log.running(child)
+    for child in ("s/free", "s/tied/free"):
+        log.fact(child, "Placed", mode="abandon", policy=None)
+    log.abort("s/tied", "s/tied", "sibling")
+    log.fail("s", "s:t1")
+    assert what_if(log.records, limits={"max_total_errors": 1}).ended == ("s", "s/tied")
+    [abort] = what_if(log.records, edges={"sibling_to_session": True}).aborts
+    assert set(abort.would_end) == {"s", "s/tied"}
+
+
 def test_the_loss_of_a_supervisor_is_no_restart() -> None:
     """A session that was lost with its supervisor tries again however few restarts there may be."""
     log, reason = Log(), TransitionReason.ORPHAN_RECOVERED
