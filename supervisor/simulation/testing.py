@@ -70,9 +70,9 @@ class Simulate:
                 The supervisor itself is not killed. What operators do (``host.*``) is for *main* to do.
             intensity: scales how often, 0 to 1.
             settings: as for ``open_supervisor``.
-            agents: by name; a configured program is played by a simulated agent of its adapter, an ``AgentShape`` says
-                how it works, a function works as it is. By default the simulated ``acp``, ``command``,
-                ``inprocess`` and ``jsonl``.
+            agents: by name; a configured program is played by a simulated agent of its adapter, or of ACP, an
+                ``AgentShape`` says how it works, a function works as it is. By default the simulated ``acp``,
+                ``command``, ``inprocess`` and ``jsonl``.
             schedule: who decides the order of steps; by default each seed draws one.
             horizon_s: virtual seconds after which *main* hangs.
 
@@ -169,7 +169,13 @@ def _playing(name: str, agent: Agent) -> AgentShape | AgentFunction:
     if isinstance(agent, AgentShape):
         return agent
     if isinstance(agent, AgentConfig):
-        return AgentShape(adapter="command" if agent.adapter == "command" else "acp")
+        match agent.adapter:
+            case "command":
+                return AgentShape(adapter="command")
+            case "jsonl":
+                return AgentShape(adapter="jsonl")
+            case _:
+                return AgentShape(adapter="acp")
     if not inspect.iscoroutinefunction(agent):
         raise TypeError(f"agents: {name}: {agent!r} is no AgentConfig, no AgentShape and no async function")
     return agent

@@ -187,13 +187,17 @@ def test_agents_are_functions_shapes_or_simulated_programs() -> None:
         "b": AgentShape(adapter="inprocess", delegation=0.0),
         "c": AgentConfig(adapter="acp", command=("any",)),
         "d": AgentConfig(adapter="command", command=("any", "{prompt}")),
+        "e": AgentConfig(adapter="jsonl", command=("any",), known="gemini-cli"),
+        "f": AgentConfig(adapter="claude", command=("any",)),
     }
+    adapters = ["inprocess", "inprocess", "acp", "command", "jsonl", "acp"]
 
-    async def main(sup: Supervisor) -> list[str]:
-        return [(await (await sup.start_session(name, agent=name)).run("work")).outcome for name in agents]
+    async def main(sup: Supervisor) -> list[tuple[str, str]]:
+        sessions = [await sup.start_session(name, agent=name) for name in agents]
+        return [((await one.run("work")).outcome, sup.tree.works[one.id].profile.adapter) for one in sessions]
 
     for played in _simulate()(main, agents=agents):
-        assert played.value == ["completed"] * 4
+        assert played.value == [("completed", adapter) for adapter in adapters]
 
 
 def test_settings_are_those_of_the_supervisor() -> None:
