@@ -294,7 +294,8 @@ async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict
     """What was used of each scope that a session counts in, as far as its log tells behind that record."""
     used: dict[str, Amounts] = {}
     async for page in _pages(journal, session_id, after_seq):
-        for one in (one for record in page for one in record.metadata.get("scopes", ())):
+        told = (record.metadata for record in page if record.event in ("Usage", "Budgeted"))
+        for one in (one for metadata in told for one in metadata.get("scopes", ())):
             used[one["id"]] = used.get(one["id"], Amounts()).at_least(msgspec.convert(one["used"], Amounts))
     return used
 

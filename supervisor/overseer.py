@@ -148,8 +148,8 @@ class Overseer:
             self._tree.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
 
     def revive(self, work: Work, rules: Oversight, recalled: Recalled) -> None:
-        """Watch a session that an earlier supervisor left: what was used stays used. The limits of every session are
-        those that they have now."""
+        """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
+        bound it, those do that there are now."""
         watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
         own = self._scopes.get(work.session_id)
         if recalled.common and own is not None and rules.session.limits:

@@ -124,6 +124,8 @@ class Watch:
         self._hand_back = _HandBack.NONE
         self._spent: tuple[Spent, int] | None = None
         """What is spent, and the record that says so."""
+        self._recalled = False
+        """An earlier supervisor's record says so."""
         self._told = False
         """Its agent is asked to hand back by a message, which stands in its next prompt."""
         self._loops = Loops(rules.loops)
@@ -142,8 +144,9 @@ class Watch:
         self._used = self._recorded = used
 
     def recall_spent(self, spent: Spent, because: int) -> None:
-        """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back."""
-        self._spent, self._hand_back = (spent, because), _HandBack.ASKED
+        """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back, unless the
+        limits that hold then are larger."""
+        self._spent, self._hand_back, self._recalled = (spent, because), _HandBack.ASKED, True
 
     # ------------------------------------------------------------------ a turn
     def asked(self) -> None:
@@ -162,6 +165,9 @@ class Watch:
     def _open(self, turn_id: str) -> None:
         self._give_back()
         self._turn_id, self._records = turn_id, 0
+        if self._recalled and self._spent is not None and not self._is_spent(self._spent[0]):
+            self._hand_back = _HandBack.NONE
+        self._recalled = False
         match self._hand_back:
             case _HandBack.NONE:
                 self._lease_turn(turn_id)
@@ -171,6 +177,14 @@ class Watch:
                 self._abort_spent()
         self._use(Amounts(turns=1))
         self._record_use()
+
+    def _is_spent(self, spent: Spent) -> bool:
+        """Whether it still is: that of a scope, or else that of a turn."""
+        above = self.scope
+        if above is not None and any(spent.whose == one.title for one in above.chain):
+            return above.left(spent.measure) == 0.0
+        limit = self.rules.turn.limits.get(spent.measure)
+        return limit is not None and limit <= spent.used
 
     def _lease_turn(self, turn_id: str) -> None:
         if self.rules.turn.limits:

@@ -22,7 +22,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import read_ids
 from supervisor.journal.soundness import check_all
 from supervisor.journal.sqlite import SqliteJournal
-from supervisor.ports import Append, Compacted, JournalError, Retention
+from supervisor.ports import Append, Compacted, JournalDamaged, JournalError, Retention
 from tests.test_journal import entry
 
 pytestmark = pytest.mark.anyio
@@ -477,7 +477,16 @@ def test_a_history_is_as_long_as_its_archives_are_there(tmp_path: Path) -> None:
     with closing(journal_of(tmp_path, 1)) as database:
         compact(database, tmp_path)
     (tmp_path / "archive" / "journal-000001.db").unlink()
-    with pytest.raises(JournalError, match=r"journal-000001\.db is not there"):
+    with pytest.raises(JournalDamaged, match=r"journal-000001\.db is not there"):
+        everything(tmp_path)
+
+
+def test_an_archive_that_is_cut_to_nothing_is_damage(tmp_path: Path) -> None:
+    """To whoever reads a history, as one that is missing."""
+    with closing(journal_of(tmp_path, 1)) as database:
+        compact(database, tmp_path)
+    (tmp_path / "archive" / "journal-000001.db").write_bytes(b"")
+    with pytest.raises(JournalDamaged, match=r"journal-000001\.db is not a supervisor's journal"):
         everything(tmp_path)
 
 
@@ -491,4 +500,5 @@ def test_a_changed_archive_is_found_by_the_check(tmp_path: Path) -> None:
         db.execute("UPDATE meta SET value = 7 WHERE key = 'generation'")
     with History(tmp_path / "runtime" / "journal.db", tmp_path / "archive") as history:
         (problem,) = [one for one in history.check() if one.problem]
+        assert history.changed() == [(None, None, f"{path} it is not as it was archived")]
     assert (problem.file, problem.problem) == (str(path), "it is not as it was archived")

@@ -195,6 +195,22 @@ async def test_who_was_asked_to_hand_back_does_no_more_than_that_after_a_crash(t
     assert [one.count("Your budget is used up") for one in prompts] == [0, 1]
 
 
+@pytest.mark.parametrize("which", ["session_budget", "turn_budget"])
+async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_now(tmp_path: Path, which: str) -> None:
+    """What is spent is judged by the limits that the settings have then."""
+    tight = QUICK.model_copy(update={which: budget(tokens=100)})
+    async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
+        ask(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
+        await until(run.sup, "UrgentMessage", "s")
+        left = copy.deepcopy(run.store)
+        await run.sup.abort("s", "session", reason="it has died")
+    (tmp_path / "gate").touch()
+    wide = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart"), which: budget(tokens=100_000)})
+    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=AGENTS, settings=wide, workdir=tmp_path) as sup:
+            assert (await sup.session("s").result()).outcome == "completed"
+
+
 # ---------------------------------------------------------------------------------------------------- what is written
 def test_a_budget_above_that_it_lies_in_is_told(tmp_path: Path) -> None:
     """A task's budget is narrowed by its plan's, a subtask's by its task's, and the check says so."""

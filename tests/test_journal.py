@@ -178,6 +178,19 @@ async def test_an_earlier_generation_is_fenced(place: Place) -> None:
             assert later.last_seq == 2
 
 
+async def test_an_earlier_generation_leaves_without_a_word(tmp_path: Path) -> None:
+    """It writes nothing to a journal that is another's, nor has it wait for who reads: the log beside it stays."""
+    place = OnDisk(tmp_path)
+    async with opened(place) as earlier:
+        await earlier.append([entry(1, 1)])
+        async with opened(place) as later:
+            await later.append([entry(2, 2)])
+            log = (tmp_path / "journal.db-wal").stat().st_size
+            assert log > 0
+            await earlier.close()
+            assert (tmp_path / "journal.db-wal").stat().st_size == log
+
+
 async def test_owed_effects_stay_until_they_are_settled(place: Place) -> None:
     """Effects are owed in order, with their payloads, over a reopen, until an append or settle() names them."""
     async with opened(place) as journal:

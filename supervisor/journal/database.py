@@ -213,10 +213,8 @@ class Database:
 
     def close(self) -> None:
         """Leave the file whole by itself: SQLite sees to that with the last connection only, and a reader may stay."""
-        with suppress(apsw.Error, JournalError):  # without it the next opening only has more to verify
+        with suppress(apsw.Error, JournalError):  # without it the next opening has more to verify, and nothing is lost
             self._close_sound()
-        with suppress(apsw.Error):  # the write-ahead log keeps it as safe, beside the file
-            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         try:
             if self._lines is not None:
                 self._lines.close()
@@ -224,9 +222,12 @@ class Database:
             self.db.close()
 
     def _close_sound(self) -> None:
-        if self.generation and self.standing.seq == self.last_seq > self.snapshot_seq:
-            with self.writing():
+        if not self.generation:
+            return
+        with self.writing():  # whose journal it is by now need not wait for a checkpoint of ours
+            if self.standing.seq == self.last_seq > self.snapshot_seq:
                 self.write_snapshot(self.standing)
+        self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
 def _with_entities(events: Sequence[tuple[Any, ...]], hashes: Mapping[tuple[Any, Any], bytes]) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ places, because a compaction was cut short, is read once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from heapq import merge
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.journal.archive import digest_of
 from supervisor.journal.reader import Changed, JournalReader
-from supervisor.ports import EntityRow, JournalError
+from supervisor.ports import EntityRow, JournalDamaged, JournalError, JournalUnavailable
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Checked", "History", "archives_beside"]
@@ -60,14 +60,20 @@ class History:
         """The archives, oldest first, and the journal, which may name more of them than it did a moment ago.
 
         Raises:
-            JournalError: an archive is missing, or cannot be read.
+            JournalDamaged: an archive is missing, or is none.
+            JournalUnavailable: it cannot be read now.
         """
         for name in self._live.archives():
             if name not in self._archives:
                 path = self._folder / name
                 if not path.is_file():
-                    raise JournalError(f"{path} is not there: {self._path} has records in it; put the file back")
-                self._archives[name] = self._open.enter_context(JournalReader(path))
+                    raise JournalDamaged(f"{path} is not there: {self._path} has records in it; put the file back")
+                try:
+                    self._archives[name] = self._open.enter_context(JournalReader(path))
+                except JournalUnavailable:
+                    raise
+                except JournalError as error:
+                    raise JournalDamaged(str(error)) from error
         return [*self._archives.values(), self._live]
 
     @property
@@ -125,8 +131,8 @@ class History:
             return {name: payload for one in self._readers() for name, payload in one.effects().items()}
 
     def changed(self) -> list[Changed]:
-        """What is not as it was written, of each file in which something is not; the oldest first."""
-        return [found for one in self._readers() if (found := one.changed()) is not None]
+        """What :meth:`check` finds, looked at closer: of each file in which something is not as it was written."""
+        return [_closer(one) for one in self.check() if one.problem is not None]
 
     def check(self) -> Iterator[Checked]:
         """Check the journal, then each archive: pages, chain, entities, snapshot; and that the archive is the file that
@@ -149,6 +155,13 @@ class History:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _closer(one: Checked) -> Changed:
+    with suppress(JournalError), JournalReader(Path(one.file)) as reader:
+        if (found := reader.changed()) is not None:
+            return found
+    return Changed(None, None, f"{one.file} {one.problem}")
 
 
 def checked(path: Path) -> Checked:

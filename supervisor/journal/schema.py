@@ -257,8 +257,8 @@ _THE_DISKS: Final = (
     apsw.ReadOnlyError,
 )
 """What is the disk's own trouble, and may pass. Anything else is wrong with the journal, or with us."""
-_DAMAGE: Final = (apsw.CorruptError, apsw.SQLError)
-"""Our own statements are sound: where SQLite knows no such table or column, the journal has lost it."""
+_LOST: Final = ("no such table", "no such column")
+"""Our own statements are sound: where SQLite says so, the journal has lost it."""
 
 
 @contextmanager
@@ -288,14 +288,18 @@ def explaining(path: Path) -> Iterator[None]:
 def _kind(error: apsw.Error | OSError) -> type[JournalError]:
     if isinstance(error, _THE_DISKS):
         return JournalUnavailable
-    return JournalDamaged if isinstance(error, _DAMAGE) else JournalError
+    return JournalDamaged if _is_damage(error) else JournalError
+
+
+def _is_damage(error: apsw.Error | OSError) -> bool:
+    return isinstance(error, apsw.CorruptError) or (isinstance(error, apsw.SQLError) and str(error).startswith(_LOST))
 
 
 def _sentence(error: apsw.Error | OSError) -> str:
     match error:
         case apsw.NotADBError():
             return f"is not a journal ({error}); move it away or use another state directory"
-        case apsw.CorruptError() | apsw.SQLError():
+        case _ if _is_damage(error):
             return f"is damaged ({error}); restore a copy or use another state directory"
         case apsw.FullError():
             return f"could not be written ({error}); make room on its disk"

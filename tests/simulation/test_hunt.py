@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -305,6 +306,15 @@ def test_a_hunt_that_is_interrupted_keeps_what_it_has() -> None:
     bugs = [HARMLESS, msgspec.structs.replace(HARMLESS, name="next", scenarios=("swarm",))]
     hunted, complete = hunt(bugs, seeds=1, budget_s=30.0, jobs=1, tell=interrupt)
     assert ([one.bug for one in hunted], complete) == (["harmless"], False)
+
+
+def test_an_interpreter_hears_no_ctrl_c_and_goes_with_whoever_started_it() -> None:
+    """Whose terminal is closed, or whose group is ended, leaves none of them behind."""
+    with Interpreters()._started() as child:
+        os.kill(child.pid, signal.SIGINT)
+        assert os.getpgid(child.pid) == os.getpgrp()
+        said, _ = child.communicate(json.dumps(hunting._exactly([("quiet", 1)], 30.0)) + "\n")
+    assert (child.returncode, json.loads(said)["runs"]) == (0, 1)
 
 
 @pytest.mark.parametrize("when", ["hunt", "control"])

@@ -87,11 +87,12 @@ class _Told(NamedTuple):
 
 
 class Bench(msgspec.Struct, kw_only=True):
-    """What a suite came to: samples and trouble, by scenario and policy."""
+    """What a suite came to: samples and trouble, by scenario and policy, of so many *runs*."""
 
     suite: Suite
     first_seed: int
     seeds: int
+    runs: int = 0
     samples: dict[tuple[str, str], dict[str, list[float | None]]] = {}
     digests: dict[tuple[str, str], Any] = {}
     problems: list[str] = []
@@ -99,6 +100,7 @@ class Bench(msgspec.Struct, kw_only=True):
 
     def take(self, ask: _Ask, told: _Told | Failed) -> None:
         """Take in one run. They come in the order in which they were asked for."""
+        self.runs += 1
         where = f"{ask.scenario}, {ask.policy}, seed {ask.seed}"
         if isinstance(told, Failed):
             self.problems.append(f"{where}: {told.words}")
@@ -186,14 +188,11 @@ def bench(
     asks = list(_asks(suite, range(first_seed, first_seed + seeds)))
     for ask in asks[::seeds]:
         _drawn(ask)  # what is wrong with a policy is told now, not in the middle
-    done = 0
 
     def take(ask: _Ask, answer: _Told | Failed) -> None:
-        nonlocal done
-        done += 1
         result.take(ask, answer)
         if told is not None:
-            told(done, len(asks))
+            told(result.runs, len(asks))
 
     complete = each(partial(_run, suite.usd_per_million_tokens), asks, jobs, take)
     return result, complete

@@ -163,10 +163,11 @@ def _warn(words: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ showing
 def _show(result: Bench, *, as_json: bool, complete: bool = True) -> None:
     if as_json:
-        click.echo(json.dumps(result.value() | ({} if complete else {"interrupted": True}), sort_keys=True))
+        more = {} if complete else {"interrupted": True, "runs": result.runs}
+        click.echo(json.dumps(result.value() | more, sort_keys=True))
     else:
         if not complete:
-            click.echo("interrupted; what was reached until then:")
+            click.echo(f"interrupted; what was reached until then: {result.runs} runs")
         _show_tables(result)
     for words in result.problems[:PROBLEMS_SHOWN]:
         _warn(words)

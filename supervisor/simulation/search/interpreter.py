@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
+from supervisor.simulation.search.many import unheard
+
 __all__ = ["Interpreters", "NoVerdict", "NotWanted"]
 
 WALL_S = 120.0
@@ -54,7 +56,8 @@ class Interpreters:
                 raise NoVerdict("no verdict: it waits for ever, or the machine is too busy") from None
             finally:
                 child.kill()
-                self._running.discard(child)
+                with self._lock:
+                    self._running.discard(child)
         if self._ended:
             raise NotWanted
         answers = said.splitlines()
@@ -68,14 +71,8 @@ class Interpreters:
         with self._lock:
             if self._ended:
                 raise NotWanted
-            child = subprocess.Popen(
-                COMMAND,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                text=True,
-                start_new_session=True,  # Ctrl-C is for the one who was asked; it ends the others
-            )
+            with unheard():
+                child = subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
             self._running.add(child)
         return child
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-__all__ = ["Failed", "each"]
+__all__ = ["Failed", "each", "unheard"]
 
 I = TypeVar("I")  # noqa: E741 - an item
 R = TypeVar("R")
@@ -107,7 +106,9 @@ class _Worker:
         context = get_context("spawn")  # a fork would inherit the streams and locks of whatever runs here
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(task, theirs), daemon=True)
-        _start(self.process)
+        ensure_running()  # the tracker of resources, which would otherwise begin within, and end the silence
+        with unheard():
+            self.process.start()
         theirs.close()  # so that its death is the end of the pipe
         self.given: tuple[int, Any]
 
@@ -131,12 +132,13 @@ class _Worker:
         self.pipe.close()
 
 
-def _start(process: BaseProcess) -> None:
-    """Ctrl-C is its parent's business from its first instant on: what is blocked here is blocked there, for good."""
-    ensure_running()  # the tracker of resources, which ``start`` would otherwise begin, and unblock it
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Who is started meanwhile never hears Ctrl-C: that is its parent's business. What is blocked here is blocked
+    there, from its first instant on and for good."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process.start()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -23,6 +23,7 @@ import msgspec
 import actors
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.running import simulate
+from supervisor.simulation.search.many import unheard
 
 __all__ = ["HASH_SEEDS", "CannotRun", "Process", "Proof", "processes", "prove"]
 
@@ -165,15 +166,15 @@ class _Children:
 
     def _started(self, process: Process, path: str, complaints: IO[str]) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": process.hash_seed}
-        child = subprocess.Popen(
-            [process.python, "-P", "-m", "supervisor.simulation.search.prove"],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the one who was asked; it ends the others
-        )
+        with unheard():
+            child = subprocess.Popen(
+                [process.python, "-P", "-m", "supervisor.simulation.search.prove"],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+            )
         self._running.append(child)
         assert child.stdin is not None
         try:
