@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,14 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Both backends, always."""
     return str(request.param)
+
+
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """As a program on a terminal does; in the background, and in pytest's own processes, it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

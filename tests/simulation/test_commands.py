@@ -207,6 +207,7 @@ def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
     assert covered.counts == {"abort: tool in Running": 1}
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize(
     "arguments",
     [

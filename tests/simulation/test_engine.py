@@ -388,6 +388,7 @@ def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
 
 
 @every_schedule
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) -> None:
     """It comes between two steps: what is cancelled by it would say what no run without it has said."""
     heard: list[object] = []
@@ -415,13 +416,14 @@ def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) ->
 
 
 @every_schedule
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_step_that_does_not_end_is_left_with_the_second_ctrl_c(schedule: Schedule) -> None:
     """The first one waits for the end of the step."""
     pressed = 0
 
     async def main() -> None:
         nonlocal pressed
-        while True:
+        while pressed < 3:
             pressed += 1
             signal.raise_signal(signal.SIGINT)
 

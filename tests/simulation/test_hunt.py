@@ -308,6 +308,7 @@ def test_a_hunt_that_is_interrupted_keeps_what_it_has() -> None:
     assert ([one.bug for one in hunted], complete) == (["harmless"], False)
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_an_interpreter_hears_no_ctrl_c_and_goes_with_whoever_started_it() -> None:
     """Whose terminal is closed, or whose group is ended, leaves none of them behind."""
     with Interpreters()._started() as child:

@@ -88,6 +88,7 @@ def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
     assert heard == [0, 1, 4]
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_is_no_business_of_a_process() -> None:
     """From its first instant on, long before it has an item: it works as if nothing had been."""
     worker = _Worker(square)
