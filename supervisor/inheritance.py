@@ -296,8 +296,13 @@ async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict
     async for page in _pages(journal, session_id, after_seq):
         told = (record.metadata for record in page if record.event in ("Usage", "Budgeted"))
         for one in (one for metadata in told for one in metadata.get("scopes", ())):
-            used[one["id"]] = used.get(one["id"], Amounts()).at_least(msgspec.convert(one["used"], Amounts))
+            _at_least(used, one["id"], msgspec.convert(one["used"], Amounts))
     return used
+
+
+def _at_least(used: dict[str, Amounts], scope_id: str, amounts: Amounts) -> None:
+    """At least so much was used of a scope: every record tells of all that was, until then."""
+    used[scope_id] = used.get(scope_id, Amounts()).at_least(amounts)
 
 
 async def used_meanwhile(journal: Journal, pasts: Mapping[str, Past], rows: Sequence[EntityRow]) -> dict[str, Amounts]:
@@ -316,7 +321,7 @@ async def used_meanwhile(journal: Journal, pasts: Mapping[str, Past], rows: Sequ
         news_from[row.id] = least = min(anywhere, known.get(above, inf), news_from.get(above, inf))
         if row.ended and least != inf:
             for scope_id, amounts in (await used_in(journal, row.id, int(least))).items():
-                used[scope_id] = used.get(scope_id, Amounts()).at_least(amounts)
+                _at_least(used, scope_id, amounts)
     return used
 
 

@@ -27,7 +27,9 @@ class Names:
 
     def __contains__(self, name: str) -> bool:
         """Whether that id was used, by anybody but those below a session of this supervisor."""
-        return self._has(name)
+        base, dash, number = name.rpartition("-")
+        counted = dash and number.isdecimal() and number == str(int(number))
+        return name in self._taken or (bool(counted) and 2 <= int(number) <= self._numbers.get(base, 1))
 
     def new(self, wanted: str, *, below: str | None = None) -> str:
         """The id itself, or with the first number that makes it new. *below*: the session that it does not outlive."""
@@ -41,7 +43,7 @@ class Names:
 
     def _new(self, wanted: str, earlier: Names) -> str:
         number, found = self._numbers.get(wanted, 1), wanted
-        while self._has(found) or found in earlier._taken:
+        while found in self or found in earlier._taken:
             number += 1
             found = f"{wanted}-{number}"
         if number > 1:
@@ -49,8 +51,3 @@ class Names:
         else:
             self._taken.add(found)
         return found
-
-    def _has(self, name: str) -> bool:
-        base, dash, number = name.rpartition("-")
-        counted = dash and number.isdecimal() and number == str(int(number))
-        return name in self._taken or (bool(counted) and 2 <= int(number) <= self._numbers.get(base, 1))

@@ -1,4 +1,5 @@
-"""Oversees every session: one clock for the snapshots of all of them, one place that has the scopes of budgets.
+"""Oversees every session: one clock for the snapshots of all that are looked at equally often, one place that has the
+scopes of budgets.
 
 While no turn runs no timer does. Time is that of the actors' timers, which does not count what nobody ran through.
 """
