@@ -192,10 +192,9 @@ class Worker:
 
 def sole(errors: BaseExceptionGroup[Exception] | Exception) -> Exception:
     """The error in a group of errors: the first one; the others are in its ``suppressed`` attribute, in order."""
-    found = list(_leaves(errors))
-    first = found[0]
-    if len(found) > 1:
-        first.suppressed = (*getattr(first, "suppressed", ()), *found[1:])  # type: ignore[attr-defined]
+    first, *others = _leaves(errors)
+    if others:
+        first.suppressed = (*getattr(first, "suppressed", ()), *others)  # type: ignore[attr-defined]
     return first
 
 

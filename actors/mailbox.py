@@ -172,7 +172,6 @@ class Mailbox:
     __slots__ = (
         "_keys",
         "_limits",
-        "_woken",
         "bytes",
         "capacity",
         "control",
@@ -199,8 +198,6 @@ class Mailbox:
         self._keys: dict[tuple[Lane, Any], Envelope] | None = None
         self.waiters: deque[_Waiter] | None = None
         """Those who wait for room, in order; each stays until its message is in, or it gives up."""
-        self._woken = 0
-        """How many of them, from the first on, were woken."""
 
     @property
     def plain(self) -> bool:
@@ -273,11 +270,11 @@ class Mailbox:
             envelope.key = self._limits.overflow.key(envelope.message)
         return None if envelope.key is None else self._keyed.get((lane, envelope.key))
 
-    def put_back(self, items: list[Any]) -> None:
+    def put_back(self, envelopes: Sequence[Envelope]) -> None:
         """Put messages that were taken out at the head of the NORMAL lane, the first one first; always taken."""
-        for item in reversed(items):
-            self.bytes += _size_of(item)
-            self._lane(_NORMAL).appendleft(item)
+        for envelope in reversed(envelopes):
+            self.bytes += envelope.size
+            self._lane(_NORMAL).appendleft(envelope)
 
     def _lane(self, lane: Lane) -> deque[Any]:
         if lane is _NORMAL:
@@ -359,8 +356,8 @@ class Mailbox:
         smaller = envelope.size < queued.size
         self.bytes += envelope.size - queued.size
         queued.size = envelope.size
-        if smaller:
-            self._wake_next()
+        if smaller and self.waiters:
+            self.waiters[0].parker.unpark()
         return (Drop(old, "coalesced"),)
 
     # ------------------------------------------------------------------ out
@@ -392,7 +389,7 @@ class Mailbox:
             if item.key is not None:
                 self._forget_key(item, lane)
         if self.waiters:
-            self._wake_next()
+            self.waiters[0].parker.unpark()
 
     def _forget_key(self, item: Envelope, lane: Lane) -> None:
         """It is no longer the one to be replaced; another with its key, which came meanwhile, still is."""
@@ -429,8 +426,8 @@ class Mailbox:
     async def room(self, backend: Backend, put: Callable[[], object]) -> None:
         """Call *put* when there may be room, behind all who came first; again, if it was too small after all.
 
-        One waiter is woken for each message that goes. Only the first of them tries, and when it leaves, served or
-        not, it wakes the next: so none is overtaken by another, and no room is left unused.
+        Only the first of them tries: it is woken by each message that goes, and when it leaves, served or not, it wakes
+        the next. So none is overtaken by another, and no room is left unused.
         """
         if self.waiters is None:
             self.waiters = deque()
@@ -441,40 +438,31 @@ class Mailbox:
             while True:
                 await waiter.parker.wait()
                 waiter.parker = backend.parker()
-                if self.waiters[0] is waiter and self._served(put):
+                if self.waiters[0] is waiter and _served(put):
                     return
         finally:
             self._leave(waiter)
-
-    def _served(self, put: Callable[[], object]) -> bool:
-        try:
-            put()
-        except MailboxFull as full:
-            if not full.passing:
-                raise
-            self._woken = 0
-            return False
-        return True
-
-    def _wake_next(self) -> None:
-        waiters = self.waiters
-        if waiters is not None and self._woken < len(waiters):
-            waiters[self._woken].parker.unpark()
-            self._woken += 1
 
     def _leave(self, waiter: _Waiter) -> None:
         """It waits no more; if it was the first, the one behind it may have room, or replace what is queued."""
         waiters = self.waiters
         assert waiters is not None, "it is in there"
-        place = waiters.index(waiter)
-        del waiters[place]
+        was_first = waiters[0] is waiter
+        waiters.remove(waiter)
         self.pressing -= 1
-        if place < self._woken:
-            self._woken -= 1
-        if waiters and not place:
-            self._woken = max(self._woken, 1) if self.counted < self.capacity or self._keys else 0
-            if self._woken:
-                waiters[0].parker.unpark()
+        if was_first and waiters and (self.counted < self.capacity or self._keys):
+            waiters[0].parker.unpark()
+
+
+def _served(put: Callable[[], object]) -> bool:
+    """Whether there was room."""
+    try:
+        put()
+    except MailboxFull as full:
+        if not full.passing:
+            raise
+        return False
+    return True
 
 
 def _is_own(item: Any) -> bool:

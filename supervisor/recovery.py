@@ -207,6 +207,7 @@ class Recovery:
     async def _settle_the_dead(self) -> None:
         """Who has ended owes nothing but news to the living. What cannot be read just now, the next take-over sees
         to."""
+        await self._tree.ledger.settle_all()  # what is settled is not owed any more
         with suppress(JournalUnavailable):
             for one in [Left.of(row) for row in await self._journal.owed()]:
                 heard = isinstance(one.effect, Tell) and one.effect.to in self._tree.entities

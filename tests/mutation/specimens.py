@@ -22,7 +22,6 @@ import difflib
 import functools
 import itertools
 import json
-import random
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -113,11 +112,12 @@ def make(specimen: tuple[str, str, int], *, audible: bool = False) -> Mutant | N
 
 
 def draw(modules: Sequence[str], sample: int, seed: int, jobs: int, *, audible: bool = False) -> list[Mutant]:
-    """A seeded sample of the mutants that change something."""
+    """A seeded sample of the mutants that change something: those of the smallest hashes, so that what changes in one
+    module draws no others in the rest."""
     making = functools.partial(make, audible=audible)
     with ProcessPoolExecutor(jobs) as pool:
         population = [one for found in pool.map(specimens, modules) for one in found]
-        random.Random(seed).shuffle(population)
+        population.sort(key=lambda one: blake2b(f"{seed} {one}".encode(), digest_size=16).digest())
         mutants: list[Mutant] = []
         while population and len(mutants) < sample:
             batch, population = population[: sample - len(mutants)], population[sample - len(mutants) :]

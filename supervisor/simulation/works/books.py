@@ -27,6 +27,7 @@ from supervisor.simulation.works.foretold import USUAL, WATCHED, Ending, foretel
 from supervisor.simulation.works.hearts import HeartBooks
 from supervisor.simulation.works.held import HeldBooks
 from supervisor.simulation.works.idling import Idling
+from supervisor.simulation.works.orders import Orders
 from supervisor.simulation.works.papers import Papers
 from supervisor.simulation.works.plans import DEPUTY, WORKER
 from supervisor.simulation.works.savings import Savings
@@ -104,6 +105,7 @@ class WorkBooks:
         self._say, self._now = say, now
         self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
         self.papers, self.idling = Papers(say, bound_s, now), Idling(say, bound_s, now)
+        self._orders = Orders(say)
         self.archive: ArchiveBooks | None = None
         """Of a run that has one."""
         self._errands = errands
@@ -276,6 +278,7 @@ class WorkBooks:
         if self.archive is not None:
             self.archive.wrote(one)
         self.hearts.happened(at_s)
+        self._orders.wrote(record)
         if record.entity_type not in SETTLED:
             return
         self.held.wrote(one, at_s)

@@ -223,6 +223,14 @@ async def last_words(desk: Desk) -> None:
     reasoned = talk.answer(error={"code": -32603, "message": "no", "data": "x" * 400})
     short = f'no ("{"x" * 299}...)'
     talk.same("an error with its reason", reasoned, TurnEnded("error", short))
+    for depth, status in ((0, 503), (3, 503), (4, None)):
+        data: Any = {"httpStatusCode": 503}
+        for _ in range(depth):
+            data = {"x": data}
+        talk = Talk(desk)
+        talk.prompt()
+        given = [one.status for one in talk.answer(error={"code": -32603, "message": "no", "data": data})]
+        desk.same(f"a status, {depth} deep", given, [status])
 
 
 # ------------------------------------------------------------------------------------------------------------ calls
@@ -646,6 +654,12 @@ async def meters(desk: Desk) -> None:
         ended = talk.answer({"stopReason": "end_turn", "usage": last})
         talk.same("heard last", [type(one) for one in ended], *([TurnEnded, Usage] if turn else [TurnEnded]))
         desk.same("the rest", [_added(one) for one in ended[1:]], [(turn, 0, 0.0, 0, 0)] if turn else [])
+    for amount, added in ((1e9, 1e9), (1e9 + 0.5, 0.0)):
+        talk = Talk(desk)
+        talk.prompt()
+        (given,) = talk.update("usage_update", used=3, size=9, cost={"amount": amount, "currency": "USD"})
+        desk.same(f"a cost of {amount}", given.cost_usd, added)
+    talk = Talk(desk)
     for name, wanted in (
         ("outputTokens", (0, 4, 0.0, 0, 0)),
         ("requests", (0, 0, 0.0, 0, 4)),

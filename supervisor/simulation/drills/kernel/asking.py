@@ -140,6 +140,74 @@ async def chains(desk: Desk) -> None:
     desk.at("a circle", 2.0)
 
 
+class Sends:
+    """Sends on what it hears after so long, or asks for it, and notes how that went, and when."""
+
+    def __init__(self, desk: Desk, after_s: float, *, asks: bool) -> None:
+        self.desk, self.after_s, self.asks = desk, after_s, asks
+        self.other: Ref[Any] | None = None
+        self.noted: list[tuple[str, float]] = []
+
+    async def receive(self, ctx: Context, message: Any) -> None:
+        if message != "go":
+            return
+        assert self.other is not None
+        await anyio.sleep(self.after_s)
+        try:
+            await (self.other.ask("x", timeout_s=9.0) if self.asks else self.other.send("x", timeout_s=9.0))
+            self.noted.append(("done", self.desk.since()))
+        except DeadlockError:
+            self.noted.append(("a circle", self.desk.since()))
+
+
+async def full_circles(desk: Desk) -> None:
+    """Who waits for room waits for whoever has none: so a circle is closed by a send, too, and refused then."""
+    asking, sending = Sends(desk, 1.0, asks=True), Sends(desk, 0.5, asks=False)
+    full = desk.system.spawn(asking, "full", capacity=1)
+    sending.other, asking.other = full, desk.system.spawn(sending, "sends")
+    full.tell("go")
+    asking.other.tell("go")
+    await anyio.sleep(0.1)
+    full.tell("its only room")
+    await anyio.sleep(5.0)
+    for whose, noted, how in (("who asks", asking.noted, "a circle"), ("who sends", sending.noted, "done")):
+        desk.same(whose, [what for what, _ in noted], [how])
+        for _, at_s in noted:
+            desk.at(whose, 1.0, 3, at_s)
+
+
+class Anything:
+    """Equal to all there is, as ``unittest.mock.ANY`` is."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class Same:
+    """Gives back what it is asked."""
+
+    def receive(self, ctx: Context, message: Any) -> Any:
+        return message
+
+
+class SameLater:
+    """Gives it back after a moment."""
+
+    async def receive(self, ctx: Context, message: Any) -> Any:
+        await anyio.sleep(0.5)
+        return message
+
+
+async def odd_answers(desk: Desk) -> None:
+    """What an answer is equal to is its own business: it is given."""
+    odd = Anything()
+    for kind in (Same, SameLater):
+        ref = desk.system.spawn(kind(), kind.__name__)
+        desk.same(kind.__name__, await ref.ask(odd, timeout_s=2.0) is odd, True)
+
+
 class Clock:
     """Sets timers, and notes which of them ring, and when."""
 
@@ -212,4 +280,4 @@ async def stashes(desk: Desk) -> None:
     desk.same("the answer", answered, ["3!"])
 
 
-ASKING = (answers, leaving, stopping, chains, timers, stashes)
+ASKING = (answers, leaving, stopping, chains, full_circles, odd_answers, timers, stashes)

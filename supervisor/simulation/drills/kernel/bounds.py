@@ -196,6 +196,21 @@ async def keys(desk: Desk) -> None:
     desk.same("what was heard", recorder.heard, [f"{text}{lane.value}" for lane in Lane for text in "cbe"])
 
 
+async def sizeless(desk: Desk) -> None:
+    """What has no size makes no room for what has one: nobody is dropped in vain."""
+    recorder = Recorder()
+    ref = desk.system.spawn(recorder, "r", limits=Limits(10, 4, Overflow.DROP_OLDEST))
+    await desk.system.suspend("r", timeout_s=1.0)
+    for number in range(3):
+        ref.tell(number)
+    ref.tell("four", lane=Lane.URGENT)
+    ref.tell("x")
+    desk.same("dropped", desk.system.dead_letters, 1)
+    desk.system.resume("r")
+    await desk.system.idle()
+    desk.same("what was heard", recorder.heard, ["four", 0, 1, 2])
+
+
 async def room(desk: Desk) -> None:
     """Who waits for room has it in the order of arrival; whose time is up is refused at that instant."""
     slow, told = Slow(), []
@@ -258,4 +273,4 @@ async def turns(desk: Desk) -> None:
         desk.same(f"turns for {lane.name}", seen, [most])
 
 
-BOUNDS = (lanes, policies, advice, keys, room, turns)
+BOUNDS = (lanes, policies, sizeless, advice, keys, room, turns)

@@ -41,6 +41,28 @@ async def stuck(desk: Desk) -> None:
     desk.same("a look", await desk.system.get_state("s", timeout_s=5.0), 7)
     desk.at("a look", 2.0, 3)
     desk.same("its next message", list(await desk.system.peek("s", timeout_s=5.0)), [2])
+    await anyio.sleep(9.0)
+    seen = desk.system.inspect("s")
+    desk.same("at rest", (seen.handling, seen.handling_s), ("", 0.0))
+
+
+class Ages:
+    """Takes longer for a message than the clock has counted so far."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s = takes_s
+
+    async def receive(self, ctx: Context, message: Any) -> None:
+        await anyio.sleep(self.takes_s)
+
+
+async def for_ages(desk: Desk) -> None:
+    """Who has been at a message for longer than there was a clock before it says so."""
+    age_s = anyio.current_time() + 1.0
+    desk.system.spawn(Ages(2 * age_s), "a").tell("x")
+    await anyio.sleep(age_s)
+    desk.at("in hand since", age_s, 1, desk.system.inspect("a").handling_s)
+    desk.system.stop("a", "enough")
 
 
 class Quick:
@@ -104,4 +126,4 @@ async def handled(desk: Desk) -> None:
                 desk.same(f"{name}: handled, with number {place}", (stats.handled, stats.timers), (wanted, 0))
 
 
-LOOKING = (stuck, traces, handled)
+LOOKING = (stuck, for_ages, traces, handled)

@@ -18,7 +18,7 @@ from supervisor.ledger import Cause
 from supervisor.lifecycles.task import Task
 from supervisor.scheduling.backlog import Backlog, Item, Refusal
 from supervisor.scheduling.execution import Execution
-from supervisor.scheduling.leases import Claim
+from supervisor.scheduling.leases import Claim, StaleClaim
 from supervisor.scheduling.owned_paths import spelled
 from supervisor.scheduling.retry_budget import RetryBudget
 from supervisor.scheduling.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
@@ -307,4 +307,15 @@ async def taken_before(desk: Desk) -> None:
         desk.same(f"{what}: whose probe it was no more", withdrawn, [case])
 
 
-CLAIMING = (backlogs, times, retries, taken_before)
+async def tokens(desk: Desk) -> None:
+    """A claim is known by its number, however large, and whoever wrote that down."""
+    last = desk.chance.integer(1_000, 2**40, "last")
+    backlog = Backlog(last)
+    backlog.add(Item(id="a"))
+    claim = backlog.claim("w", None, now_s=0.0, lease_s=1.0)
+    desk.same("its token", claim and claim.token, last + 1)
+    desk.refused("another one", lambda: backlog.check("a", last), StaleClaim)
+    desk.same("the same", backlog.check("a", int(str(last + 1))), claim)
+
+
+CLAIMING = (backlogs, times, retries, taken_before, tokens)

@@ -43,6 +43,20 @@ async def stalls(desk: Desk) -> None:
             desk.same("how long it is silent", (stall.silent, stall.stepped), (silent, bool(taken)))
 
 
+async def other_steps(desk: Desk) -> None:
+    """A step is made good by as many signs in a row as the first step takes by then: it may be another one meanwhile."""
+    for before, after, at_once in ((5, 3, True), (3, 5, False)):
+        stall = Stall()
+        first, then = (StallProfile(wake=one, stop=10, kill=11) for one in (before, after))
+        for _ in range(before):
+            stall.snapshot(False, first)
+        for _ in range(before - 1):
+            stall.snapshot(True, first)
+        desk.same(f"{before} signs are not there", stall.stepped, True)
+        stall.snapshot(True, then)
+        desk.same(f"then {after} are enough", stall.stepped, not at_once)
+
+
 def _above(name: str) -> tuple[str, ...]:
     """That step, and the harsher ones."""
     steps = ("wake", "stop", "kill")
@@ -158,4 +172,4 @@ async def forgets(desk: Desk) -> None:
             desk.same(f"what is remembered of who {what} in the next turn", sorted(kept), [])
 
 
-PATIENCE = (stalls, troubles, forgets)
+PATIENCE = (stalls, other_steps, troubles, forgets)

@@ -771,6 +771,35 @@ async def gave_up_and_tried_again(desk: Desk) -> None:
         desk.same(f"{what}: its runs", runs, ["run:a"])
 
 
+async def charged_once(desk: Desk) -> None:
+    """A retry that was decided, and that its job had not heard of, is charged once: what is left of the budget of all
+    is for others. Nor is anything given back of what was charged for an attempt whose job had heard of it, or for one
+    whose circuit opened."""
+    again = ["backoff_completed", "execution_failed", "retry_decided", "circuit_opened"]
+    failed = ["execution_failed", "retry_delay_elapsed", "worker_started"]
+    for entity_id, event, of_run, of_job in (
+        ("run:a", "retry_decided", again, ["execution_failed", "retry_delay_elapsed", "worker_started", *failed]),
+        ("job:a", "execution_failed", again, ["retry_delay_elapsed", "worker_started", *failed]),
+        ("run:a", "circuit_opened", [], ["worker_lost", "retry_delay_elapsed", "worker_started"]),
+    ):
+        life, what = office_of(desk), f"after {event} of {entity_id}"
+        life.tries["a"] = [Try(3.0, "one"), Try(3.0, "two"), Try(3.0)]
+        plan = plan_of(*_puppets("a"), task("b", approval="before"), retry_budget={"share": 0, "least": 1})
+        right_after(life, entity_id, event)
+        await life.run(plan, give_up_after_s=100.0)
+        heir = office_of(desk, left_by(life))
+        heir.tries |= {"a": [Try(3.0, "two"), Try(3.0)] if of_run else [Try(3.0)], "b": [Try(1.0, "three"), Try(1.0)]}
+        result = await heir.run(plan, Hand(20.0, "approve", "b"))
+        desk.same(f"{what}: outcomes", heir.outcomes(result), {"a": "completed", "b": "completed"})
+        said: dict[str, list[str]] = {}
+        for one in heir.records(heir.last_seq):
+            said.setdefault(one.entity_id, []).append(one.event)
+        desk.same(f"{what}: its run", said["run:a"][:-4], [*of_run])
+        desk.same(f"{what}: its job", said["job:a"][:-2], of_job)
+        circuits = [whose for whose, events in said.items() if "circuit_opened" in events]
+        desk.same(f"{what}: who finds nothing left", circuits, [*(["run:a"] if of_run else []), "run:b"])
+
+
 async def not_recovered(desk: Desk) -> None:
     """A task that could not be recovered has failed for good, however often its supervisor is killed."""
     plan = plan_of(task("a"), task("c", approval="before"), recovery=RecoveryConfig(orphans="failed"))
@@ -820,6 +849,7 @@ CUT = (
     unclaimed,
     gave_up,
     gave_up_and_tried_again,
+    charged_once,
     not_recovered,
     given_up_before_it_begins,
     counted,

@@ -29,6 +29,7 @@ from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Heart
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import Guests, House, Prop, Puppet, Rooms
+from supervisor.simulation.works.orders import Orders
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.work import AgentProfile, NoSuchEntity
 
@@ -334,6 +335,9 @@ class Office(House):
         *but*: of these, that instead. *after*: this record only. *whose*: of these kinds only. *facts*: with the
         commands that were given. *without*: nothing of these tasks, of which chance decides.
         """
+        orders = Orders(self._desk.say)
+        for record in self.store.log.after(after, 1_000_000):
+            orders.wrote(record)
         found = {name: tale for name, tale in self.tales(after).items() if name.startswith(tuple(whose.split()) or "")}
         if not facts:
             found = {name: [one for one in tale if not one[1].startswith(COMMANDS)] for name, tale in found.items()}
