@@ -276,7 +276,8 @@ class Hands:
     def _build_prompt(self, work: Work, effect: BuildPrompt, cause: Cause) -> None:
         data = self._tree.entity(work.session_id).data
         again = work.interrupted and work.resume_id is not None
-        prompt = build_prompt(data.current.prompt if data.current is not None else "", data.inbox, again=again)
+        inbox = data.inbox if work.watch is None else work.watch.still_meant(data.inbox)
+        prompt = build_prompt(data.current.prompt if data.current is not None else "", inbox, again=again)
         if work.watch is not None:
             prompt = work.watch.prompted(prompt)
         self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)

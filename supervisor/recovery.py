@@ -195,7 +195,7 @@ class Recovery:
         for work in stopped:
             await self._ended(work)
         await self._tree.ledger.flush()
-        await self._settle_the_dead()
+        await self._tree.ledger.settle_all()
         left = {work.session_id: None for work in stopped}
         return Recovered(
             resumed=tuple(one for one in self._pasts if one not in left),

@@ -7,6 +7,7 @@ that is over, or has used up what it may itself use. Every step is a fact in the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from math import inf
 from typing import Any, Final, Protocol
@@ -19,6 +20,7 @@ from supervisor.budgets import Amounts, Budget, Lease, Scope, Spent, hand_back_b
 from supervisor.entity import Entity
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import ProgressSeen, UrgentMessage
+from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.liveness import Liveness, Patience, Stall, Step
 from supervisor.loops import LoopLimits, Loops, Repeated, Seen
@@ -48,6 +50,8 @@ ASKED: Final = (
     "Your budget is used up: {words}. Begin nothing new. Hand back what you have, in this one turn and in a few words:"
     " what is done, what is not, and where it is."
 )
+_WISH: Final = "budget of "
+"""How the ids of the messages begin that say so; the turn's follows."""
 REPEATS: Final = (
     "You repeat yourself: {words}. Do something else, or say what keeps you. If you go on like that you are ended."
 )
@@ -302,7 +306,7 @@ class Watch:
         elif self._hand_back is _HandBack.NONE:
             because = self._note_spent(spent)
             self._hand_back, self._told = _HandBack.ASKED, True
-            self._tell(f"budget of {self._turn_id}", ASKED.format(words=spent.words), because)
+            self._tell(f"{_WISH}{self._turn_id}", ASKED.format(words=spent.words), because)
 
     def _note_spent(self, spent: Spent) -> int:
         because = self._note("BudgetSpent", spent._asdict(), spent.words)
@@ -322,6 +326,11 @@ class Watch:
         budget = hand_back_budget(self.rules.hand_back, above)
         self._lease = Lease(Scope(f"{self._turn_id} hand-back", "the turn that hands back", budget))
         self._lease.lacking()
+
+    def still_meant(self, messages: Sequence[Message]) -> list[Message]:
+        """Those, but not the wish to hand back of an earlier supervisor whose limits were smaller."""
+        goes_on = self._hand_back is _HandBack.NONE
+        return [one for one in messages if not (goes_on and one.id.startswith(_WISH))]
 
     def prompted(self, prompt: str) -> str:
         """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier

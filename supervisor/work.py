@@ -6,7 +6,7 @@ the last one is an event and not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ from supervisor.agents import Mapping as LineMapping
 from supervisor.budgets import Amounts, Scope
 from supervisor.entity import Entity
 from supervisor.ledger import Cause
+from supervisor.lifecycles.session import Message
 from supervisor.liveness import Patience
 from supervisor.loops import Seen
 from supervisor.moments import Moment
@@ -207,6 +208,10 @@ class Watching(Protocol):
 
     def turn_opened(self, turn_id: str) -> None:
         """Another turn begins; its agent is not launched yet."""
+        ...
+
+    def still_meant(self, messages: Sequence[Message]) -> list[Message]:
+        """Of the messages that wait for its next prompt, those that are to be in it."""
         ...
 
     def prompted(self, prompt: str) -> str:

@@ -148,11 +148,16 @@ class Log:
     def cross(self, log_of: str, abort_id: str, edge: str, ruled_by: str, *, after: str = "", cause: int) -> int:
         before = after or abort_id
         name = f"{before}/{edge}"
-        told = {"id": name, "parent_record": before, "policy_edge": edge, "ruled_by": ruled_by}
+        scope = "sibling" if edge == "tool_to_sibling" else "session"
+        told = {"id": name, "parent_record": before, "policy_edge": edge, "ruled_by": ruled_by, "scope": scope}
         return self.fact(log_of, "AbortRecord", abort_id=abort_id, cause_id=cause, **told)
 
     def stop(self, session: str, abort_id: str | None = None, cause: int | None = None) -> int:
-        return self.tell(session, "OperatorStop", reason="stop", abort_id=abort_id, cause_id=cause)
+        """A session is told to end: for a sibling's sake, if the abort that is its cause is one of siblings."""
+        scope = self.records[cause - 1].metadata.get("scope") if cause is not None else None
+        over = "sibling_aborted" if scope == "sibling" else "aborted"
+        more = {"abort_id": abort_id, "cause_id": cause, "transition_reason": over}
+        return self.tell(session, "OperatorStop", reason="stop", **more)
 
     def end(self, session: str, cause: int, *, rung: str = "request", **lies: Any) -> int:
         return self.tell(session, "Ended", rung=rung, took_s=0.0, cause_id=cause, **lies)
@@ -166,6 +171,6 @@ class Log:
 
 OK = {"exit": "Success"}
 ERROR = {"exit": "Error", "error": "it broke"}
-_FIELDS = frozenset({"at", "as_seq", "cause_id", "actor", "abort_id", "monotonic_s", "entity_seq"})
+_FIELDS = frozenset({"at", "as_seq", "cause_id", "actor", "abort_id", "monotonic_s", "entity_seq", "transition_reason"})
 _NAMING = frozenset({"OperatorStop", "tool_completed", "task_failed", "agent_exited"})
 """Events that carry the id of an abort."""

@@ -345,6 +345,22 @@ def test_a_sibling_abort_reaches_siblings() -> None:
     assert violations(log.records, quiescent=False) == []
 
 
+@breaks("honest_ends")
+def end_for_a_siblings_sake_that_is_none(log: Log) -> None:
+    log.session("s")
+    log.abort("s", "s", "session")
+    told = {"abort_id": f"abort-{len(log.records)}", "transition_reason": "sibling_aborted"}
+    log.tell("s", "OperatorStop", reason="stop", cause_id=len(log.records), **told)
+
+
+@breaks("honest_ends")
+def siblings_end_without_saying_so(log: Log) -> None:
+    family(log)
+    abort_id = log.abort("s/a", "s/a", "sibling")
+    told = {"abort_id": abort_id, "transition_reason": "aborted"}
+    log.tell("s/b", "OperatorStop", reason="stop", cause_id=len(log.records), **told)
+
+
 @breaks("one_answer")
 def abort_of_nobody(log: Log) -> None:
     log.session("s")

@@ -27,7 +27,20 @@ _ABANDONED: Final = frozenset({ToolOutcome.ABORTED.value, ToolOutcome.UNKNOWN.va
 class _Abort:
     """One abort: its target's session and that one's parent when it was asked for, and the edges it has crossed."""
 
-    __slots__ = ("above", "at", "branches", "edges", "heard", "hits", "records", "scope", "seq", "session", "target")
+    __slots__ = (
+        "above",
+        "at",
+        "branches",
+        "edges",
+        "heard",
+        "hits",
+        "records",
+        "scope",
+        "scopes",
+        "seq",
+        "session",
+        "target",
+    )
 
     def __init__(self, record: LifecycleEvent, session: SessionBook | None) -> None:
         self.seq, self.at = record.seq, record.monotonic_s
@@ -37,6 +50,8 @@ class _Abort:
         self.above = session.parent if session is not None else None
         self.edges: set[str] = set()
         self.records: dict[str, int] = {}
+        self.scopes: dict[int, str] = {}
+        """Of the wish, and of each edge, by its record."""
         self.heard = False
         self.hits = 0
         """What it has had an effect on: sessions, and calls that have the result of an abort."""
@@ -119,6 +134,7 @@ class Aborting:
         session = self._session_of(book)
         abort = self._aborts[abort_id] = _Abort(record, session)
         abort.records[abort_id] = record.seq
+        abort.scopes[record.seq] = abort.scope
         if abort.scope == AbortScope.TOOL:
             self._await_results(abort_id, abort, book)
             if isinstance(book, TurnBook):
@@ -153,14 +169,26 @@ class Aborting:
             self._say("no_level_crossed", book.id, f"crosses {edge} by {told.get('ruled_by')}'s policy, not {ruling}'s")
         abort.edges.add(edge)
         abort.records[str(told.get("id"))] = record.seq
+        abort.scopes[record.seq] = str(told.get("scope"))
 
     # ------------------------------------------------------------------ its effects
     def stopped(self, record: LifecycleEvent, book: Book, step: Any) -> None:
         """A session is told to end."""
         if record.abort_id is not None:
             self._reached(record, book, book)
+            self._check_named(record, book)
         else:
             self.ended(record, book, step)
+
+    def _check_named(self, record: LifecycleEvent, book: Book) -> None:
+        """Who ends for a sibling's sake says so; nobody else does."""
+        abort = self._aborts.get(str(record.abort_id))
+        scope = abort.scopes.get(record.cause_id) if abort is not None and record.cause_id is not None else None
+        if scope is None or record.from_status == record.to_status:
+            return
+        over = TransitionReason.SIBLING_ABORTED if scope == AbortScope.SIBLING else TransitionReason.ABORTED
+        if record.transition_reason != over:
+            self._say("honest_ends", book.id, f"ends as {record.transition_reason} by a {scope} abort")
 
     def ended(self, record: LifecycleEvent, book: Book, step: Any) -> None:
         """By a recovery: who asked before was never answered, the supervisor died first."""

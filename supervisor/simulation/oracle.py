@@ -25,6 +25,7 @@ from supervisor.simulation.fates import Fates
 from supervisor.simulation.hearing import Hearing
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.model_books import TELLING, ModelBooks
+from supervisor.simulation.owing import Owing
 from supervisor.simulation.promised import Promised
 from supervisor.simulation.specified import Specified
 from supervisor.simulation.trace import Trace
@@ -112,8 +113,7 @@ class Oracle:
         """The policies that the host gave, by session; those below it inherit them."""
         self._starting: Counter[str] = Counter()
         """Below whom the host is starting sessions, and how many."""
-        self._owed: set[str] = set()
-        """Effects that are durable, and not settled."""
+        self._owing = Owing(self.violated)
         self._crossed: list[LifecycleEvent] = []
         self._ended: set[str] = set()
         self._durable: set[str] = set()
@@ -285,8 +285,7 @@ class Oracle:
         self._trace.records(encoded)
         for one in batch:
             self._record(one.record)
-            if one.owed or one.settled:
-                self._effects(one)
+            self._owing.wrote(one)
             at_s = one.record.monotonic_s - self._offset_s
             self.hearing.wrote(one, at_s)
             self.works.wrote(one, at_s)
@@ -294,15 +293,6 @@ class Oracle:
                 self._session(one.record, one.ended)
             elif one.record.event == "ProcessStarted":
                 self._started_for(str(one.record.metadata["tool"]), one.record.metadata["pid"])
-
-    def _effects(self, one: Append) -> None:
-        """An effect is settled once: with the record of whoever was told, or when it was performed. What is settled
-        before that is lost if its supervisor is killed then."""
-        for name in one.settled:
-            if name not in self._owed:
-                self.violated("nothing_lost", one.record.entity_id, f"settles {name}, which nobody owes", one.record.seq)
-            self._owed.discard(name)
-        self._owed.update(name for name, _ in one.owed)
 
     def _record(self, record: LifecycleEvent) -> None:
         self.records += 1

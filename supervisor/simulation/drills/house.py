@@ -43,6 +43,7 @@ from supervisor.ports import (
 from supervisor.runtime import Supervisor, supervise
 from supervisor.simulation.behind import counted
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.owing import Owing
 from supervisor.simulation.specified import Specified
 from supervisor.succession import Choose
 from supervisor.vocabulary import LifecycleEvent
@@ -391,6 +392,7 @@ class _Disk(MemoryJournal):
     def __init__(self, house: House, store: MemoryStore) -> None:
         super().__init__(store)
         self._house = house
+        self._owing = Owing(house.say, store.owed)
 
     def _writable(self) -> MemoryStore:
         if self._house.disk_fails is not None:
@@ -406,11 +408,17 @@ class _Disk(MemoryJournal):
             await anyio.sleep(self._house.commit_s)
         if self._house.cuts is None:
             await super().append(batch)
+            self._hear(batch)
             return
         for one in batch:  # each might have been a commit of its own
             await super().append([one])
+            self._hear([one])
             if self._house.cut_at(self._house.store.last_seq):
                 self._house.cuts.append(copy.deepcopy(self._house.store))
+
+    def _hear(self, batch: Sequence[Append]) -> None:
+        for one in batch:
+            self._owing.wrote(one)
 
 
 class House:
@@ -424,7 +432,7 @@ class House:
     """
 
     def __init__(self, desk: Desk, store: MemoryStore | None = None) -> None:
-        self._desk = desk
+        self._desk, self.say = desk, desk.say
         self.store = MemoryStore() if store is None else store
         self.puppets: list[Puppet] = []
         self.props: list[Prop] = []

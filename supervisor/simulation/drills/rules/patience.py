@@ -44,7 +44,7 @@ async def stalls(desk: Desk) -> None:
 
 
 async def other_steps(desk: Desk) -> None:
-    """A step is made good by as many signs in a row as the first step takes by then: it may be another one meanwhile."""
+    """A step is made good by as many signs in a row as the first step takes by then: by another one, maybe."""
     for before, after, at_once in ((5, 3, True), (3, 5, False)):
         stall = Stall()
         first, then = (StallProfile(wake=one, stop=10, kill=11) for one in (before, after))

@@ -18,7 +18,7 @@ from supervisor.effects import Bury, EndScope, StorePrompt, Tell, decoded
 from supervisor.ledger import Cause, Clock, Draft, Ledger, Owed
 from supervisor.lifecycles.events import FatalError
 from supervisor.moments import Moment
-from supervisor.outage import DiskWatch, held_bytes
+from supervisor.outage import DiskWatch, Outage, held_bytes
 from supervisor.ports import Append, JournalError, JournalUnavailable
 from supervisor.simulation.drills.desk import Desk
 from supervisor.vocabulary import LifecycleEvent
@@ -414,6 +414,13 @@ async def pressing(desk: Desk) -> None:
             desk.same("after it", (disk.outage, disk.up.is_set()), (None, True))
 
 
+async def said(desk: Desk) -> None:
+    """What is said of an outage counts as one does."""
+    for waiting, words in ((0, "0 records wait"), (1, "1 record waits"), (2, "2 records wait")):
+        outage = Outage(since=WALL_S, why="full", attempts=1, waiting=waiting)
+        desk.same(f"{waiting} of them", f": full; {words} in memory" in outage.words, True)
+
+
 async def clocks(desk: Desk) -> None:
     """A ledger's clock begins at the wall's time, never before the last record, and follows no jump of the wall."""
     for wall_s, from_s in ((WALL_S, 0.0), (WALL_S, WALL_S + 50.0), (WALL_S, WALL_S - 50.0)):
@@ -427,4 +434,4 @@ async def clocks(desk: Desk) -> None:
             wall.time = lambda: 0.0
 
 
-RECORDING = (words, groups, outages, losses, settling, pressing, clocks)
+RECORDING = (words, groups, outages, losses, settling, pressing, said, clocks)

@@ -11,8 +11,9 @@ from typing import Final
 import anyio
 
 from supervisor.plans import Settings
+from supervisor.plans.oversight import BudgetConfig
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
-from supervisor.ports import ChildAsked, Ready, Text, ToolOpened, TurnEnded
+from supervisor.ports import ChildAsked, Ready, Text, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
 from supervisor.simulation.drills.whole.hosting import Crowd
@@ -164,6 +165,62 @@ async def unheard(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
+async def kin_spent(desk: Desk) -> None:
+    """What a child used that has ended counts in its parent's scope, also under the next supervisor."""
+    house, settings = House(desk), Settings(session_budget=BudgetConfig(tokens=1000))
+    async with house.open(settings) as sup, anyio.create_task_group() as group:
+        crowd = Crowd(group)
+        session = await sup.start_session("s", agent="puppet")
+        await crowd.ask(session, "the prompt")
+        kid = await session.start_child("kid")
+        await crowd.ask(kid, "a part of it")
+        house.puppets[-1].says(Usage({"a": 1}, 500, 400), DONE)
+        await anyio.sleep(MOMENT_S)
+        await kid.close()
+        left = house.left()
+        group.cancel_scope.cancel()
+    async with left.open(settings) as sup:
+        await anyio.sleep(MOMENT_S)
+        tokens = sup.session("s").budget.tokens or 0
+        desk.same("what is left", (100 * 63 // 64 <= tokens <= 100, tokens), (True, tokens))
+
+
+async def spent_before(desk: Desk) -> None:
+    """Whose budget was spent when its supervisor was killed hands back, however that is bounded; where larger limits
+    hold by then, it goes on."""
+    for of_turn in (False, True):
+        for now in (1000, 3000):
+            await _spend(desk, of_turn, now)
+
+
+async def _spend(desk: Desk, of_turn: bool, now: int) -> None:
+    def bounded(tokens: int) -> Settings:
+        budget = BudgetConfig(tokens=tokens)
+        return Settings(turn_budget=budget) if of_turn else Settings(session_budget=budget)
+
+    house, what = House(desk), f"{'a turn' if of_turn else 'a session'} of 1000, now {now}"
+    house.stops = lambda puppet: ()
+    async with house.open(bounded(1000)) as sup, anyio.create_task_group() as group:
+        session = await sup.start_session("s", agent="puppet")
+        await Crowd(group).ask(session, "the prompt")
+        house.puppets[-1].says(Usage({"a": 1}, 600, 500))
+        await anyio.sleep(MOMENT_S)
+        left = house.left()
+        await sup.abort("s", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+    async with left.open(bounded(now)) as sup:
+        await anyio.sleep(MOMENT_S)
+        spent = [one.metadata["measure"] for one in await left.events("s", "BudgetSpent")]
+        desk.same(f"{what}: what was spent", spent, ["tokens"])
+        asked = [("tokens" in one[1]) for one in left.puppets[-1].heard("prompt")]
+        desk.same(f"{what}: is asked to hand back", asked, [now == 1000])
+        left.puppets[-1].says(DONE)
+        await anyio.sleep(MOMENT_S)
+        desk.same(f"{what}: is over", "s" in sup.tree.works, now != 1000)
+        if now != 1000:
+            await sup.abort("s", AbortScope.SESSION, now=True)
+
+
 async def finished(desk: Desk) -> None:
     """A supervisor that is left in order finishes what an earlier one was asked for, and nobody waits for."""
     life = House(desk)
@@ -188,4 +245,4 @@ async def finished(desk: Desk) -> None:
     desk.same("when", 15.0 < desk.since() < 25.0, True)
 
 
-RESUMING = (told, delegated, unheard, finished)
+RESUMING = (told, delegated, unheard, kin_spent, spent_before, finished)

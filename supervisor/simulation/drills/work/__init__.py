@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.simulation.drills.work.after import AFTER
+from supervisor.simulation.drills.work.again import AGAIN
 from supervisor.simulation.drills.work.befallen import BEFALLEN
 from supervisor.simulation.drills.work.chains import CHAINS
 from supervisor.simulation.drills.work.commanded import COMMANDED
@@ -17,4 +18,7 @@ from supervisor.simulation.drills.work.words import WORDS
 
 __all__ = ["OFFICES"]
 
-OFFICES = (*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER, *WAITING, *CHAINS, *CUT, *PARENTS, *GONE)
+OFFICES = (
+    *(*TRYING, *COMMANDED, *BEFALLEN, *KILLED, *ORDERING, *WORDS, *AFTER),
+    *(*WAITING, *CHAINS, *CUT, *PARENTS, *GONE, *AGAIN),
+)

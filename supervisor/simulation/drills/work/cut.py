@@ -222,6 +222,8 @@ async def given_up_untouched(desk: Desk) -> None:
         **dict.fromkeys(("worker:v", "worker:w"), "shutdown"),
     }
     desk.same("how they end", states, wanted)
+    told = sorted(one.entity_id for one in heir.records(heir.last_seq) if one.event == "shutdown_requested")
+    desk.same("who is shut down, and how often", told, ["worker:v", "worker:w"])
     ends = [one.reason for one in await heir.events("a", "OperatorStop")]
     desk.same("why its session ends", ends, ["the plan was given up"])
 
