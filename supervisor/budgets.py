@@ -112,7 +112,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {name: round(one, 6) if isinstance(one, float) else one for name, one in found.items() if one}
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits; ``None`` is none. ``wall_s`` counts seconds of turns: two turns at once use two a second."""
 
     tokens: int | None = None

@@ -68,7 +68,10 @@ async def _heard(process: Process, out: _Tail, err: _Tail, timeout_s: float) -> 
         group.start_soon(out.fill, process.receive)
         group.start_soon(err.fill, process.receive_err)
         in_time = await within(timeout_s, process.wait_exit)
-        group.cancel_scope.deadline = anyio.current_time() + (DRAIN_S if in_time else 0.0)
+        if in_time:
+            group.cancel_scope.deadline = anyio.current_time() + DRAIN_S
+        else:
+            group.cancel_scope.cancel()
     return in_time
 
 

@@ -345,6 +345,21 @@ def test_a_sibling_abort_reaches_siblings() -> None:
     assert violations(log.records, quiescent=False) == []
 
 
+@breaks("once")
+def joined_by_what_ends_it(log: Log) -> None:
+    log.session("s")
+    abort_id = log.abort("s", "s", "session")
+    log.stop("s", abort_id, len(log.records))
+    log.fact("s", "AbortJoined", abort_id=abort_id)
+
+
+@breaks("one_answer")
+def joined_by_nobody(log: Log) -> None:
+    log.session("s")
+    log.stop("s", log.abort("s", "s", "session"), len(log.records))
+    log.fact("s", "AbortJoined")
+
+
 @breaks("honest_ends")
 def end_for_a_siblings_sake_that_is_none(log: Log) -> None:
     log.session("s")

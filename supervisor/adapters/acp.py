@@ -325,8 +325,8 @@ class AcpCodec(Conversation):
 
     def _message_chunk(self, chunk: wire.Chunk) -> list[Out]:
         said = _text("message", chunk)
-        if said:
-            self._last_said = said[0].text[:WORDS_CHARS_MAX]
+        for one in said:
+            self._last_said = one.text[:WORDS_CHARS_MAX]
         return [*said]
 
     def _thought_chunk(self, chunk: wire.Chunk) -> list[Out]:

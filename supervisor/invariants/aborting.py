@@ -120,6 +120,8 @@ class Aborting:
         self._books, self._roots, self._say = books, roots, say
         self._aborts: dict[str, _Abort] = {}
         self._joins: set[str] = set()
+        self._causes: dict[str, set[str]] = {}
+        """The aborts that are causes of each session's end."""
         self._lost_calls: set[str] = set()
         """Turns that had a call aborted."""
 
@@ -177,6 +179,7 @@ class Aborting:
         if record.abort_id is not None:
             self._reached(record, book, book)
             self._check_named(record, book)
+            self._causes.setdefault(book.id, set()).add(record.abort_id)
         else:
             self.ended(record, book, step)
 
@@ -197,8 +200,18 @@ class Aborting:
                 abort.heard = abort.heard or abort.session is book
 
     def joined(self, record: LifecycleEvent, book: Book, step: Any) -> None:
-        if record.abort_id is not None:
-            self._reached(record, book, book)
+        if record.abort_id is None:
+            self._say("one_answer", book.id, "has one more cause of its end on record, which nobody asked for")
+            return
+        self._reached(record, book, book)
+        self._check_first(record, book)
+
+    def _check_first(self, record: LifecycleEvent, book: Book) -> None:
+        """An end has each of its causes once."""
+        causes = self._causes.setdefault(book.id, set())
+        if record.abort_id in causes:
+            self._say("once", book.id, f"{record.abort_id} is a cause of its end already")
+        causes.add(str(record.abort_id))
 
     def turn_failed(self, record: LifecycleEvent, book: Book, step: Any) -> None:
         session, verdict = book.parent, record.metadata.get("verdict") or {}

@@ -25,7 +25,7 @@ class _Hearer:
     def info(self, event: str, **told: object) -> None:
         self.heard.append((event, told))
 
-    warning = info
+    warning = error = info
 
 
 @contextmanager

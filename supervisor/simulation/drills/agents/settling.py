@@ -185,6 +185,8 @@ async def hundreds(desk: Desk) -> None:
         desk.same("which are within which", within, [(first, 0), (outer, 0), (inner, outer), (other, 0)])
         planned = act.sup.plan_abort(f"{act.turn}:c{outer}", AbortScope.TOOL)
         desk.same("what would end", sorted(one.id for one in planned.nodes), [f"s:t1:c{outer}", f"s:t1:c{inner}"])
+        planned = act.sup.plan_abort(f"{act.turn}:c{first}", AbortScope.TOOL)
+        desk.same("what would end with the first", [one.id for one in planned.nodes], [f"s:t1:c{first}"])
         receipts: list[Receipt] = []
         act.group.start_soon(_abort, act, f"{act.turn}:c{outer}", receipts)
         await anyio.sleep(0.5)

@@ -63,10 +63,11 @@ class Asks:
 
     def __init__(self) -> None:
         self.other: Ref | None = None
+        self.timeout_s = 60.0
 
     async def receive(self, ctx: Context, message: Any) -> Any:
         assert self.other is not None
-        return await self.other.ask(message, timeout_s=60.0)
+        return await self.other.ask(message, timeout_s=self.timeout_s)
 
 
 async def answers(desk: Desk) -> None:
@@ -138,6 +139,25 @@ async def chains(desk: Desk) -> None:
     second.other = a
     await desk.raises("a circle", a.ask("z", timeout_s=5.0), DeadlockError)
     desk.at("a circle", 2.0)
+
+
+async def long_chains(desk: Desk) -> None:
+    """Whose asker has longer than there was a clock before has all of that."""
+    first, second = Asks(), Ages()
+    a, first.other = desk.system.spawn(first, "a"), desk.system.spawn(second, "b")
+    second.takes_s = anyio.current_time() + 10.0
+    first.timeout_s = second.takes_s + 9.0
+    desk.same("a long chain", await a.ask("x", timeout_s=second.takes_s + 5.0), "x")
+
+
+class Ages:
+    """Takes its time."""
+
+    takes_s = 0.0
+
+    async def receive(self, ctx: Context, message: Any) -> Any:
+        await anyio.sleep(self.takes_s)
+        return message
 
 
 class Sends:
@@ -280,4 +300,4 @@ async def stashes(desk: Desk) -> None:
     desk.same("the answer", answered, ["3!"])
 
 
-ASKING = (answers, leaving, stopping, chains, full_circles, odd_answers, timers, stashes)
+ASKING = (answers, leaving, stopping, chains, long_chains, full_circles, odd_answers, timers, stashes)

@@ -194,6 +194,13 @@ async def keys(desk: Desk) -> None:
     desk.system.resume("r")
     await desk.system.idle()
     desk.same("what was heard", recorder.heard, [f"{text}{lane.value}" for lane in Lane for text in "cbe"])
+    recorder.heard.clear()
+    await desk.system.suspend("r", timeout_s=1.0)
+    for number, name in ((1, None), (2, "k"), (3, "k"), (4, None), (5, "other")):
+        ref.tell(number, key=name)
+    desk.system.resume("r")
+    await desk.system.idle()
+    desk.same("what was heard, of no size", recorder.heard, [1, 3, 4, 5])
 
 
 async def sizeless(desk: Desk) -> None:

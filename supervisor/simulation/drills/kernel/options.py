@@ -64,6 +64,7 @@ async def _refuse_times(desk: Desk) -> None:
     for timeout_s in (float("inf"), float("nan"), None, "1"):
         await desk.raises(f"an ask for {timeout_s}", ref.ask("x", timeout_s=timeout_s), InvalidOption)  # type: ignore[arg-type]
         await desk.raises(f"a send for {timeout_s}", ref.send("x", timeout_s=timeout_s), InvalidOption)  # type: ignore[arg-type]
+        await desk.raises(f"a look for {timeout_s}", desk.system.stats("a", timeout_s=timeout_s), InvalidOption)  # type: ignore[arg-type]
     await desk.raises("a look at nobody", desk.system.stats("nobody", timeout_s=1.0), NoSuchActor)
     await desk.raises("fewer than no messages", desk.system.peek("a", most=-1, timeout_s=1.0), InvalidOption)
 

@@ -200,6 +200,9 @@ def _narrow(desk: Desk) -> None:
     inside = replace(high, directories=("src/",))
     for path, may in (("src/a", True), ("srcs/a", False), ("docs", False)):
         desk.same(f"{path} in src/", file_refusal(Level.ELEVATED, inside, [path], whole=True) == "", may)
+    odd = replace(high, directories=("-gen",))  # before a dot in the alphabet
+    for path, may in (("-gen/a", True), ("src/a", False)):
+        desk.same(f"{path} in -gen", file_refusal(Level.ELEVATED, odd, [path], whole=True) == "", may)
 
 
 # ------------------------------------------------------------------------------------------------------------- loops
@@ -365,6 +368,8 @@ async def verdicts(desk: Desk) -> None:
         shown = (given.exit, _value(given.transition_reason), _value(given.abort_reason))
         desk.same(f"{stop} {calls}", shown, (Exit.ERROR, reason, abort))
         desk.same(f"{stop} has words", bool(given.error), True)
+        said = judge(stop, error, open_calls=calls, text="API Error: 429") if stop != "end_turn" else given
+        desk.same(f"{stop}, whatever was said", said, given)
     meant = judge("cancelled", "")
     desk.same("what we meant", judge("error", "x", intent=meant), meant)
     desk.same("a success before what we meant", judge("end_turn", "", intent=meant).exit, Exit.SUCCESS)

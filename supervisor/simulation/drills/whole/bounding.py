@@ -7,6 +7,7 @@ docs/recovery.md alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -332,6 +333,31 @@ async def lost(desk: Desk) -> None:
     desk.same("who is left", [one.alive for one in house.puppets], [False] * 3)
 
 
+async def left_without_a_journal(desk: Desk) -> None:
+    """Whoever leaves a supervisor whose journal is lost waits for the ends of its agents, and for nothing that they are
+    not in yet."""
+    for what, prepare_s, wanted_s in (("at work", 0.0, 4.0), ("in no place yet", 1_000.0, 0.0)):
+        house = House(desk)
+        house.stops = lambda puppet: ()
+        house.rooms.takes_s["prepare"] = prepare_s
+        try:
+            async with anyio.create_task_group() as world, house.open() as sup, anyio.create_task_group() as group:
+                crowd = Crowd(group)
+                session = await sup.start_session("s", agent="puppet")
+                await crowd.ask(session, "work", "s")
+                await anyio.sleep(1.0)
+                for puppet in house.puppets:
+                    puppet.stubborn = True
+                    world.start_soon(_dies, puppet, 4.0)
+                desk.again()
+                house.disk_fails = JournalError("gone for good")
+                await crowd.wait("sent", _failing, partial(session.send, "x"))
+                group.cancel_scope.cancel()
+        except* JournalError:
+            pass
+        desk.same(f"left, {what}, after {desk.since():g} s", wanted_s <= desk.since() < wanted_s + 2.0, True)
+
+
 async def _dies(puppet: Puppet, after_s: float) -> None:
     await anyio.sleep(after_s)
     puppet.exit(-9, ended_by="kill")
@@ -355,4 +381,4 @@ def _check_lost(desk: Desk, sup: Supervisor, crowd: Crowd) -> None:
     desk.same("it ends", (sup.stopping.is_set(), sup.stop_now.is_set(), sup.under_way()), (True, True, 0))
 
 
-BOUNDING = (queues, lowered, retries, drained, lost)
+BOUNDING = (queues, lowered, retries, drained, lost, left_without_a_journal)

@@ -81,6 +81,21 @@ async def withdrawn(desk: Desk) -> None:
             desk.same("how the first one has ended", result.outcome if result is not None else "", "completed")
 
 
+async def not_sent(desk: Desk) -> None:
+    """Who leaves a message, and is cancelled before its session could hear of that, has left none."""
+    async with scene(desk) as act:
+        for urgent in (False, True):
+            await act.sup.tree.system.suspend("s", timeout_s=1.0)
+            with anyio.move_on_after(1.0):
+                await act.session.send("a word", urgent=urgent)
+            act.sup.tree.system.resume("s")
+            await anyio.sleep(1.0)
+        heard = [one.event for one in await act.house.events("s", "MessageReceived", "UrgentMessage")]
+        desk.same("what it has heard", heard, [])
+        desk.same("what is on its way", len(act.sup.tree.work("s").sending), 0)
+        await act.says(DONE)
+
+
 async def asked_again_and_again(desk: Desk) -> None:
     """Many wait for the end of a prompt, one after the other, and none of them long enough: nothing is left of them,
     and who waits to the end hears of it."""
@@ -153,4 +168,4 @@ async def ended_by_many(desk: Desk) -> None:
         group.cancel_scope.cancel()
 
 
-LEAVING = (asked_by_two, withdrawn, asked_again_and_again, answered_for_good, ended_by_many)
+LEAVING = (asked_by_two, withdrawn, not_sent, asked_again_and_again, answered_for_good, ended_by_many)

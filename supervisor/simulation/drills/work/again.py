@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from supervisor.entity import Refused
+from supervisor.scheduling import execution
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Pool
-from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.desk import Desk, hearing
 from supervisor.simulation.drills.work.kills import office_of
-from supervisor.simulation.drills.work.office import Office, Try, plan_of, task
+from supervisor.simulation.drills.work.office import FLAT, Office, Try, plan_of, task
 
 __all__ = ["AGAIN"]
 
@@ -52,7 +53,7 @@ async def by_its_word(desk: Desk) -> None:
     plan = plan_of(task("a").model_copy(update={"agent": "p"}))
     for killed_after_s in (5.0, None):
         office = office_of(desk, a=Try(20.0))
-        await office.run(plan, copy_after_s=killed_after_s, give_up_after_s=killed_after_s)
+        await office.run(plan, copy_after_s=killed_after_s, give_up_after_s=killed_after_s and killed_after_s + 1.0)
         if office.copies:
             office = office_of(desk, office.copies[0])
             await office.run(plan)
@@ -61,4 +62,31 @@ async def by_its_word(desk: Desk) -> None:
         desk.same(f"by which word, killed after {killed_after_s} s", (by.entity_id, by.event), ("a", "TurnReaped"))
 
 
-AGAIN = (run_again, never_heard, by_its_word)
+async def in_vain(desk: Desk) -> None:
+    """Who cannot be begun is told which of those that it depends on did not complete, and no other one; what was
+    settled under an earlier supervisor took no time under this one."""
+    plan = plan_of(task("a"), task("b", max_retries=0), task("c", depends_on=["a", "b"]), task("d"))
+    life = office_of(desk, a=Try(3.0), b=Try(9.0, "sh: x: command not found"), d=Try(60.0))
+    await life.run(plan, copy_after_s=6.0, give_up_after_s=7.0)
+    office = office_of(desk, life.copies[0], b=Try(9.0, "sh: x: command not found"))
+    result = await office.run(plan)
+    ends = {"a": "completed", "b": "failed", "c": "blocked", "d": "completed"}
+    desk.same("outcomes", office.outcomes(result), ends)
+    assert result is not None
+    desk.same("why it is blocked", result.tasks["c"].error, "it depends on b, which did not complete")
+    desk.same("what it took", result.tasks["a"].took_s, 0.0)
+
+
+async def warned_of(desk: Desk) -> None:
+    """Whoever watches the log hears of each circuit that opens, and whether that is the end of it; of an attempt that
+    is followed by another one he does not."""
+    circuit = {"max_error_repeats": 1, "cooldown_period": 4, "probes_max": 1}
+    tries = [Try(1.0, "one"), Try(1.0, "two"), Try(1.0, "two"), Try(1.0, "two")]
+    office = Office(desk, {"a": [*tries, Try(1.0)]})
+    with hearing(execution) as heard:
+        await office.run(plan_of(task("a", max_retries=0), task_lifecycle={**FLAT, "circuit_breaker": circuit}))
+    told = [(what, more["task"], more["settled"]) for what, more in heard if "circuit" in what]
+    desk.same("what is told", told, [("a task's circuit is open", "a", one) for one in (False, True)])
+
+
+AGAIN = (run_again, never_heard, by_its_word, in_vain, warned_of)
