@@ -97,7 +97,10 @@ def noticed(say: int, words: str) -> NoReturn:
 def note_reach(run: Run | None, say: int) -> int:
     """In a process of its own: where that run comes by."""
     confine(WALL_S)
-    keep(run)
+    try:
+        keep(run)
+    except Exception as error:
+        noticed(say, f"{type(error).__name__}: {error}")
     return 0
 
 
@@ -108,6 +111,8 @@ def reached(jobs: int) -> list[Reach]:
     missing = [one for one in wanted if not file_of(one).exists()]
     for number, one in enumerate(each(missing, note_reach, jobs), 1):
         print(f"reckoned {number}/{len(missing)}: {one.trial} ({one.cpu_s:.1f} s)", file=sys.stderr, flush=True)
+        if one.outcome == "killed":
+            sys.exit(f"where {one.trial} comes by could not be reckoned: {one.words}")
     return [kept(one) for one in wanted]
 
 

@@ -46,35 +46,38 @@ class _Tracer:
     def __init__(self) -> None:
         self.lines: Lines = {one: set() for one in SIMULATED}
         self._modules = {str(path_of(one)): one for one in SIMULATED}
-        self._seen: dict[CodeType, set[int] | None] = {}
-
-    def _all_of(self, code: CodeType) -> set[int] | None:
-        """The lines of that code that were not seen yet; ``None``: nobody asks."""
-        if code.co_filename not in self._modules:
-            return None
-        return {line for _, _, line in code.co_lines() if line}
+        self._watched: dict[CodeType, _Watched | None] = {}
 
     def called(self, frame: FrameType, what: str, argument: object) -> Callable[..., Any] | None:
         code = frame.f_code
-        if code not in self._seen:
-            self._seen[code] = self._all_of(code)
-        missing = self._seen[code]
-        if not missing:
-            return None
-        found = self.lines[self._modules[code.co_filename]]
+        if code not in self._watched:
+            module = self._modules.get(code.co_filename)
+            self._watched[code] = None if module is None else _Watched(code, self.lines[module])
+        watched = self._watched[code]
+        return watched.line(frame, what, argument) if watched is not None and watched.missing else None
 
-        def line(frame: FrameType, what: str, argument: object) -> Callable[..., Any]:
-            found.add(frame.f_lineno)
-            missing.discard(frame.f_lineno)
-            return line
 
-        found.add(frame.f_lineno)
-        return line
+class _Watched:
+    """A piece of code, and its lines that were not seen yet. There is one for all its frames: one for each would keep
+    itself, for ever where nobody collects garbage."""
+
+    def __init__(self, code: CodeType, found: set[int]) -> None:
+        self.missing = {line for _, _, line in code.co_lines() if line}
+        self._found = found
+
+    def line(self, frame: FrameType, what: str, argument: object) -> Callable[..., Any]:
+        self._found.add(frame.f_lineno)
+        self.missing.discard(frame.f_lineno)
+        return self.line
 
 
 def measured(run: Run | None) -> Reach:
     """Run it, and note where it comes by; ``None``: the imports alone. It is timed while nobody notes anything: the
-    drills take five times as long under a tracer, other runs twice."""
+    drills take five times as long under a tracer, other runs twice.
+
+    Raises:
+        AssertionError: it is not clean while somebody notes: who knows where it would have come by.
+    """
     tracer = _Tracer()
     began_s = time.process_time()
     if run is None:
@@ -86,10 +89,11 @@ def measured(run: Run | None) -> Reach:
     try:
         for one in SIMULATED if run is None else ():
             importlib.import_module(one)
-        if run is not None:
-            play(run)
+        problems = play(run) if run is not None else ()
     finally:
         sys.settrace(None)
+    if problems:
+        raise AssertionError(problems[0])
     return Reach(run, round(cpu_s, 3), {name: sorted(lines) for name, lines in tracer.lines.items() if lines})
 
 

@@ -425,6 +425,9 @@ async def across(desk: Desk) -> None:
                 ]
                 over = "aborted" if name == "p" else "sibling_aborted"
                 desk.same(f"the end of {name}", told[:1], [("recovery", by.abort_id, by.seq, over, "sibling_aborted")])
+                for whose in (f"{name}:a1", f"{name}:t1"):
+                    heard = [one.cause_id for one in await house.log(whose) if one.seq > last_seq]
+                    desk.same(f"by what {whose} has ended", heard[:1], [by.seq] if name != "p" else [])
             for name in reversed(lives):
                 await sup.abort(name, AbortScope.SESSION, now=True)
 
