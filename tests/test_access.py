@@ -117,6 +117,7 @@ def test_refusals() -> None:
         (["srcs/a.py"], True, "may change src only"),
         (["src/1", "src/2", "src/3"], True, "it changed 3 files, and an agent that is trusted may change 2"),
         (["src/1"], False, "it changed more than 1 files"),
+        ([f"docs/{number}" for number in range(2)], True, "it changed docs/0, docs/1, and an agent"),
     ],
 )
 def test_files(files: list[str], whole: bool, words: str) -> None:
@@ -125,6 +126,21 @@ def test_files(files: list[str], whole: bool, words: str) -> None:
     found = file_refusal(Level.TRUSTED, rights, files, whole=whole)
     assert words in found
     assert bool(found) is bool(words)
+
+
+def test_many_files_are_not_all_named() -> None:
+    """Three of them, and how many more there are."""
+    rights = RIGHTS[Level.UNTRUSTED]
+    for count, words in ((3, "f0, f1, f2, and"), (4, "f0, f1, f2 and 1 more, and"), (9, "f0, f1, f2 and 6 more, and")):
+        found = file_refusal(Level.UNTRUSTED, rights, [f"f{number}" for number in range(count)], whole=True)
+        assert found.startswith(f"it changed {words} an agent that is untrusted")
+
+
+def test_a_directory_is_known_by_its_name_alone() -> None:
+    """Whatever it begins with: only a dot is all of them."""
+    rights = Rights(transitions=frozenset(), write=True, network=True, files_max=9, directories=("-gen",))
+    assert file_refusal(Level.TRUSTED, rights, ["-gen/a"], whole=True) == ""
+    assert file_refusal(Level.TRUSTED, rights, ["src/a"], whole=True)
 
 
 def test_who_is_below_another_has_no_more_rights() -> None:

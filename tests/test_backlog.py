@@ -50,6 +50,17 @@ def test_highest_priority_first_then_oldest() -> None:
     assert order_of(backlog) == ["b", "d", "a", "c"]
 
 
+def test_another_priority_is_as_good_as_its_own() -> None:
+    """Between those of one priority the order of adding decides, whichever way they came to it."""
+    backlog = backlog_of(*(Item(id=name, priority=number, depends_on=("x",)) for number, name in enumerate("abcd")))
+    for name, priority in (("a", 2), ("b", 7), ("d", -1)):
+        backlog.rank(name, priority)
+    backlog.add(Item(id="x"))
+    assert order_of(backlog) == ["x"]
+    backlog.settle("x", completed=True)
+    assert order_of(backlog) == ["b", "a", "c", "d"]
+
+
 def test_released_one_keeps_its_place() -> None:
     """Giving an item back does not send it to the end of the queue."""
     backlog = backlog_of(Item(id="a"), Item(id="b"))

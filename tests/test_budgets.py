@@ -81,6 +81,7 @@ def test_turns_and_calls_are_leased_one_by_one() -> None:
     for _ in range(2):
         assert lease.lack("tool_calls") is None
         assert lease.use(Amounts(tool_calls=1)) is None
+        assert lease.held("tool_calls") == 0
     spent = lease.lack("tool_calls")
     assert spent is not None
     assert scope.used.tool_calls == 2

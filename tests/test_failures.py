@@ -9,15 +9,19 @@ from hypothesis import strategies as st
 
 from supervisor.failures import (
     DECIDED,
+    PROBLEMS,
     SIGNATURE_CHARS_MAX,
     TABLE,
     Failure,
     classify,
+    problem_of,
     signature_of,
 )
 from supervisor.lifecycles.run import ErrorCategory
-from supervisor.vocabulary import AbortReason, TransitionReason
+from supervisor.vocabulary import AbortReason, ModelProblem, TransitionReason
 
+OWN = {ModelProblem.CONTEXT_LENGTH, ModelProblem.NOT_FOUND, ModelProblem.REFUSED}
+"""What is the matter with whoever asks, or what he asks for: another one may get through."""
 TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT, ErrorCategory.UNKNOWN
 
 SAID: list[tuple[str, ErrorCategory, bool]] = [
@@ -347,3 +351,16 @@ def test_the_same_error_with_other_numbers_is_the_same(parts: list[tuple[str, in
         return " ".join(f"{part[0]} {part[which]} /tmp/x{part[which]}/y 'v{part[which]}'" for part in parts)
 
     assert signature_of(told(1)) == signature_of(told(2))
+
+
+def test_whose_trouble_it_is() -> None:
+    """All that a model has is the provider's trouble, which whoever asks it shares, but for what is asked."""
+    assert {problem for problem, (_, provider, _) in PROBLEMS.items() if not provider} == OWN
+
+
+@pytest.mark.parametrize("status", [None, 0, 200, 399])
+def test_a_status_that_is_no_error_says_nothing(status: int | None) -> None:
+    """Then the words decide, if they speak of a model at all."""
+    assert problem_of("it broke", status) is None
+    assert problem_of("overloaded_error", status) is ModelProblem.OVERLOADED
+    assert problem_of("it broke", 529) is ModelProblem.OVERLOADED

@@ -715,6 +715,20 @@ def test_workstream_runs_to_its_end() -> None:
     assert (step.state, step.data.started_at) == (W.COMPLETED, 5.0)
 
 
+def test_a_workstream_grows() -> None:
+    """Tasks that are added are waited for as well."""
+    step = walk(
+        workstream.WORKSTREAM,
+        W.PLANNED,
+        workstream.WorkstreamData(tasks=2),
+        workstream.AllTasksCreated(count=2),
+        workstream.FirstTaskStarted(at=5.0),
+        workstream.TasksAdded(count=3),
+        workstream.AllTasksCompleted(completed=5),
+    )
+    assert (step.state, step.data.tasks) == (W.VALIDATING, 5)
+
+
 @pytest.mark.parametrize(
     ("state", "tasks", "event"),
     [

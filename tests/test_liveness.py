@@ -41,6 +41,13 @@ def test_steady_progress_makes_good() -> None:
     assert [step for _, step in steps("...xx...")] == [Step.WAKE]
 
 
+def test_what_was_done_about_it_is_known() -> None:
+    """From the first step on, until it is made good."""
+    stall = Stall()
+    known = [stall.snapshot(moved, LIVENESS.default) is None and stall.stepped for moved in [False] * 4 + [True] * 3]
+    assert known == [False, False, False, True, True, True, False]
+
+
 def test_a_longer_profile_does_not_repeat_a_step() -> None:
     """An agent that was woken and then runs tests is not woken a second time; its patience is longer only."""
     stall = Stall()

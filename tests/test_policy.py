@@ -56,6 +56,7 @@ def test_our_own_intent_explains_the_status(status: int | None, intended: AbortR
         (None, "its exit status is not known"),
         (0, "exit status 0"),
         (137, "exit status 137"),
+        (-1, "ended by SIGHUP"),
         (-9, "ended by SIGKILL"),
         (-15, "ended by SIGTERM"),
         (-200, "ended by signal 200"),

@@ -246,6 +246,9 @@ def starts() -> Iterator[Case]:
     stable = StartTimer(name="stable", delay_s=5.0, event=SessionStable(incarnation=3))
     patient = session(limits=SessionLimits(stable_after_s=5.0))
     yield case("stable later", S.SPAWNING, started, S.RUNNING, stable, ready, send, data=patient)
+    soon = StartTimer(name="stable", delay_s=0.5, event=SessionStable(incarnation=3))
+    hasty = session(limits=SessionLimits(stable_after_s=0.5))
+    yield case("stable soon", S.SPAWNING, started, S.RUNNING, soon, ready, send, data=hasty)
 
 
 def exits_in_spawning() -> Iterator[Case]:

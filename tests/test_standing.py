@@ -117,6 +117,16 @@ def test_a_task_that_has_ended_says_only_why() -> None:
     assert said(*rows) == {"task:a": "no compiler, retry 3 of 3", "task:b": "", "task:c": ""}
 
 
+def test_a_task_says_where_its_work_is_kept() -> None:
+    """Where it has failed, or was cancelled: what goes on has no need of it yet."""
+    kept = {"saved_in": "FAILED", "saved_as": "copy-1"}
+    for state, words in (("FAILED", "checkpoint copy-1 (FAILED)"), ("CANCELLED", "checkpoint copy-1 (FAILED)")):
+        rows = (task(1, "a", state, ended=True), run(2, "a", "FAILED", ended=True, **kept))
+        assert said(*rows)["task:a"] == words
+    rows = (task(1, "a", "CLOSED", ended=True), run(2, "a", "COMPLETED", ended=True, **kept))
+    assert said(*rows)["task:a"] == ""
+
+
 def test_a_task_from_before_workstreams_is_told_too() -> None:
     """Where nothing but its holder is known, that is said."""
     assert said(row(1, "task", "task:a", state="CLAIMED", data={"claimed_by": "a"})) == {"task:a": "held by a"}

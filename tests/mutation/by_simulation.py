@@ -185,14 +185,13 @@ def main() -> int:
 
 def summed_up(options: argparse.Namespace, tally: Tally, took_s: float) -> int:
     outcomes = tally.outcomes
-    told = max(1, tally.tried - outcomes["equivalent"])
     print(
         f"{tally.tried} mutants of {len(options.module)} modules (seed {options.seed}): {tally.share:.1%} killed by "
         f"simulation, {outcomes['survived']} survived, {outcomes['never entered']} where no run comes by, "
-        f"{outcomes['equivalent']} equivalent; without these {outcomes['killed'] / told:.1%} of {told}; "
+        f"{outcomes['equivalent']} equivalent; without these {tally.told_share:.1%} of {tally.told}; "
         f"{tally.cpu_s / max(1, tally.tried):.1f} CPU s each, {took_s:.0f} s in all"
     )
-    return 0 if outcomes["killed"] / told >= KILLED_MIN else 1
+    return 0 if tally.told_share >= KILLED_MIN else 1
 
 
 if __name__ == "__main__":

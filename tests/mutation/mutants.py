@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from equivalents import reason
 from specimens import ROOT, Mutant, draw
 from targets import ALWAYS, TESTS
 from transplant import Mutated
@@ -99,15 +100,17 @@ def main() -> int:
     try:
         stop_at(options.minutes)
         for one in each(trials, suffer, options.jobs):
-            assert one.trial.mutant is not None, "an original is no mutant"
-            tally.take(one.trial.mutant, one)
+            mutant = one.trial.mutant
+            assert mutant is not None, "an original is no mutant"
+            tally.take(mutant, one, reason(mutant) or "")
     except KeyboardInterrupt:
         print(f"interrupted: {len(trials) - tally.tried} of {len(trials)} mutants were not tried")
     print(
         f"{tally.tried} mutants of {len(options.module)} modules (seed {options.seed}): {tally.share:.1%} killed, "
-        f"{tally.outcomes['survived']} survived, in {time.monotonic() - started:.0f} s"
+        f"{tally.outcomes['survived']} survived, {tally.outcomes['equivalent']} equivalent; without these "
+        f"{tally.told_share:.1%}, in {time.monotonic() - started:.0f} s"
     )
-    return 0 if tally.share >= KILLED_MIN else 1
+    return 0 if tally.told_share >= KILLED_MIN else 1
 
 
 if __name__ == "__main__":

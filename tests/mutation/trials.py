@@ -129,6 +129,16 @@ class Tally:
         """Of those that were tried, how many were killed."""
         return self.outcomes["killed"] / max(1, self.tried)
 
+    @property
+    def told(self) -> int:
+        """Of those that were tried, how many are not the same program in other words."""
+        return self.tried - self.outcomes["equivalent"]
+
+    @property
+    def told_share(self) -> float:
+        """Of these, how many were killed."""
+        return self.outcomes["killed"] / max(1, self.told)
+
     def take(self, mutant: Mutant, one: Ordeal[T], why: str = "") -> None:
         """*why*: in which way one that was not killed cannot be told from the original."""
         outcome = "equivalent" if why and one.outcome != "killed" else one.outcome
