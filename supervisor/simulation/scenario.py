@@ -244,6 +244,8 @@ class Scenario(Model):
         if sum(lean.share for lean in self.leans.values()) > 1:
             raise ValueError("leans: their shares are more than 1 in all; make some smaller")
         for name, lean in self.leans.items():
+            if "seed" in lean.world:  # that is what a scenario is drawn from, and a lean is drawn
+                raise ValueError(f"leans.{name}: world.seed: a lean has no seed of its own; give the scenario one")
             try:
                 self._leant(lean)
             except ValidationError as error:

@@ -62,6 +62,7 @@ def _written(folder: Path, text: str) -> Path:
             "mine.toml: leans: their shares are more than 1 in all; make some",
         ),
         ("leans.a = { share = 0.1, load = { turns = 0 } }", "leans.a: load.turns: 0 must be a number from 1 to 1e+06"),
+        ("leans.a = { share = 0.1, world.seed = 3 }", "leans.a: world.seed: a lean has no seed of its own"),
         (
             "leans.a = { share = 0.1, settings = { b = 2 } }",
             "leans.a: settings: b: unknown key; the keys here are max_sessions",
