@@ -276,9 +276,12 @@ class Hands:
     def _build_prompt(self, work: Work, effect: BuildPrompt, cause: Cause) -> None:
         data = self._tree.entity(work.session_id).data
         again = work.interrupted and work.resume_id is not None
-        inbox = data.inbox if work.watch is None else work.watch.still_meant(data.inbox)
-        prompt = build_prompt(data.current.prompt if data.current is not None else "", inbox, again=again)
-        if work.watch is not None:
+        asked = data.current.prompt if data.current is not None else ""
+        if work.watch is None:
+            prompt = build_prompt(asked, data.inbox, again=again)
+        else:  # where nothing else is to be said, it is said what was
+            meant = work.watch.still_meant(data.inbox)
+            prompt = build_prompt(asked, meant if asked or meant else data.inbox, again=again)
             prompt = work.watch.prompted(prompt)
         self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 

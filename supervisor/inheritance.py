@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from actors.machine import Event
+from supervisor.abort_state import CAUSES_MAX, LaterCause
 from supervisor.budgets import Amounts, Spent
 from supervisor.effects import SupervisorEffect, decoded
 from supervisor.entity import Entity, Lifecycle
@@ -181,6 +182,8 @@ class Past:
         self.aborts: list[LifecycleEvent] = []
         """The aborts that name it and that may not have reached all of their targets, and the edges of policies that
         they crossed. What is for itself is over once it is told to end."""
+        self.joined: tuple[LaterCause, ...] = ()
+        """Who else has wanted its end, since that was under way."""
         self.lost = False
         self.budget = Recalled()
         """What it has used, and what bounds it."""
@@ -227,6 +230,8 @@ class Past:
                 self.resume_id, self.interrupted = told["resume_id"], told["interrupted"]
             case "AbortRecord" if told["scope"] != AbortScope.TOOL:
                 self.aborts.append(record)
+            case "AbortJoined":
+                self._join(record)
             case "ActorLost":
                 self.lost = True
             case "Usage" | "Budgeted" | "ModelTrouble":
@@ -234,6 +239,11 @@ class Past:
                 self.counted_seq = record.seq if "scopes" in told else self.counted_seq
             case "BudgetSpent":
                 self.budget = self.budget._replace(spent=(Spent(**told), record.seq))
+
+    def _join(self, record: LifecycleEvent) -> None:
+        known = {one.abort_id for one in self.joined}
+        if record.abort_id is not None and record.abort_id not in known and len(known) < CAUSES_MAX:
+            self.joined = (*self.joined, LaterCause(abort_id=record.abort_id, reason=record.reason))
 
     def _moved(self, record: LifecycleEvent, asked: str | None) -> None:
         if record.from_status != record.to_status:
@@ -260,6 +270,8 @@ class Past:
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
             case "OperatorStop" | "FatalError":
                 self.aborts = [one for one in self.aborts if not is_own(one)]
+                if record.from_status == record.to_status:
+                    self._join(record)
 
 
 def is_own(abort: LifecycleEvent) -> bool:

@@ -10,7 +10,6 @@ nobody continues is stopped, and ends by the ladder like any other.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import anyio
@@ -76,7 +75,7 @@ from supervisor.lifecycles.task import (
     VerificationRejected,
 )
 from supervisor.lifecycles.turn import Turn
-from supervisor.ports import EntityRow, Journal, JournalUnavailable
+from supervisor.ports import EntityRow, Journal
 from supervisor.tree import Tree
 from supervisor.vocabulary import (
     AbortReason,
@@ -203,17 +202,6 @@ class Recovery:
             work=tuple(one.id for one in self._work if one.id in self._tree.entities),
             answers={one: past.answer for one, past in self._pasts.items() if past.answer is not None},
         )
-
-    async def _settle_the_dead(self) -> None:
-        """Who has ended owes nothing but news to the living. What cannot be read just now, the next take-over sees
-        to."""
-        await self._tree.ledger.settle_all()  # what is settled is not owed any more
-        with suppress(JournalUnavailable):
-            for one in [Left.of(row) for row in await self._journal.owed()]:
-                heard = isinstance(one.effect, Tell) and one.effect.to in self._tree.entities
-                if one.entity_id not in self._tree.entities and not heard:
-                    self._tree.ledger.settle(one.effect_id)
-        await self._tree.ledger.settle_all()
 
     # ------------------------------------------------------------------ who is there
     async def _read(
@@ -347,7 +335,9 @@ class Recovery:
         data, past = self._tree.entity(work.session_id).data, self._pasts[work.session_id]
         elapsed_s = max(0.0, self._tree.ledger.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + work.policy.ladder.total_s
-        work.asked = AbortState(abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline)
+        work.asked = AbortState(
+            abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline, later=past.joined
+        )
         work.hurried = True
         cause = self._causes[work.session_id]
         self._endings.begin(work, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
@@ -384,6 +374,8 @@ class Recovery:
         """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
         for agent in self._agents:
             self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
+        for work in works:
+            self._watch_again(work)
         for one in again:
             if self._is_late(one):
                 self._tree.ledger.settle(one.effect_id)
@@ -400,6 +392,17 @@ class Recovery:
         work = self._tree.works.get(one.entity_id)
         return isinstance(one.effect, Tell) and isinstance(one.effect.event, AgentSpawned) and (not work or work.told)
 
+    def _watch_again(self, work: Work) -> None:
+        """A turn that no agent has begun goes on: it is watched, and bounded, like any other, before its prompt is
+        built, which may have to say so. (One that is born just now is so by its birth.)"""
+        if work.watch is None or work.told or not self._goes_on(work.session_id):
+            return
+        turn_id, state = self._tree.entity(work.session_id).data.turn_id, self._states[work.session_id]
+        at_rest = state in (Session.INITIALIZING, Session.SESSION_COMPLETE)
+        waits = self._waits_for_worktree(turn_id) if at_rest else state is Session.BUILDING_PROMPT
+        if waits and turn_id in self._tree.entities and turn_id not in self._opening:
+            work.watch.turn_opened(turn_id)
+
     def _step(self, work: Work, begun: set[tuple[str, type]]) -> None:
         """The step that was under way is begun again, unless it was owed and has been."""
         session_id = work.session_id
@@ -408,21 +411,13 @@ class Recovery:
         data = self._tree.entity(session_id).data
         match self._states[session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE if self._waits_for_worktree(data.turn_id):
-                self._open_again(work, data.turn_id)
                 self._begin(session_id, PrepareWorktree(), begun)
             case Session.BUILDING_PROMPT:
-                self._open_again(work, data.turn_id)
                 self._begin(session_id, BuildPrompt(), begun)
             case Session.SPAWNING:
                 self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
             case Session.COOLING_DOWN if not data.cooled:  # else what waits for that is told when its turn is over
                 self._wait_on(session_id, backoff_ms(data.consecutive_errors, data.limits) / 1000)
-
-    def _open_again(self, work: Work, turn_id: str) -> None:
-        """A turn that no agent has begun goes on: it is watched, and bounded, like any other. (One that is born just
-        now is so by its birth.)"""
-        if work.watch is not None and turn_id in self._tree.entities and turn_id not in self._opening:
-            work.watch.turn_opened(turn_id)
 
     def _waits_for_worktree(self, turn_id: str) -> bool:
         """Its turn is there, or about to be, and has no agent yet."""

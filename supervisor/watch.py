@@ -185,10 +185,11 @@ class Watch:
     def _is_spent(self, spent: Spent) -> bool:
         """Whether it still is: that of a scope, or else that of a turn."""
         above = self.scope
-        if above is not None and any(spent.whose == one.title for one in above.chain):
-            return above.left(spent.measure) == 0.0
-        limit = self.rules.turn.limits.get(spent.measure)
-        return limit is not None and limit <= spent.used
+        whose = next((one for one in above.chain if one.title == spent.whose), None) if above is not None else None
+        if above is not None and whose is not None and above.left(spent.measure) == 0.0:
+            return True
+        limit = (self.rules.turn if whose is None else whose).limits.get(spent.measure)
+        return limit is not None and limit <= spent.used  # the last of its use may not be on record
 
     def _lease_turn(self, turn_id: str) -> None:
         if self.rules.turn.limits:
@@ -329,8 +330,9 @@ class Watch:
 
     def still_meant(self, messages: Sequence[Message]) -> list[Message]:
         """Those, but not the wish to hand back of an earlier supervisor whose limits were smaller."""
-        goes_on = self._hand_back is _HandBack.NONE
-        return [one for one in messages if not (goes_on and one.id.startswith(_WISH))]
+        spent = self._spent if self._hand_back is not _HandBack.NONE else None
+        asked = ASKED.format(words=spent[0].words) if spent is not None else None
+        return [one for one in messages if not one.id.startswith(_WISH) or one.text == asked]
 
     def prompted(self, prompt: str) -> str:
         """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from supervisor.abort_state import CAUSES_MAX
 from supervisor.invariants.books import RECOVERY, Book, SessionBook, TurnBook
 from supervisor.invariants.laws import Say
 from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent, ToolOutcome, TransitionReason
@@ -207,9 +208,9 @@ class Aborting:
         self._check_first(record, book)
 
     def _check_first(self, record: LifecycleEvent, book: Book) -> None:
-        """An end has each of its causes once."""
+        """An end has each of its causes once, as many as are remembered."""
         causes = self._causes.setdefault(book.id, set())
-        if record.abort_id in causes:
+        if record.abort_id in causes and len(causes) <= CAUSES_MAX:
             self._say("once", book.id, f"{record.abort_id} is a cause of its end already")
         causes.add(str(record.abort_id))
 

@@ -165,7 +165,7 @@ class Sends:
 
     def __init__(self, desk: Desk, after_s: float, *, asks: bool) -> None:
         self.desk, self.after_s, self.asks = desk, after_s, asks
-        self.other: Ref[Any] | None = None
+        self.other: Ref | None = None
         self.noted: list[tuple[str, float]] = []
 
     async def receive(self, ctx: Context, message: Any) -> None:

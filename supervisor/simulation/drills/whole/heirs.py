@@ -446,6 +446,28 @@ async def spared(desk: Desk) -> None:
         await _left_with(desk, left, sup, ["p", "p/a", "p/m/free"])
 
 
+async def joined_before(desk: Desk) -> None:
+    """Who has joined an end that is under way is known to the next supervisor as well, and not told again."""
+    life = House(desk)
+    life.stops = lambda puppet: ()
+    async with life.open(_settings("restart")) as sup, anyio.create_task_group() as group:
+        await sup.start_session("p", agent="puppet")
+        for name in ("x", "y"):
+            await Crowd(group).ask(await sup.start_session(name, agent="puppet", parent="p"), "work")
+        for target, scope in (("p/x", AbortScope.SESSION), ("p/y", AbortScope.SIBLING)):
+            group.start_soon(partial(sup.abort, target, scope))
+            await anyio.sleep(MOMENT_S)
+        left = life.left()
+        await sup.abort("p", AbortScope.SESSION, now=True)
+        group.cancel_scope.cancel()
+    async with left.open(_settings("restart")) as sup:
+        await anyio.sleep(1.0)
+        desk.same(
+            "who is told to end, and by how many", len(await left.events("p/x", "OperatorStop", "AbortJoined")), 2
+        )
+        await sup.abort("p", AbortScope.SESSION, now=True)
+
+
 async def moved(desk: Desk) -> None:
     """An abort of siblings crossed to their parent, and spared who asked for it, which has another parent since: that
     one, and who is beside it there, were not meant."""
@@ -652,6 +674,7 @@ HEIRS = (
     above,
     across,
     spared,
+    joined_before,
     moved,
     judged_late,
     failed_late,

@@ -24,6 +24,8 @@ __all__ = ["RESUMING"]
 DONE: Final = TurnEnded("end_turn")
 RESTART: Final = Settings(limits=LimitsConfig(max_total_errors=50), recovery=RecoveryConfig(sessions="restart"))
 COOLS_S: Final = 2.0
+HAND_BACKS: Final = 6
+"""Kills that are tried on the way to one."""
 
 
 async def _left(desk: Desk, phase: str, named: bool) -> House:
@@ -221,6 +223,44 @@ async def _spend(desk: Desk, of_turn: bool, now: int) -> None:
             await sup.abort("s", AbortScope.SESSION, now=True)
 
 
+async def asked_to_hand_back(desk: Desk) -> None:
+    """Whenever its supervisor is killed on the way to the turn that hands back: its prompt says so where the same
+    limits hold, and does not where larger ones do. Who was done when he was asked has nothing else in it."""
+    for done in (False, True):
+        life = House(desk)
+        life.cuts = []
+        life.stops = lambda puppet, done=done: [DONE if done else TurnEnded("cancelled")]  # type: ignore[misc]
+        async with life.open(_of_tokens(1000)) as sup, anyio.create_task_group() as group:
+            session = await sup.start_session("s", agent="puppet")
+            await Crowd(group).ask(session, "the prompt")
+            life.puppets[-1].says(Usage({"a": 1}, 600, 500))
+            await anyio.sleep(1.0)
+            spent = (await life.events("s", "BudgetSpent"))[0].seq
+            cuts = [one for one in life.cuts if one.last_seq >= spent]
+            await sup.abort("s", AbortScope.SESSION, now=True)
+            group.cancel_scope.cancel()
+        for number in range(HAND_BACKS):
+            left = desk.chance.choice(cuts, "cut", done, number)
+            for tokens in (1000, 3000):
+                await _hands_back(desk, House(desk, left).left(), tokens, done)
+
+
+async def _hands_back(desk: Desk, house: House, tokens: int, done: bool) -> None:
+    what = f"after record {house.store.last_seq}, {'' if done else 'not '}done, of now {tokens}"
+    async with house.open(_of_tokens(tokens)) as sup:
+        await anyio.sleep(COOLS_S + 1.0)
+        prompts = [one[1] for puppet in house.puppets for one in puppet.heard("prompt")]
+        desk.same(f"{what}: is asked for something", (len(prompts), all(prompts)), (1, True))
+        asked, has_more = "is used up" in prompts[-1], "the prompt" in prompts[-1]
+        desk.same(f"{what}: is asked to hand back", asked, tokens == 1000 or not has_more)
+        await sup.abort("s", AbortScope.SESSION, now=True)
+
+
+def _of_tokens(tokens: int) -> Settings:
+    limits, again = LimitsConfig(max_total_errors=50), RecoveryConfig(sessions="restart")
+    return Settings(limits=limits, recovery=again, session_budget=BudgetConfig(tokens=tokens))
+
+
 async def finished(desk: Desk) -> None:
     """A supervisor that is left in order finishes what an earlier one was asked for, and nobody waits for."""
     life = House(desk)
@@ -245,4 +285,4 @@ async def finished(desk: Desk) -> None:
     desk.same("when", 15.0 < desk.since() < 25.0, True)
 
 
-RESUMING = (told, delegated, unheard, kin_spent, spent_before, finished)
+RESUMING = (told, delegated, unheard, kin_spent, spent_before, asked_to_hand_back, finished)
