@@ -194,11 +194,11 @@ class Past:
         self.spent = False
         """The one try of a prompt has failed."""
         self.answer: Answered | None = None
-        """How its last prompt ended, if that is over."""
+        """How the last prompt that is tried once ended, if that is over: whoever else has asked since."""
 
     def take(self, record: LifecycleEvent, asked: str | None = None) -> None:
-        """The next record of its log. *asked*: the prompt whose turn fails by it; ``None``: the last one, as far as is
-        known."""
+        """The next record of its log. *asked*: the prompt whose turn fails, or is over, by it; ``None``: the last one,
+        as far as is known."""
         match record.outcome:
             case "born":
                 self.born_by, self.joined_seq = record.cause_id, record.seq
@@ -208,9 +208,12 @@ class Past:
             case "transition":
                 self._moved(record, asked)
 
-    def may_spend(self, record: LifecycleEvent) -> bool:
-        """Whether it depends on the prompt what that failure is: another one may wait that is tried another way."""
-        return _is_crash(record) and any(self.once.values())
+    def depends_on_prompt(self, record: LifecycleEvent) -> bool:
+        """Whether it does what that record means: another prompt may wait that is tried another way."""
+        return (_is_crash(record) or record.event == "TurnReaped") and any(self.once.values())
+
+    def _is_once(self, asked: str | None) -> bool:
+        return self.once.get(next(reversed(self.once), "") if asked is None else asked, False)
 
     def _enter(self, record: LifecycleEvent) -> None:
         self.entered_seq, self.entered_s = record.seq, record.monotonic_s
@@ -251,22 +254,23 @@ class Past:
         match record.event:
             case "TurnRequested":
                 request_id = str(record.metadata["request_id"])
-                self.requests, self.answer = max(self.requests, int(request_id.rpartition(":r")[2])), None
+                self.requests = max(self.requests, int(request_id.rpartition(":r")[2]))
                 self.once.pop(request_id, None)
-                self.once[request_id], self.spent = bool(record.metadata.get("once")), False
+                self.once[request_id] = once = bool(record.metadata.get("once"))
+                self.answer = None if once else self.answer
             case "TurnReaped" if record.from_status == "SessionComplete" or self.spent:
                 self.spent = False
                 how = "completed" if record.metadata["completed"] else "failed"
                 if record.metadata["completed"]:
                     self.budget = self.budget._replace(troubles=0)
-                self.answer = Answered(how, str(record.metadata["error"]), record.seq)
+                if self._is_once(asked):
+                    self.answer = Answered(how, str(record.metadata["error"]), record.seq)
             case "WorktreeReady":
                 self.directory = str(record.metadata["path"])
             case "SessionStarted":
                 self.resume_id, self.interrupted = None, False
             case "SessionExited" if _is_crash(record):
-                asked = next(reversed(self.once), "") if asked is None else asked
-                self.spent = self.once.get(asked, False) or _is_final(record)
+                self.spent = self._is_once(asked) or _is_final(record)
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
             case "OperatorStop" | "FatalError":
                 self.aborts = [one for one in self.aborts if not is_own(one)]
@@ -297,7 +301,7 @@ async def past_of(journal: Journal, session_id: str) -> Past:
     past = Past()
     async for page in _pages(journal, session_id):
         for record in page:
-            past.take(record, await _asked_of(journal, record.actor) if past.may_spend(record) else None)
+            past.take(record, await _asked_of(journal, record.actor) if past.depends_on_prompt(record) else None)
     past.started_by = await _call_of(journal, past.born_by)
     return past
 

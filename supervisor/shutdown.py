@@ -162,9 +162,11 @@ class Shutdown:
         """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
         works = self._tree.works
         bound_s = max((work.policy.ladder.total_s for work in works.values()), default=0.0)
-        with self._system.timers.limit(bound_s + 3 * SLACK_S):
-            while works and self.failure is None:
+        waits = True
+        while waits and works and self.failure is None:  # each as long as any end takes: a disk may be down in between
+            with self._system.timers.limit(bound_s + 3 * SLACK_S) as waited:
                 await self._next_end()
+            waits = not waited.cancelled_caught
         if self.failure is not None:
             with self._system.timers.limit(bound_s + 3 * SLACK_S):
                 for work in list(works.values()):

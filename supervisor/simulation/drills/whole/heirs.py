@@ -642,11 +642,15 @@ async def whose_answer(desk: Desk) -> None:
         await anyio.sleep(100.0)
         desk.same("the plan's", await _how(sup, once=True), "failed")
         desk.same("the last", await _how(sup, once=False), "completed")
+        left = house.left()
         await sup.session("s").run("another one")
         desk.same("the plan's, still", await _how(sup, once=True), "failed")
         desk.same("the last, as it was asked here", await _how(sup, once=False), None)
         await sup.outcome_of("s", "a plan's again", Cause(actor="plan"), once=True)
         desk.same("the plan's, asked again here", await _how(sup, once=True), None)
+    async with left.open(_settings("resume")) as sup:
+        answer = sup.inherited.answers.get("s")
+        desk.same("the plan's, for who comes next", answer.outcome if answer is not None else None, "failed")
 
 
 async def _how(sup: Supervisor, *, once: bool) -> str | None:

@@ -78,7 +78,8 @@ def _drawn(chance: Chance, number: int) -> LifecycleEvent:
         case "reaped":
             came_from = chance.choice(("SessionComplete", "CoolingDown", "Running", "Stopped"), "from")
             told = {"completed": chance.happens(0.5, "completed"), "error": f"error {number}"}
-            return _record(number, "TurnReaped", from_status=came_from, to_status=came_from, metadata=told)
+            states = {"from_status": came_from, "to_status": came_from}
+            return _record(number, "TurnReaped", **states, metadata=told, actor=f"s:t{number}")
         case "ready":
             return _record(number, "WorktreeReady", from_status="A", to_status="B", metadata={"path": f"/{number}"})
         case "started":
@@ -168,11 +169,12 @@ def _is_final(one: LifecycleEvent) -> bool:
 
 
 def _claims(chance: Chance, log: Sequence[LifecycleEvent]) -> Claims:
-    """Which prompt the turns that failed were for, as far as that is still known: not always the last one."""
+    """Which prompt the turns that failed, or are over, were for, as far as that is still known: not always the last
+    one."""
     found: dict[str, str] = {}
     for one in log:
         asked = [each.metadata["request_id"] for each in log if each.event == "TurnRequested" and each.seq < one.seq]
-        if one.event == "SessionExited" and asked and chance.happens(0.7, "kept", one.seq):
+        if one.event in ("SessionExited", "TurnReaped") and asked and chance.happens(0.7, "kept", one.seq):
             found[one.actor] = chance.choice(asked, "asked", one.seq)
     return found
 
@@ -190,9 +192,14 @@ def _claimed(turn_id: str, request_id: str) -> Sequence[LifecycleEvent]:
 
 def _ended_it(log: Sequence[LifecycleEvent], one: LifecycleEvent, claims: Claims) -> bool:
     """Whether that crash was the end of its prompt: that is tried once, or its model has failed for good."""
+    return _is_final(one) or _is_once(log, one, claims)
+
+
+def _is_once(log: Sequence[LifecycleEvent], one: LifecycleEvent, claims: Claims) -> bool:
+    """Whether that turn's prompt is tried once."""
     asked = [each for each in log if each.event == "TurnRequested" and each.seq < one.seq]
     of_turn = [each for each in asked if each.metadata["request_id"] == claims.get(one.actor)]
-    return _is_final(one) or any(bool(each.metadata["once"]) for each in (of_turn or asked)[-1:])
+    return any(bool(each.metadata["once"]) for each in (of_turn or asked)[-1:])
 
 
 def _answers(log: Sequence[LifecycleEvent], one: LifecycleEvent, claims: Claims) -> bool:
@@ -200,7 +207,7 @@ def _answers(log: Sequence[LifecycleEvent], one: LifecycleEvent, claims: Claims)
     if one.event != "TurnReaped" or one.from_status == "SessionComplete":
         return one.event == "TurnReaped"
     for each in [each for each in reversed(log) if each.seq < one.seq]:
-        if each.event == "TurnRequested" or _is_crash(each) or _answers(log, each, claims):
+        if _is_crash(each) or _answers(log, each, claims):
             return _is_crash(each) and _ended_it(log, each, claims)
     return False
 
@@ -244,7 +251,9 @@ def _compare(desk: Desk, past: Past, log: Sequence[LifecycleEvent], claims: Clai
     desk.same(f"{what}: lost", past.lost, _last(log, "ActorLost", outcome="fact") is not None)
     crashes = tuple(one.monotonic_s for one in log if _is_crash(one) and not _ended_it(log, one, claims))
     desk.same(f"{what}: crashes", past.crashes, crashes)
-    answers = [one for one in _since(log, asked[-1] if asked else None) if _answers(log, one, claims)]
+    once = [one for one in asked if one.metadata["once"]]
+    since = _since(log, once[-1] if once else None)
+    answers = [one for one in since if _answers(log, one, claims) and _is_once(log, one, claims)]
     given = None if past.answer is None else tuple(past.answer)
     how = answers[-1].metadata if answers else {}
     answer = ("completed" if how["completed"] else "failed", how["error"], answers[-1].seq) if answers else None
