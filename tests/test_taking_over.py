@@ -14,7 +14,7 @@ import pytest
 from supervisor import runtime
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
-from supervisor.ports import JournalError, JournalUnavailable
+from supervisor.ports import JournalError
 from supervisor.runtime import open_supervisor
 from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import LifecycleEvent
@@ -111,27 +111,6 @@ async def test_a_take_over_that_is_cut_short_ends_nobody(tmp_path: Path) -> None
         journal.thaw.set()
     assert not [one for one in store.log.after(0, 1_000_000) if one.event in ("OperatorStop", "FatalError", "Ended")]
     await goes_on(tmp_path, store)
-
-
-class Hiccup(MemoryJournal):
-    """A disk that does not answer when it is asked again, after the take-over, what is owed."""
-
-    asked = 0
-
-    async def owed(self) -> list[tuple[str, str, bytes]]:
-        self.asked += 1
-        if self.asked == 2:
-            raise JournalUnavailable("the disk is away")
-        return await super().owed()
-
-
-async def test_a_hiccup_of_the_disk_at_the_end_of_a_take_over_stops_nobody(tmp_path: Path) -> None:
-    """Bookkeeping that could not be done then is done by the next one."""
-    store = await left_by_a_dead_one(tmp_path)
-    (tmp_path / "gate").write_text("go\n")
-    journal = Hiccup(store)
-    assert await taken_over(tmp_path, journal) == {"a": True, "b": True}
-    assert journal.asked == 2
 
 
 # ---------------------------------------------------------------------------------------------------- a task's answer
