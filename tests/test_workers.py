@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import anyio
 import pytest
 import trio
-from anyio.lowlevel import checkpoint
 from trio.testing import MockClock
 
 from supervisor.fold import KINDS
@@ -23,7 +22,7 @@ from supervisor.scheduling.workers import Pool, Slot
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.work import NoSuchEntity
 from tests.simulated import VirtualLoop
-from tests.support import Run, path_of, supervising
+from tests.support import FrozenJournal, Run, path_of, supervising
 
 STREAM = "workstream:w"
 SAYS = Cause(actor="test")
@@ -37,13 +36,13 @@ Play: TypeAlias = "Callable[[Run], Coroutine[Any, Any, None]]"
 def virtually(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Run]:
     """Runs a test on a supervisor whose time costs nothing, and checks its records afterwards."""
 
-    def run(play: Play) -> Run:
+    def run(play: Play, journal: Callable[[MemoryStore], MemoryJournal] = MemoryJournal) -> Run:
         options: dict[str, Any] = {"loop_factory": VirtualLoop}
         if request.param == "trio":
             options = {"clock": MockClock(autojump_threshold=0)}
 
         async def main() -> Run:
-            async with supervising(tmp_path, within_s=10 * A_DAY_S) as run:
+            async with supervising(tmp_path, within_s=10 * A_DAY_S, journal=journal) as run:
                 await play(run)
             return run
 
@@ -374,21 +373,26 @@ def test_a_busy_worker_finishes_first(virtually: Callable[[Play], Run]) -> None:
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["told to drain", "drained"]
 
 
-def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[[Play], Run]) -> None:
+def test_who_drains_as_its_last_task_ends_holds_nothing(virtually: Callable[..., Run]) -> None:
     """That the task is over is known, and not on record yet: it is ended, and nobody waits for it to end by itself."""
+    disks: list[FrozenJournal] = []
+
+    def disk(store: MemoryStore) -> MemoryJournal:
+        disks.append(FrozenJournal(store, freeze_at="task_completed"))
+        return disks[-1]
 
     async def play(run: Run) -> None:
         pool = await pool_of(run, ONE)
         await give(pool, "worker:w", "a")
         async with anyio.create_task_group() as group:
             group.start_soon(pool.done, "worker:w", "a", SAYS)
-            while run.sup.tree.entity("worker:w").state is not Worker.IDLE:
-                await checkpoint()
-            assert run.row("worker:w").state == "busy"
+            await disks[0].frozen.wait()
+            assert (run.sup.tree.entity("worker:w").state, run.row("worker:w").state) == (Worker.IDLE, "busy")
             pool.drain("worker:w")
+            disks[0].thaw.set()
         await pool.stop()
 
-    run = virtually(play)
+    run = virtually(play, disk)
     assert path_of(run.events(), "worker:w") == ["initializing", "idle", "busy", "idle", "shutdown"]
     assert [one.reason for one in run.transitions("shutdown_requested")] == ["drained"]
 
