@@ -160,13 +160,16 @@ class Shutdown:
 
     async def _last_records(self) -> None:
         """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
-        works = self._tree.works
+        works, disk = self._tree.works, self._tree.ledger.disk
         bound_s = max((work.policy.ladder.total_s for work in works.values()), default=0.0)
-        waits = True
-        while waits and works and self.failure is None:  # each as long as any end takes: a disk may be down in between
+        while works and self.failure is None:
+            outages = disk.outages
             with self._system.timers.limit(bound_s + 3 * SLACK_S) as waited:
                 await self._next_end()
-            waits = not waited.cancelled_caught
+            if waited.cancelled_caught and disk.outage is None and disk.outages == outages:
+                break  # no disk has held it up: nothing more comes
+            if waited.cancelled_caught and disk.outage is not None and not await self._recovers_soon():
+                self._tree.ledger.abandon()
         if self.failure is not None:
             with self._system.timers.limit(bound_s + 3 * SLACK_S):
                 for work in list(works.values()):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import anyio
 
@@ -16,15 +17,17 @@ from supervisor.entity import Refused
 from supervisor.kinds import TASK_KIND
 from supervisor.ledger import Cause
 from supervisor.lifecycles.task import Task, TaskData
+from supervisor.moments import Moment
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig
 from supervisor.ports import JournalError, JournalUnavailable, Malformed, Ready, TurnEnded
 from supervisor.runtime import Supervisor
+from supervisor.shutdown import Shutdown
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
 from supervisor.simulation.drills.whole.hosting import Crowd
-from supervisor.vocabulary import AbortScope
+from supervisor.vocabulary import AbortPolicy, AbortScope, Ladder
 
 __all__ = ["BOUNDING"]
 
@@ -358,6 +361,55 @@ async def left_without_a_journal(desk: Desk) -> None:
         desk.same(f"left, {what}, after {desk.since():g} s", wanted_s <= desk.since() < wanted_s + 2.0, True)
 
 
+class Ending:
+    """All that the end of a supervisor looks at: one session, and a disk that is down for so long."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.system = desk.system
+        self.disk = SimpleNamespace(outage=None, outages=0, up=Moment(), down=Moment())
+        work = SimpleNamespace(over=Moment(), ended=Moment(), quiet=anyio.lowlevel.checkpoint)
+        work.policy = AbortPolicy(ladder=Ladder(request_s=1.0, cancel_s=1.0, terminate_s=1.0, kill_s=1.0))
+        self.works = {"s": work}
+        self.ledger: Any = SimpleNamespace(disk=self.disk, abandon=self._abandon)
+        self.shutdown = Shutdown(cast("Any", self), cast("Any", None), lambda: 0.0, cast("Any", None))
+
+    def _abandon(self) -> None:
+        self.shutdown.failure = JournalUnavailable("full")
+
+    async def recover(self, back_s: float) -> None:
+        await anyio.sleep(back_s)
+        self.disk.outage, self.disk.outages = None, 1
+        self.disk.up.set()
+
+    async def end(self, ended_s: float) -> None:
+        await anyio.sleep(ended_s)
+        self.works["s"].over.set()
+        self.works.pop("s").ended.set()
+
+
+async def last_ends(desk: Desk) -> None:
+    """An end that is never over is waited for no longer than any may take, unless it is a disk that holds it up: then
+    until that is back, and has taken what there is, or for some seconds more."""
+    longest_s = 4.0 + 15.0
+    for back_s, ended_s, wanted_s, gives_up in (
+        (0.0, 1_000.0, longest_s, False),
+        (longest_s - 1.0, longest_s + 5.0, longest_s + 5.0, False),
+        (longest_s + 9.0, longest_s + 15.0, longest_s + 15.0, False),
+        (1_000.0, 1_000.0, longest_s + 10.0, True),
+    ):
+        ending, what = Ending(desk), f"a disk that is back after {back_s:g} s"
+        async with anyio.create_task_group() as group:
+            group.start_soon(ending.end, ended_s)
+            if back_s:
+                ending.disk.outage = "full"
+                group.start_soon(ending.recover, back_s)
+            desk.again()
+            await ending.shutdown.all_ended(None)
+            desk.at(what, wanted_s, 3)
+            group.cancel_scope.cancel()
+        desk.same(f"{what}: is given up", ending.shutdown.failure is not None, gives_up)
+
+
 async def _dies(puppet: Puppet, after_s: float) -> None:
     await anyio.sleep(after_s)
     puppet.exit(-9, ended_by="kill")
@@ -381,4 +433,4 @@ def _check_lost(desk: Desk, sup: Supervisor, crowd: Crowd) -> None:
     desk.same("it ends", (sup.stopping.is_set(), sup.stop_now.is_set(), sup.under_way()), (True, True, 0))
 
 
-BOUNDING = (queues, lowered, retries, drained, lost, left_without_a_journal)
+BOUNDING = (queues, lowered, retries, drained, lost, left_without_a_journal, last_ends)
