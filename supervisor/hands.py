@@ -277,11 +277,10 @@ class Hands:
         data = self._tree.entity(work.session_id).data
         again = work.interrupted and work.resume_id is not None
         asked = data.current.prompt if data.current is not None else ""
-        if work.watch is None:
-            prompt = build_prompt(asked, data.inbox, again=again)
-        else:  # where nothing else is to be said, it is said what was
-            meant = work.watch.still_meant(data.inbox)
-            prompt = build_prompt(asked, meant if asked or meant else data.inbox, again=again)
+        meant = data.inbox if work.watch is None else work.watch.still_meant(data.inbox)
+        # where nothing would be left to say, all is said that was
+        prompt = build_prompt(asked, meant if asked or meant else data.inbox, again=again)
+        if work.watch is not None:
             prompt = work.watch.prompted(prompt)
         self._tree.tell(work.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)
 

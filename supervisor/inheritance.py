@@ -182,7 +182,7 @@ class Past:
         self.aborts: list[LifecycleEvent] = []
         """The aborts that name it and that may not have reached all of their targets, and the edges of policies that
         they crossed. What is for itself is over once it is told to end."""
-        self.joined: tuple[LaterCause, ...] = ()
+        self.later: tuple[LaterCause, ...] = ()
         """Who else has wanted its end, since that was under way."""
         self.lost = False
         self.budget = Recalled()
@@ -244,9 +244,9 @@ class Past:
                 self.budget = self.budget._replace(spent=(Spent(**told), record.seq))
 
     def _join(self, record: LifecycleEvent) -> None:
-        known = {one.abort_id for one in self.joined}
+        known = {one.abort_id for one in self.later}
         if record.abort_id is not None and record.abort_id not in known and len(known) < CAUSES_MAX:
-            self.joined = (*self.joined, LaterCause(abort_id=record.abort_id, reason=record.reason))
+            self.later = (*self.later, LaterCause(abort_id=record.abort_id, reason=record.reason))
 
     def _moved(self, record: LifecycleEvent, asked: str | None) -> None:
         if record.from_status != record.to_status:

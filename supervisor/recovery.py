@@ -336,7 +336,7 @@ class Recovery:
         elapsed_s = max(0.0, self._tree.ledger.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + work.policy.ladder.total_s
         work.asked = AbortState(
-            abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline, later=past.joined
+            abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline, later=past.later
         )
         work.hurried = True
         cause = self._causes[work.session_id]
@@ -397,23 +397,30 @@ class Recovery:
         built, which may have to say so. (One that is born just now is so by its birth.)"""
         if work.watch is None or work.told or not self._goes_on(work.session_id):
             return
-        turn_id, state = self._tree.entity(work.session_id).data.turn_id, self._states[work.session_id]
-        at_rest = state in (Session.INITIALIZING, Session.SESSION_COMPLETE)
-        waits = self._waits_for_worktree(turn_id) if at_rest else state is Session.BUILDING_PROMPT
-        if waits and turn_id in self._tree.entities and turn_id not in self._opening:
+        turn_id = self._tree.entity(work.session_id).data.turn_id
+        if self._unbegun(work) is not None and turn_id in self._tree.entities and turn_id not in self._opening:
             work.watch.turn_opened(turn_id)
+
+    def _unbegun(self, work: Work) -> PrepareWorktree | BuildPrompt | None:
+        """The step of its turn that is under way, before an agent has begun it."""
+        match self._states[work.session_id]:
+            case Session.INITIALIZING | Session.SESSION_COMPLETE:
+                turn_id = self._tree.entity(work.session_id).data.turn_id
+                return PrepareWorktree() if self._waits_for_worktree(turn_id) else None
+            case Session.BUILDING_PROMPT:
+                return BuildPrompt()
+            case _:
+                return None
 
     def _step(self, work: Work, begun: set[tuple[str, type]]) -> None:
         """The step that was under way is begun again, unless it was owed and has been."""
         session_id = work.session_id
         if work.told or not self._goes_on(session_id):
             return
+        if (step := self._unbegun(work)) is not None:
+            self._begin(session_id, step, begun)
         data = self._tree.entity(session_id).data
         match self._states[session_id]:
-            case Session.INITIALIZING | Session.SESSION_COMPLETE if self._waits_for_worktree(data.turn_id):
-                self._begin(session_id, PrepareWorktree(), begun)
-            case Session.BUILDING_PROMPT:
-                self._begin(session_id, BuildPrompt(), begun)
             case Session.SPAWNING:
                 self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
             case Session.COOLING_DOWN if not data.cooled:  # else what waits for that is told when its turn is over

@@ -389,10 +389,10 @@ class Guests(Plugins):
 class _Disk(MemoryJournal):
     """A disk that fails, or takes its time, when its house says so."""
 
-    def __init__(self, house: House, store: MemoryStore) -> None:
+    def __init__(self, house: House, store: MemoryStore, say: Callable[[str, str, str], None]) -> None:
         super().__init__(store)
         self._house = house
-        self._owing = Owing(house.say, store.owed)
+        self._owing = Owing(say, store.owed)
 
     def _writable(self) -> MemoryStore:
         if self._house.disk_fails is not None:
@@ -432,7 +432,7 @@ class House:
     """
 
     def __init__(self, desk: Desk, store: MemoryStore | None = None) -> None:
-        self._desk, self.say = desk, desk.say
+        self._desk = desk
         self.store = MemoryStore() if store is None else store
         self.puppets: list[Puppet] = []
         self.props: list[Prop] = []
@@ -467,7 +467,7 @@ class House:
         choose: Choose | None = None,
         **parts: Any,
     ) -> AsyncIterator[Supervisor]:
-        self.journal = _Disk(self, self.store)
+        self.journal = _Disk(self, self.store, self._desk.say)
         doors = Parts(
             journal=self.journal,
             processes=self,

@@ -17,7 +17,7 @@ from actors import (
 )
 from supervisor.simulation.drills.desk import Desk
 
-__all__ = ["ASKING"]
+__all__ = ["ASKING", "Takes"]
 
 
 class Broken(Exception):
@@ -61,9 +61,9 @@ class Waits:
 class Asks:
     """Asks another one on behalf of its asker."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float = 60.0) -> None:
         self.other: Ref | None = None
-        self.timeout_s = 60.0
+        self.timeout_s = timeout_s
 
     async def receive(self, ctx: Context, message: Any) -> Any:
         assert self.other is not None
@@ -143,17 +143,17 @@ async def chains(desk: Desk) -> None:
 
 async def long_chains(desk: Desk) -> None:
     """Whose asker has longer than there was a clock before has all of that."""
-    first, second = Asks(), Ages()
-    a, first.other = desk.system.spawn(first, "a"), desk.system.spawn(second, "b")
-    second.takes_s = anyio.current_time() + 10.0
-    first.timeout_s = second.takes_s + 9.0
-    desk.same("a long chain", await a.ask("x", timeout_s=second.takes_s + 5.0), "x")
+    takes_s = anyio.current_time() + 10.0
+    first = Asks(takes_s + 9.0)
+    a, first.other = desk.system.spawn(first, "a"), desk.system.spawn(Takes(takes_s), "b")
+    desk.same("a long chain", await a.ask("x", timeout_s=takes_s + 5.0), "x")
 
 
-class Ages:
-    """Takes its time."""
+class Takes:
+    """Takes so long for each message, and gives it back."""
 
-    takes_s = 0.0
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s = takes_s
 
     async def receive(self, ctx: Context, message: Any) -> Any:
         await anyio.sleep(self.takes_s)
@@ -199,8 +199,6 @@ async def full_circles(desk: Desk) -> None:
 class Anything:
     """Equal to all there is, as ``unittest.mock.ANY`` is."""
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __eq__(self, other: object) -> bool:
         return True
 
@@ -212,20 +210,12 @@ class Same:
         return message
 
 
-class SameLater:
-    """Gives it back after a moment."""
-
-    async def receive(self, ctx: Context, message: Any) -> Any:
-        await anyio.sleep(0.5)
-        return message
-
-
 async def odd_answers(desk: Desk) -> None:
     """What an answer is equal to is its own business: it is given."""
     odd = Anything()
-    for kind in (Same, SameLater):
-        ref = desk.system.spawn(kind(), kind.__name__)
-        desk.same(kind.__name__, await ref.ask(odd, timeout_s=2.0) is odd, True)
+    for name, actor in (("at once", Same()), ("later", Takes(0.5))):
+        ref = desk.system.spawn(actor, name)
+        desk.same(name, await ref.ask(odd, timeout_s=2.0) is odd, True)
 
 
 class Clock:

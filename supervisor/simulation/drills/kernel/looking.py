@@ -8,6 +8,7 @@ import anyio
 
 from actors import AskTimeout, Context, Lane
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.drills.kernel.asking import Takes
 
 __all__ = ["LOOKING"]
 
@@ -46,20 +47,10 @@ async def stuck(desk: Desk) -> None:
     desk.same("at rest", (seen.handling, seen.handling_s), ("", 0.0))
 
 
-class Ages:
-    """Takes longer for a message than the clock has counted so far."""
-
-    def __init__(self, takes_s: float) -> None:
-        self.takes_s = takes_s
-
-    async def receive(self, ctx: Context, message: Any) -> None:
-        await anyio.sleep(self.takes_s)
-
-
 async def for_ages(desk: Desk) -> None:
     """Who has been at a message for longer than there was a clock before it says so."""
     age_s = anyio.current_time() + 1.0
-    desk.system.spawn(Ages(2 * age_s), "a").tell("x")
+    desk.system.spawn(Takes(2 * age_s), "a").tell("x")
     await anyio.sleep(age_s)
     desk.at("in hand since", age_s, 1, desk.system.inspect("a").handling_s)
     desk.system.stop("a", "enough")

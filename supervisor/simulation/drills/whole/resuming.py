@@ -6,6 +6,7 @@ message that was acknowledged is in the next prompt; a child that was delegated 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import anyio
@@ -13,9 +14,9 @@ import anyio
 from supervisor.plans import Settings
 from supervisor.plans.oversight import BudgetConfig
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
-from supervisor.ports import ChildAsked, Ready, Text, ToolOpened, TurnEnded, Usage
+from supervisor.ports import ChildAsked, Out, Ready, Text, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
 from supervisor.simulation.drills.whole.hosting import Crowd
 from supervisor.vocabulary import AbortScope, CancelMode
 
@@ -184,7 +185,7 @@ async def kin_spent(desk: Desk) -> None:
     async with left.open(settings) as sup:
         await anyio.sleep(MOMENT_S)
         tokens = sup.session("s").budget.tokens or 0
-        desk.same("what is left", (100 * 63 // 64 <= tokens <= 100, tokens), (True, tokens))
+        desk.same(f"what is left, {tokens}", 100 * 63 // 64 <= tokens <= 100, True)
 
 
 async def spent_before(desk: Desk) -> None:
@@ -196,13 +197,9 @@ async def spent_before(desk: Desk) -> None:
 
 
 async def _spend(desk: Desk, of_turn: bool, now: int) -> None:
-    def bounded(tokens: int) -> Settings:
-        budget = BudgetConfig(tokens=tokens)
-        return Settings(turn_budget=budget) if of_turn else Settings(session_budget=budget)
-
     house, what = House(desk), f"{'a turn' if of_turn else 'a session'} of 1000, now {now}"
     house.stops = lambda puppet: ()
-    async with house.open(bounded(1000)) as sup, anyio.create_task_group() as group:
+    async with house.open(_of_tokens(1000, of_turn=of_turn)) as sup, anyio.create_task_group() as group:
         session = await sup.start_session("s", agent="puppet")
         await Crowd(group).ask(session, "the prompt")
         house.puppets[-1].says(Usage({"a": 1}, 600, 500))
@@ -210,7 +207,7 @@ async def _spend(desk: Desk, of_turn: bool, now: int) -> None:
         left = house.left()
         await sup.abort("s", AbortScope.SESSION, now=True)
         group.cancel_scope.cancel()
-    async with left.open(bounded(now)) as sup:
+    async with left.open(_of_tokens(now, of_turn=of_turn)) as sup:
         await anyio.sleep(MOMENT_S)
         spent = [one.metadata["measure"] for one in await left.events("s", "BudgetSpent")]
         desk.same(f"{what}: what was spent", spent, ["tokens"])
@@ -229,7 +226,7 @@ async def asked_to_hand_back(desk: Desk) -> None:
     for done in (False, True):
         life = House(desk)
         life.cuts = []
-        life.stops = lambda puppet, done=done: [DONE if done else TurnEnded("cancelled")]  # type: ignore[misc]
+        life.stops = partial(_stops, DONE if done else TurnEnded("cancelled"))
         async with life.open(_of_tokens(1000)) as sup, anyio.create_task_group() as group:
             session = await sup.start_session("s", agent="puppet")
             await Crowd(group).ask(session, "the prompt")
@@ -245,6 +242,11 @@ async def asked_to_hand_back(desk: Desk) -> None:
                 await _hands_back(desk, House(desk, left).left(), tokens, done)
 
 
+def _stops(out: Out, puppet: Puppet) -> list[Out]:
+    """It says so when it is interrupted."""
+    return [out]
+
+
 async def _hands_back(desk: Desk, house: House, tokens: int, done: bool) -> None:
     what = f"after record {house.store.last_seq}, {'' if done else 'not '}done, of now {tokens}"
     async with house.open(_of_tokens(tokens)) as sup:
@@ -256,9 +258,9 @@ async def _hands_back(desk: Desk, house: House, tokens: int, done: bool) -> None
         await sup.abort("s", AbortScope.SESSION, now=True)
 
 
-def _of_tokens(tokens: int) -> Settings:
-    limits, again = LimitsConfig(max_total_errors=50), RecoveryConfig(sessions="restart")
-    return Settings(limits=limits, recovery=again, session_budget=BudgetConfig(tokens=tokens))
+def _of_tokens(tokens: int, *, of_turn: bool = False) -> Settings:
+    """So many tokens for a session, or for each of its turns."""
+    return RESTART.model_copy(update={"turn_budget" if of_turn else "session_budget": BudgetConfig(tokens=tokens)})
 
 
 async def finished(desk: Desk) -> None:
