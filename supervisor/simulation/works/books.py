@@ -278,9 +278,9 @@ class WorkBooks:
         if self.archive is not None:
             self.archive.wrote(one)
         self.hearts.happened(at_s)
-        self._orders.wrote(record)
         if record.entity_type not in SETTLED:
             return
+        self._orders.wrote(record)
         self.held.wrote(one, at_s)
         self.papers.wrote(one, at_s, self._config)
         self.idling.wrote(one, at_s)

@@ -1,4 +1,7 @@
-"""Commands as the records have them: once one is refused, nothing follows from it."""
+"""Commands as the records of work have them: once one is refused, nothing follows from it.
+
+Who was to be stopped for it may have been told so by then: what becomes of sessions is not in here.
+"""
 
 from __future__ import annotations
 

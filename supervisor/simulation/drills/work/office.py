@@ -336,7 +336,7 @@ class Office(House):
         commands that were given. *without*: nothing of these tasks, of which chance decides.
         """
         orders = Orders(self._desk.say)
-        for record in self.store.log.after(after, 1_000_000):
+        for record in self.records(after):
             orders.wrote(record)
         found = {name: tale for name, tale in self.tales(after).items() if name.startswith(tuple(whose.split()) or "")}
         if not facts:
