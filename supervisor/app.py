@@ -119,10 +119,12 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
             attending = await around.start(attendant.attend)
             around.start_soon(_report, reporter, sup)
             around.start_soon(_tell_taken_over, runner)
+            drains = False
             try:
                 result = await runner.run(plan, resume=request.resume)
+                drains = True
             finally:
-                attendant.closing()
+                attendant.closing(drains=drains)
                 attending.cancel()  # leaving the block stops it too, and that is no news
         closing.set()
         await closed.wait()

@@ -2,7 +2,8 @@
 are told of that.
 
 The first SIGINT or SIGTERM drains, the next one stops everything now, SIGHUP reads the plan again. A stop from another
-terminal is told of too. Each thing is said once, whoever asked for it.
+terminal is told of too. Each thing is said once, whoever asked for it. When the work has ended, whom no task waits for
+goes on for ``drain_s`` at most; a signal ends that.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Attendant:
         self._said: set[str] = set()
 
     async def attend(self, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Until the scope handed out is cancelled: then the run ends by itself, and that is no news. Signals are held
+        """Until the scope handed out is cancelled: then the run ends by itself, and that is no news. Signals are heard
         until the caller is cancelled, who waits for the end."""
         with anyio.open_signal_receiver(*_signals()) as signals:
             async with anyio.create_task_group() as group:
@@ -63,16 +64,26 @@ class Attendant:
                 task_status.started(group.cancel_scope)
                 async for number in signals:
                     await (self._reload() if number == signal.SIGHUP else self._stop(number))
-            async for _ in signals:  # what closes now has its bounds: no signal breaks it off
-                pass
+            async for number in signals:
+                if self._sup.unanswered:  # what closes after that has its bounds: no signal breaks it off
+                    await self._end(number, now=True)
 
-    def closing(self) -> None:
-        """The run is over."""
-        self._systemd.stopping("closing", self._end_s)
+    def closing(self, *, drains: bool) -> None:
+        """The run is over; where the supervisor *drains*, it waits for those who are at work all the same."""
+        if not (drains and self._sup.unanswered):
+            self._systemd.stopping("closing", self._end_s)
+        elif not self._sup.stopping.is_set():  # else that is known
+            drain_s = self._sup.settings.drain_s
+            words = (
+                f"closing: somebody is at work for whom no task waits, for {drain_s:g} s at most; signal to end it now"
+            )
+            self._once(words, drain_s + self._end_s)
 
     # ------------------------------------------------------------------ stops
     async def _stop(self, number: int) -> None:
-        now = self._sup.stopping.is_set()
+        await self._end(number, now=self._sup.stopping.is_set())
+
+    async def _end(self, number: int, *, now: bool) -> None:
         self._say_stopping() if now else self._say_draining()
         await self._sup.stop(now=now, actor=f"signal:{signal.Signals(number).name}")
 
@@ -139,7 +150,7 @@ class Attendant:
             self._apply(plan)
             self._runner.add(plan)
             self._say(f"reloaded: {', '.join(added) + ' added' if added else 'no task is new'}")
-        except BadPlan as error:
+        except (BadPlan, ValueError) as error:  # a plug-in that came meanwhile is not loaded
             self._say(f"not reloaded, nothing has changed: {error}")
         finally:
             self._systemd.ready()

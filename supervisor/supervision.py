@@ -722,6 +722,11 @@ class Supervisor:
         """How many requests are not answered yet."""
         return len(self._prompting.waiting)
 
+    @property
+    def unanswered(self) -> bool:
+        """Somebody waits for an answer, or a message has a turn that nobody waits for."""
+        return self._prompting.unanswered
+
     async def answer_or_stop(self) -> None:
         """Wait until somebody is answered, or everything is to stop now."""
         await any_of(self._prompting.answer_given, self.stop_now)

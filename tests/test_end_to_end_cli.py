@@ -316,6 +316,45 @@ def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
         assert one.result() == {"t1": "completed", "t2": "completed"}
 
 
+ABANDONING = """
+from supervisor.adapters import scripted_agent
+
+post = scripted_agent.Agent.post
+
+
+def abandon(agent, method, params):
+    if method == "_supervisor/session/run":
+        params = {**params, "cancelMode": "abandon"}
+    return post(agent, method, params)
+
+
+scripted_agent.Agent.post = abandon
+scripted_agent.main()
+"""
+
+
+@BACKENDS
+def test_a_signal_ends_whom_no_task_waits_for(tmp_path: Path, tell: Any, backend: str) -> None:
+    """A child that its parent has abandoned goes on when the work has ended: that is said, and not waited out."""
+    (tmp_path / "agent.py").write_text(ABANDONING)
+    (tmp_path / "plan.yaml").write_text(f"""
+agents:
+  a: {{adapter: acp, command: [{sys.executable}, agent.py], env: {{PYTHONPATH: {ROOT}}}}}
+tasks:
+  - {{id: t, agent: a, prompt: "@agent child\\n  @run sleep 3600"}}
+""")
+    with run(tmp_path / "plan.yaml", "--backend", backend) as one:
+        one.until(entity_id="t/child:t1", event="tool_started")
+        assert tell(one.state_dir, "abort", "t", "--scope", "session")[0] == 0
+        assert said(one) == (
+            "supervisor: closing: somebody is at work for whom no task waits, for 120 s at most; signal to end it now\n"
+        )
+        one.signal(signal.SIGTERM)
+        assert said(one) == "supervisor: stopping everything now\n"
+        assert one.failed() == {"t": "aborted"}
+        assert one.process.wait(30) == 1
+
+
 # ---------------------------------------------------------------------------------------------------- the plan again
 WAITING = '  - {id: wait, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}\n'
 
@@ -354,6 +393,52 @@ def test_a_bad_plan_changes_nothing(tmp_path: Path, tasks: str, why: str) -> Non
         assert why in line
         (tmp_path / "go").touch()
         assert one.result() == {"wait": "completed"}
+
+
+TWO = """
+plugins: []
+agents:
+  sh: {adapter: command, command: [sh, -eu]}
+  other: {adapter: command, command: [sh, -eu]}
+workers:
+  one: {slots: 1}
+  two: {capabilities: [gpu]}
+tasks:
+  - {id: wait, agent: sh, prompt: "while test ! -e go; do sleep 0.01; done"}
+  - {id: next, agent: other, prompt: "true", depends_on: [wait], capabilities: [gpu]}
+"""
+LEFT_OUT = "".join(TWO.splitlines(keepends=True)[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            LEFT_OUT.replace("  other: {adapter: command, command: [sh, -eu]}\n", ""),
+            "task next, which is left out and goes on: agent: 'other' is not an agent of this plan; the agents are sh",
+        ),
+        (
+            LEFT_OUT.replace("  two: {capabilities: [gpu]}\n", ""),
+            "task next, which is left out and goes on: capabilities[0]: no worker has 'gpu'",
+        ),
+        (TWO.replace("plugins: []\n", ""), "plugins: not as they were when the run began; start another run"),
+    ],
+    ids=["agent", "worker", "plugins"],
+)
+def test_what_goes_on_keeps_what_it_needs(tmp_path: Path, text: str, why: str) -> None:
+    """A task that a new plan leaves out goes on: the plan may not leave out its agent, or its worker, too."""
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(TWO)
+    with run(plan) as one:
+        one.until(entity_id="wait:t1", to_status="RUNNING")
+        plan.write_text(text)
+        one.signal(signal.SIGHUP)
+        assert said(one).startswith(f"supervisor: not reloaded, nothing has changed: {why}")
+        plan.write_text(LEFT_OUT)
+        one.signal(signal.SIGHUP)
+        assert said(one) == "supervisor: reloaded: no task is new\n"
+        (tmp_path / "go").touch()
+        assert one.result() == {"wait": "completed", "next": "completed"}
 
 
 # ------------------------------------------------------------------------------------------------------------ systemd

@@ -717,6 +717,29 @@ async def test_a_supervisor_that_ends_does_not_wait_for_what_is_blocked(tmp_path
     assert plan.outcomes() == {"a": "aborted"}
 
 
+async def test_a_supervisor_that_ends_does_not_wait_for_what_came_meanwhile(tmp_path: Path, gate: Gate) -> None:
+    """What is split while it drains may have parts that wait for a person: they are cancelled, and so is the whole."""
+    async with going(tmp_path, plan_of(task("a", HELD))) as plan:
+        await plan.until("started", "task:a")
+        await plan.run.sup.stop()
+        parts = (task("a1", approval="before"), task("a2", "true", "a1"))
+        assert (await plan.operating.split("a", parts, by=ME)).state == "WAITING_FOR_SUBTASKS"
+        await gate("one")
+    assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "blocked"}
+
+
+async def test_a_supervisor_that_ends_waits_for_no_provider(tmp_path: Path) -> None:
+    """What is queued for one that turns everybody away is cancelled at once, and not when that may be asked again."""
+    scripted = {"agents": {**AGENTS, "s": AgentConfig(adapter="scripted")}}
+    troubled = TaskConfig(id="a", agent="s", prompt="@trouble overloaded 529 6")
+    queued = TaskConfig(id="b", agent="s", prompt="@say hello", depends_on=("a",))
+    async with going(tmp_path, plan_of(troubled, queued, **scripted)) as plan:
+        await plan.until("scheduler_assigned", "job:b")
+        await plan.run.sup.stop()
+    assert plan.outcomes() == {"a": "completed", "b": "aborted"}
+    assert path_of(plan.run.events(), "job:b") == ["pending", "queued", "cancelled"]
+
+
 async def test_an_agent_in_the_process_blocks_its_own_task(tmp_path: Path) -> None:
     """Its turn is over with that; the next session goes on with it when the other task is closed."""
     said: list[str] = []

@@ -6,7 +6,7 @@ became ready is queued, what was queued is claimed, what was settled makes other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import inf
 
@@ -23,8 +23,9 @@ from supervisor.lifecycles.run import SkipCause
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.moments import Moment
+from supervisor.plans.checks import agent_problems, need_problems
 from supervisor.plans.plan import Plan
-from supervisor.plans.source import BadPlan
+from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import ConditionConfig, Placed, every_task
 from supervisor.ports import JournalError
@@ -53,6 +54,7 @@ from supervisor.work import NoSuchEntity
 __all__ = ["PlanRunner", "run_plan"]
 
 GIVEN_UP = "the plan was given up"
+ENDING = "the supervisor is ending"
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that somebody else moves a task out of."""
 
@@ -251,17 +253,31 @@ class PlanRunner:
     async def _dispatch(self) -> None:
         """Have claimed what can be, until every task is settled."""
         while self.load.unsettled:
+            ending = self._sup.stopping.is_set()
+            if ending:
+                self._end_unbegun()
             self._claim()
-            self._blocking.end_dead_ends()
+            if not ending:
+                self._blocking.end_dead_ends()
             await self.load.woken()
 
     async def _watch_stop(self) -> None:
-        """Who waits for a person does not keep a supervisor that ends."""
         await self._sup.stopping.wait()
-        for case in list(self.load.cases.values()):
-            async with case.lock:
-                if case.result is None and case.state in WAITING:
-                    await self._closing.cancelled(case, "the supervisor is ending")
+        self.load.wake()
+
+    def _end_unbegun(self) -> None:
+        """Who waits for a person, or for a worker, does not keep a supervisor that ends; nor does who comes to that
+        meanwhile."""
+        cases = self.load.cases.values()
+        self._cancel_all([case for case in cases if not case.unwanted and self._is_unbegun(case)], ENDING)
+
+    def _is_unbegun(self, case: Case) -> bool:
+        """Nobody works on it; it waits neither for its subtasks nor for the end of a delay, which a stop cuts short."""
+        if case.is_over or case.scope is not None or self.load.backlog.holder(case.name) is not None:
+            return False
+        return case.state in WAITING or (
+            case.state is Task.OPEN and case.job is job.Job.QUEUED and not is_delayed(case)
+        )
 
     async def _watch_journal(self) -> None:
         """A run whose journal is lost is over, whatever its tasks wait for: nobody can move them on any more."""
@@ -673,8 +689,11 @@ class PlanRunner:
         """Which tasks of *plan* are new.
 
         Raises:
-            BadPlan: a task is not as it was when it was opened; or every task of the run has ended.
+            BadPlan: a task is not as it was when it was opened; or one that goes on would have no agent any more, or no
+                worker; or every task of the run has ended.
         """
+        if plan.plugins != self._sup.settings.plugins:
+            raise BadPlan("plugins: not as they were when the run began; start another run")
         if (plan.workspace, plan.merge_into) != (self._sup.settings.workspace, self._sup.settings.merge_into):
             raise BadPlan("workspace, merge_into: not as they were when the run began; start another run")
         if (plan.access is None) is not (self._sup.settings.access is None):
@@ -686,7 +705,18 @@ class PlanRunner:
             raise BadPlan(f"tasks: {', '.join(changed)}: not as they were when they were opened; use other ids")
         if self._load is None or not self._load.running or len(self.results) == len(cases):
             raise BadPlan("tasks: every task of this run has ended; start another run")
+        if found := list(self._missed(self._split_as_before(plan))):
+            raise BadPlan("\n".join(found))
         return [one.task.id for one in every_task(plan.tasks) if one.task.id not in cases]
+
+    def _missed(self, plan: Plan) -> Iterator[str]:
+        """What *plan* has not any more, and tasks need that it has not any more either, and that go on."""
+        known = {one.task.id for one in every_task(plan.tasks)}
+        for case in self.load.cases.values():
+            if case.result is None and case.name not in known:
+                alone = [Placed((), case.task, None)]
+                for path, words in (*agent_problems(alone, plan.agents), *need_problems(alone, plan.workers)):
+                    yield f"task {case.name}, which is left out and goes on: {spelled(path)}: {words}"
 
     def add(self, plan: Plan) -> None:
         """Open the tasks that are new. Those that *plan* does not have any more go on."""

@@ -708,6 +708,8 @@ async def however_many(desk: Desk) -> None:
             _sup=SimpleNamespace(settings=plan.settings),
             _load=SimpleNamespace(cases=cases, running=True),
             results=results,
+            _split_as_before=lambda plan: plan,
+            _missed=lambda plan: (),
         )
         what = f"{many - left} of {many} have ended"
         if left:
