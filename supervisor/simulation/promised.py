@@ -285,11 +285,22 @@ class Promised:
             Rung.TERMINATE: request_s,
             Rung.ABANDON: ladder.total_s + GIVEN_UP_S + ladder.kill_s + GIVEN_UP_S,
         }.get(Rung(rung), 0.0)
-        spare_s = 3 * self._grain_s + ROUNDING_S
+        spare_s = 3 * self._grain_s + ROUNDING_S + self._unheard_s(end)
         if took_s > most_s + spare_s:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at most {most_s:g} s")
         if not end.pressed and took_s < least_s - ROUNDING_S:
             self._say("punctual", record.entity_id, f"ended by {rung} after {took_s:.6f} s, of at least {least_s:g} s")
+
+    def _unheard_s(self, end: _End) -> float:
+        """How much longer it may seem to take, since nobody ran from the very instant in which the time of a rung was
+        up: that rang, and was not heard, and the clock of timers went on to whatever was to ring next. (When that is
+        for an end that was hurried on the way, is not known here.)"""
+        ladder, near_s = self._ladder, self._grain_s + ROUNDING_S
+        rung_at = (end.began_s + ladder.request_s, end.began_s + ladder.total_s + GIVEN_UP_S)
+        began = [(at_s, slept_s) for at_s, slept_s in self._pauses if at_s >= end.began_s - near_s]
+        return sum(
+            slept_s for at_s, slept_s in began if end.pressed or any(abs(at_s - one) <= near_s for one in rung_at)
+        )
 
 
 def _session_of(turn_id: str) -> str:

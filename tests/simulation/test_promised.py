@@ -262,3 +262,13 @@ def test_a_turn_whose_time_stood_still_may_be_over_as_a_pause_ends(outages: Any,
     books.now = 11.5
     books.promised.heard(books.record("task_failed", 1, entity_id="s:t1", actor="s:t1", cause_id=1), 11.5)
     assert books.broken == broken
+
+
+@pytest.mark.parametrize(("paused_at_s", "broken"), [(10.0, []), (9.0, ["punctual"])])
+def test_an_end_may_be_paused_as_its_rung_is_over(paused_at_s: float, broken: list[str]) -> None:
+    """The next rung rang, and was not heard: until the next timer of anybody that is time like any other."""
+    books = _Books()
+    books.now = paused_at_s
+    books.promised.slept(4000.0)
+    books.end("kill", 40.0)
+    assert books.broken == broken
