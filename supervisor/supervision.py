@@ -705,8 +705,11 @@ class Supervisor:
 
         A drain finishes the turns that run; a session that waits to try again gives up.
 
-        It returns when that is under way; the supervisor has ended when its block has been left.
+        It returns when that is under way; the supervisor has ended when its block has been left. One that has ended
+        already stays so.
         """
+        if self._system.context(JANITOR) is None:  # a command may come as its socket closes
+            return
         self._shutdown.stop(actor, now=now, give_up_retries=self._hands.give_up_retries)
 
     async def drain(self) -> None:

@@ -668,6 +668,15 @@ async def test_leaving_by_a_cancellation_aborts_everything(tmp_path: Path, roll:
     assert stop.reason == "the host was cancelled"
 
 
+@pytest.mark.parametrize("now", [False, True])
+async def test_who_has_ended_is_stopped_no_more(now: bool) -> None:
+    """A stop that comes too late is none."""
+    async with runtime.open_supervisor() as sup:
+        pass
+    await sup.stop(now=now)
+    assert not sup.stop_now.is_set()
+
+
 async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: Roll) -> None:
     """``stop(now=True)`` from elsewhere ends what a drain waits for."""
     async with anyio.create_task_group() as group:
