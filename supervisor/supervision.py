@@ -47,7 +47,7 @@ from supervisor.logs import conceal, get_logger
 from supervisor.moments import Moment
 from supervisor.names import Names
 from supervisor.outage import Outage
-from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer
+from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer, hosts_scope
 from supervisor.parts import Parts
 from supervisor.permission_desk import OnPermission, PermissionDesk
 from supervisor.permissions import Choice, OpenPermission
@@ -380,17 +380,19 @@ class Supervisor:
     def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
         """A budget that sessions can be started *within*: the one of that id, or a new one below *parent*.
 
+        It is the host's, and on record as ``host:ID``: a session may have the same id.
+
         Returns:
             The scope; *parent*, where *budget* bounds nothing.
         """
-        return self.overseer.scope(scope_id, title, budget, parent)
+        return self.overseer.scope(hosts_scope(scope_id), title, budget, parent)
 
     def close_scope(self, scope_id: str) -> None:
         """The next :meth:`scope` of that id is a new one, of which nothing is used.
 
         Who is in this one goes on counting there. Unknown ids are no mistake.
         """
-        self.overseer.close(scope_id)
+        self.overseer.close(hosts_scope(scope_id))
 
     def left_of(self, session_id: str) -> Budget:
         """What a session may still use; ``None`` where nothing bounds it.

@@ -13,11 +13,13 @@ import pytest
 from supervisor import runtime
 from supervisor.budgets import Amounts, Budget
 from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.overseer import Recalled
 from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, TaskConfig, load_plan
 from supervisor.plans.source import BadPlan
 from supervisor.runtime import open_supervisor
 from supervisor.scheduling.budgeting import narrowings
 from supervisor.scheduling.runner import run_plan
+from supervisor.simulation.behind import counted
 from tests.support import DEADLINE_S, ask, check_records, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
@@ -167,10 +169,40 @@ async def test_the_budget_of_who_ended_is_not_held_open_for_those_who_outlived_i
         async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
             (session,) = sup.sessions()
             assert session.budget.tokens == 1000
-            other = sup.scope("above", "another budget of that name", Budget(tokens=5))
-            assert other is not None
-            assert other.title == "another budget of that name"
+            assert counted(sup, ["above"]) == []
             await session.close()
+
+
+async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a_crash(tmp_path: Path) -> None:
+    """Each goes on with its own limits and what was used of it, and the session's end closes its own."""
+    settings = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+    async with supervising(tmp_path, agents=AGENTS) as run:
+        night = run.sup.scope("night", "the night's work", Budget(tokens=1000))
+        other = await run.sup.start_session("other", agent="a", within=night)
+        session = await run.sup.start_session("night", agent="a", budget=Budget(turns=5), within=night)
+        for one, used in ((session, 100), (other, 300)):
+            await one.run(f"@use {used} 0")
+        left = copy.deepcopy(run.store)
+        for one in (session, other):
+            await one.close()
+    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
+        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
+            bounds = {one.id: one.budget.limits for one in sup.sessions()}
+            assert bounds == {"other": {"tokens": 600}, "night": {"tokens": 600, "turns": 4}}
+            await sup.session("night").close()
+            again = sup.scope("night", "the night's work", Budget(tokens=1000))
+            assert again is not None
+            assert again.used.tokens == 400
+            await sup.session("other").close()
+
+
+def test_a_hosts_scope_is_told_from_a_sessions_in_records_of_earlier_versions() -> None:
+    """They have the id that the host gave it, which a session may have; what the title says of a session is its own."""
+    told = [("s", "session s"), ("t", "the night's work"), ("task:t", "task t"), ("workstream:w", "workstream w")]
+    scopes = [{"id": scope_id, "title": title, "limits": {}, "used": {}} for scope_id, title in told]
+    recalled = Recalled().take({"scopes": scopes})
+    assert [one["id"] for one in recalled.scopes] == ["s", "host:t", "task:t", "workstream:w"]
+    assert Recalled().take({"scopes": recalled.scopes}).scopes == recalled.scopes
 
 
 async def test_who_was_asked_to_hand_back_does_no_more_than_that_after_a_crash(tmp_path: Path) -> None:

@@ -278,6 +278,25 @@ async def test_two_sessions_share_a_workstream(tmp_path: Path) -> None:
         assert max(crossing) < 1000 + 2 * 7 + 2 * 7 + 5
 
 
+@pytest.mark.parametrize("own", [Budget(turns=5), None], ids=["with a budget of its own", "without"])
+async def test_a_session_may_have_the_name_of_the_scope_it_lies_in(tmp_path: Path, own: Budget | None) -> None:
+    """Its budget narrows that of the scope and does not become it; the scope is open when it has ended."""
+
+    async def agent(turn: AgentTurn) -> None:
+        turn.used(input_tokens=900)
+
+    async with supervising(tmp_path) as run:
+        above = scope(run.sup, tokens=1000)
+        session = await run.sup.start_session("ws", agent=agent, budget=own, within=above)
+        assert (above.limits, above.title) == ({"tokens": 1000}, "workstream plan")
+        limits = own.limits if own is not None else {}
+        assert session.budget.limits == {"tokens": 1000, **limits}
+        assert (await session.run("go")).ok
+        await session.close()
+        assert scope(run.sup, tokens=1000) is above
+        assert above.used.tokens == 900
+
+
 async def test_a_child_only_narrows_its_parent(tmp_path: Path) -> None:
     """What a child session uses counts in its parent's budget, and it has no more than that, whatever it is given."""
 

@@ -23,11 +23,11 @@ __all__ = ["close_scopes", "narrowings", "patience_of", "recall_use", "scope_of"
 def scope_of(load: Workload, case: Case) -> Scope | None:
     """What the session of a task counts in; ``None`` where nothing bounds it."""
     above = scope_of(load, case.part_of) if case.part_of is not None else _whole(load)
-    return load.sup.scope(case.id, f"task {case.name}", case.task.budget.value(), above)
+    return load.sup.overseer.scope(case.id, f"task {case.name}", case.task.budget.value(), above)
 
 
 def _whole(load: Workload) -> Scope | None:
-    return load.sup.scope(load.stream.id, f"workstream {load.plan.workstream}", load.plan.budget.value())
+    return load.sup.overseer.scope(load.stream.id, f"workstream {load.plan.workstream}", load.plan.budget.value())
 
 
 def patience_of(case: Case) -> Patience:
@@ -55,7 +55,7 @@ async def recall_use(load: Workload) -> None:
 def close_scopes(load: Workload) -> None:
     """The run is over."""
     for entity_id in (load.stream.id, *(case.id for case in load.cases.values() if case.is_opened)):
-        load.sup.close_scope(entity_id)
+        load.sup.overseer.close(entity_id)
 
 
 def narrowings(plan: Plan) -> Iterator[str]:

@@ -174,7 +174,7 @@ async def shared(desk: Desk) -> None:
         await act.sup.start_session("large", agent="puppet", budget=Budget(), patience=Patience.LARGE)
         facts = {one: await house.events(one, "Budgeted") for one in ("free", "large", "s/kid")}
         told = {one: [scope["id"] for scope in found[0].metadata["scopes"]] for one, found in facts.items()}
-        desk.same("scopes on record", told, {"free": ["free", "w"], "large": [], "s/kid": ["s/kid", "s"]})
+        desk.same("scopes on record", told, {"free": ["free", "host:w"], "large": [], "s/kid": ["s/kid", "s"]})
         desk.same("patience on record", facts["large"][0].metadata["patience"], "large")
         await act.says(DONE)
         await act.says(Usage({"late": 1}, 10))

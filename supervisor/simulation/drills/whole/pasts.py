@@ -138,7 +138,7 @@ def _fact(chance: Chance, number: int) -> LifecycleEvent:
         case "Usage":
             return _record(number, "Usage", "fact", metadata={"turn": "t", "used": {"turns": number}})
         case "Budgeted":
-            scopes = [{"id": f"{number}", "title": "x", "limits": {"turns": 1}, "used": {}}]
+            scopes = [{"id": f"host:{number}", "title": "x", "limits": {"turns": 1}, "used": {}}]
             return _record(number, "Budgeted", "fact", metadata={"scopes": scopes, "patience": "large", "common": True})
         case "ModelTrouble":
             return _record(number, "ModelTrouble", "fact", metadata={"in_a_row": number})
