@@ -121,10 +121,12 @@ class Overseer:
         """The scope of that id, made if there is none; the one above, where *budget* bounds nothing."""
         if not budget.limits:
             return parent
-        scope = self._scopes.get(scope_id)
-        if scope is None:
-            scope = self._scopes[scope_id] = Scope(scope_id, title, budget, parent)
+        scope = self._scopes.get(scope_id) or self._open(scope_id, title, budget, parent)
         scope.bound(budget)
+        return scope
+
+    def _open(self, scope_id: str, title: str, budget: Budget, parent: Scope | None) -> Scope:
+        scope = self._scopes[scope_id] = Scope(scope_id, title, budget, parent)
         return scope
 
     def close(self, scope_id: str) -> None:
@@ -139,12 +141,11 @@ class Overseer:
 
     def recall(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
         """The scope that a record tells of, with those above it, and at least what was used of each. Limits that hold
-        already are newer than those of a record."""
+        already are newer than those of a record; it has none of a scope whose limits were taken away."""
         scope: Scope | None = None
         for one in reversed(told):
             budget = msgspec.convert(one["limits"], Budget)
-            scope = self._scopes.get(one["id"]) or self.scope(one["id"], one["title"], budget, scope)
-            assert scope is not None, "it is bounded"
+            scope = self._scopes.get(one["id"]) or self._open(one["id"], one["title"], budget, scope)
             scope.recall(msgspec.convert(one["used"], Amounts))
         return scope
 
@@ -173,10 +174,10 @@ class Overseer:
 
     def revive(self, work: Work, rules: Oversight, recalled: Recalled) -> None:
         """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
-        bound it, those do that there are now."""
+        bound it, those do that there are now; where there are none any more, it still counts in its scope."""
         watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
         own = self._scopes.get(work.session_id)
-        if recalled.common and own is not None and rules.session.limits:
+        if recalled.common and own is not None:
             own.bound(rules.session)
         watch.recall(recalled.used)
         if recalled.spent is not None:

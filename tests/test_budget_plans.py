@@ -227,9 +227,12 @@ async def test_who_was_asked_to_hand_back_does_no_more_than_that_after_a_crash(t
     assert [one.count("Your budget is used up") for one in prompts] == [0, 1]
 
 
+@pytest.mark.parametrize("now", [100_000, None])
 @pytest.mark.parametrize("which", ["session_budget", "turn_budget"])
-async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_now(tmp_path: Path, which: str) -> None:
-    """What is spent is judged by the limits that the settings have then."""
+async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_now(
+    tmp_path: Path, which: str, now: int | None
+) -> None:
+    """What is spent is judged by the limits that the settings have then; they may have none any more."""
     tight = QUICK.model_copy(update={which: budget(tokens=100)})
     async with supervising(tmp_path, agents=AGENTS, settings=tight) as run, anyio.create_task_group() as group:
         ask(group, await run.sup.start_session("s", agent="a"), "@use 101 0\n@wait gate")
@@ -237,10 +240,35 @@ async def test_who_was_asked_to_hand_back_goes_on_where_the_limit_is_larger_by_n
         left = copy.deepcopy(run.store)
         await run.sup.abort("s", "session", reason="it has died")
     (tmp_path / "gate").touch()
-    wide = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart"), which: budget(tokens=100_000)})
+    limits = BudgetConfig(tokens=now)
+    wide = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart"), which: limits})
     with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
         async with open_supervisor(agents=AGENTS, settings=wide, workdir=tmp_path) as sup:
             assert (await sup.session("s").result()).outcome == "completed"
+
+
+async def test_a_limit_that_the_settings_have_no_more_holds_no_more(tmp_path: Path) -> None:
+    """However often its supervisor is another one; what was used is known where there is a limit again."""
+    common = QUICK.model_copy(update={"recovery": RecoveryConfig(sessions="restart")})
+    bounded = common.model_copy(update={"session_budget": budget(tokens=100)})
+    async with supervising(tmp_path, agents=AGENTS, settings=bounded) as run:
+        session = await run.sup.start_session("s", agent="a")
+        await session.run("@use 90 0")
+        left = copy.deepcopy(run.store)
+        await session.close()
+    found: list[int | None] = []
+    for settings in (common, common, common.model_copy(update={"session_budget": budget(tokens=1000)})):
+        with (
+            patch.object(runtime, "MemoryJournal", lambda store=left: MemoryJournal(store)),
+            anyio.fail_after(DEADLINE_S),
+        ):
+            async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
+                session = sup.session("s")
+                found.append(session.budget.tokens)
+                assert (await session.run("@use 60 0")).outcome == "completed"
+                left = copy.deepcopy(left)
+                await session.close()
+    assert found == [None, None, 1000 - 90 - 2 * 60]
 
 
 # ---------------------------------------------------------------------------------------------------- what is written
