@@ -7,7 +7,8 @@ task's the sessions that have claimed it, a workstream's its tasks. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -22,12 +23,25 @@ USAGE: Final = "Usage"
 TOLD_IN: Final = ("Born", USAGE, "claimed")
 """The records that are read; others change nothing."""
 NOTHING: Final = Amounts()
+_LEFT_OUT: Final = "/~"
+"""What stands in an id for the middle of a path that would be too long: who is below the root is not told there."""
+
+
+def _unknown(session_id: str) -> None:
+    """Nobody knows the parent of that session."""
 
 
 class UsageBooks:
-    """Adds up. Records are taken in their order."""
+    """Adds up. Records are taken in their order.
 
-    def __init__(self, records: Iterable[LifecycleEvent] = ()) -> None:
+    Args:
+        parent_of: the parent of a session whose id leaves it out, where that is known; else it counts in its root.
+    """
+
+    def __init__(
+        self, records: Iterable[LifecycleEvent] = (), parent_of: Callable[[str], str | None] = _unknown
+    ) -> None:
+        self._parent_of = parent_of
         self._own: dict[str, Amounts] = {}
         """By session and by turn."""
         self._above: dict[str, str] = {}
@@ -53,16 +67,26 @@ class UsageBooks:
 
     def _born(self, record: LifecycleEvent) -> None:
         if record.entity_type == "session" and "/" in record.entity_id:
-            self._above[record.entity_id] = record.entity_id.rpartition("/")[0]
+            self._above[record.entity_id] = self._parent(record.entity_id)
         elif record.entity_type == "task" and record.metadata.get("workstream"):
             self._above[record.entity_id] = str(record.metadata["workstream"])
 
+    def _parent(self, session_id: str) -> str:
+        above = session_id.rpartition("/")[0]
+        root = above.removesuffix(_LEFT_OUT)
+        return above if root == above else self._parent_of(session_id) or root
+
     def sums(self) -> Mapping[str, Amounts]:
         """By the id of every entity that has used something."""
-        sums = dict(self._own)
-        for entity_id, used in self._own.items():
-            above = self._above.get(entity_id)
-            while above is not None:
-                sums[above] = sums.get(above, NOTHING) + used
-                above = self._above.get(above)
+        sums, missing = dict(self._own), Counter(self._above.values())
+        whole = [one for one in self._above if one not in missing]
+        for one in whole:  # each is added once, when all below it have been: a chain may be thousands deep
+            above = self._above.get(one)
+            if above is None:
+                continue
+            if one in sums:
+                sums[above] = sums.get(above, NOTHING) + sums[one]
+            missing[above] -= 1
+            if not missing[above]:
+                whole.append(above)
         return sums

@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor import AgentTurn
 from supervisor.adapters.acp_messages import InfoUpdate
 from supervisor.adapters.acp_telling import trouble_of
 from supervisor.journal.reader import JournalReader
@@ -19,7 +20,7 @@ from supervisor.policy import blamed_on_model, judge
 from supervisor.ports import ModelTrouble
 from supervisor.runtime import open_supervisor
 from supervisor.scheduling.runner import run_plan
-from supervisor.surfaces.reading import read_tree
+from supervisor.surfaces.reading import read_tree, used_by
 from supervisor.usage import UsageBooks
 from supervisor.vocabulary import (
     AbortReason,
@@ -270,6 +271,38 @@ def test_sums_hold_what_is_below() -> None:
     turns = {"s:t1": 10, "s:t2": 20, "s/kid:t1": 5, "other:t1": 100}
     assert tokens == {"s": 35, "s/kid": 5, "other": 100, "task:a": 135, "workstream:w": 135, **turns}
     assert books.sums()["task:a"].cached_tokens == 15 + 2 + 50
+
+
+@pytest.mark.anyio
+async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
+    """A session whose id leaves its parent out, for that would be too long, counts in it and in all above; where the
+    parent is not known, in its root."""
+    name, state = "n" * 60, tmp_path / "state"
+
+    async def agent(turn: AgentTurn) -> None:
+        turn.used(input_tokens=100)
+        if turn.prompt != "0":
+            await turn.delegate(name, str(int(turn.prompt) - 1))
+
+    async with open_supervisor(state) as sup:
+        session = await sup.start_session("root", agent=agent)
+        assert (await session.run("5")).ok
+        await session.close()
+    said: list[str] = []
+    look = partial(read_tree, state, said.append, said.append, all_of_it=True, as_json=True)
+    await anyio.to_thread.run_sync(look)
+    (node,) = msgspec.json.decode(said[0])
+    found: list[tuple[str, int]] = []
+    while node is not None:
+        found.append((node["id"], node["used"]["input_tokens"]))
+        node = next((one for one in node["children"] if one["kind"] == "session"), None)
+    path, short = [f"root{f'/{name}' * depth}" for depth in range(4)], f"root/~/{name}"
+    assert found == list(zip([*path, short, f"{short}/{name}"], range(600, 0, -100), strict=True))
+    used = [used_by(state, entity_id) for entity_id in ("root", path[3], "root/~")]
+    assert [one and one.input_tokens for one in used] == [600, 300, None]
+    with JournalReader(StateDir.open(state).journal) as reader:
+        sums = UsageBooks(reader.events()).sums()
+    assert (sums["root"].input_tokens, sums[path[1]].input_tokens, "root/~" in sums) == (600, 300, False)
 
 
 @pytest.mark.anyio

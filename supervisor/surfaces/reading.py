@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -91,7 +91,7 @@ def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json:
     with _journal(state_dir) as (state, reader):
         running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
         rows = _wanted(reader.live.entities(), all_of_it)
-        used = UsageBooks(reader.named(*TOLD_IN)).sums() if as_json else {}
+        used = _used(reader) if as_json else {}
     nodes = tree(rows, used)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     if not running:
@@ -103,7 +103,17 @@ def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json:
 def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
     """What agents say that it, and all below it, has used; ``None``: nothing."""
     with _journal(state_dir) as (_, reader):
-        return UsageBooks(reader.named(*TOLD_IN)).sums().get(entity_id)
+        return _used(reader).get(entity_id)
+
+
+def _used(reader: History) -> Mapping[str, Amounts]:
+    """By the id of every entity that has used something, itself or below it."""
+
+    def parent_of(session_id: str) -> str | None:
+        row = reader.entity(session_id)
+        return row.parent_id if row is not None else None
+
+    return UsageBooks(reader.named(*TOLD_IN), parent_of).sums()
 
 
 def _tell_of_the_dead(state: StateDir, rows: list[EntityRow], warn: Say) -> None:

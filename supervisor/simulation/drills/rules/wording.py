@@ -293,6 +293,9 @@ def _records() -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
     yield "session", "s", "Born", "born", {}
     yield "session", "s/kid", "Born", "born", {}
     yield "session", "s/kid/kid", "Born", "born", {}
+    for deep in ("s/~/known", "s/~/known/kid", "s/~/lost"):
+        yield "session", deep, "Born", "born", {}
+        yield "session", deep, "Usage", "fact", {"turn": f"{deep}:t1", "used": {"input_tokens": 10_000}}
     yield "turn", "x/y", "Born", "born", {"workstream": "w"}
     yield "task", "w/t1", "claimed", "transition", {"by": "s"}
     yield "task", "w/t2", "claimed", "refused", {"by": "s"}
@@ -313,15 +316,20 @@ def _records() -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
 async def usages(desk: Desk) -> None:
     """Sums of what was said, for turns, sessions and those above them; a session's words are totals."""
     books = UsageBooks(
-        msgspec.structs.replace(
-            RECORD, entity_type=kind, entity_id=whose, event=event, outcome=outcome, metadata=dict(metadata)
-        )
-        for kind, whose, event, outcome, metadata in _records()
+        (
+            msgspec.structs.replace(
+                RECORD, entity_type=kind, entity_id=whose, event=event, outcome=outcome, metadata=dict(metadata)
+            )
+            for kind, whose, event, outcome, metadata in _records()
+        ),
+        {"s/~/known": "s/kid/kid"}.get,
     )
     tokens = {whose: amounts.input_tokens for whose, amounts in books.sums().items()}
     turns = {"s:t1": 6, "s:t2": 2, "k:t1": 100, "o:t1": 1_000}
-    sessions = {"s": 108, "s/kid": 100, "s/kid/kid": 100, "other": 1_000}
-    desk.same("sums", tokens, {**turns, **sessions, "w/t1": 108, "w/t2": 1_000, "w": 1_108})
+    deep = {"s/~/known": 20_000, "s/~/known/kid": 10_000, "s/~/lost": 10_000}
+    turns |= {f"{session}:t1": 10_000 for session in deep}
+    sessions = {"s": 30_108, "s/kid": 20_100, "s/kid/kid": 20_100, **deep, "other": 1_000}
+    desk.same("sums", tokens, {**turns, **sessions, "w/t1": 30_108, "w/t2": 1_000, "w": 31_108})
     desk.same("turns", {whose: amounts.turns for whose, amounts in books.sums().items() if amounts.turns}, TURNS)
 
 
