@@ -30,7 +30,7 @@ from supervisor.kinds import (
 )
 from supervisor.ledger import Ledger
 from supervisor.lifecycles.task import TaskData
-from supervisor.overseer import Recalled, told_scopes
+from supervisor.overseer import Recalled
 from supervisor.ports import NO_PLACE, EntityRow, Journal, JournalError, Place
 from supervisor.vocabulary import (
     AbortPolicy,
@@ -311,7 +311,7 @@ async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict
     used: dict[str, Amounts] = {}
     async for page in _pages(journal, session_id, after_seq):
         told = (record.metadata for record in page if record.event in ("Usage", "Budgeted"))
-        for one in (one for metadata in told for one in told_scopes(metadata) or ()):
+        for one in (one for metadata in told for one in metadata.get("scopes", ())):
             _at_least(used, one["id"], msgspec.convert(one["used"], Amounts))
     return used
 

@@ -20,7 +20,7 @@ from supervisor.vocabulary import AbortReason, ModelFailure
 from supervisor.watch import BUDGETED, Oversight, Watch
 from supervisor.work import Work
 
-__all__ = ["NO_ALLOWANCE", "Allowance", "Order", "Overseer", "Recalled", "hosts_scope", "told_scopes"]
+__all__ = ["NO_ALLOWANCE", "Allowance", "Order", "Overseer", "Recalled", "hosts_scope"]
 
 Order = Callable[[str, str, str, int, AbortReason], None]
 """Aborts a session without waiting for it: its id, the reason, who wants it, and the record that it follows from."""
@@ -29,23 +29,6 @@ Order = Callable[[str, str, str, int, AbortReason], None]
 def hosts_scope(scope_id: str) -> str:
     """The id of the scope that a host calls so: no entity has such a one, and an entity's scope has the entity's id."""
     return f"host:{scope_id}"
-
-
-def told_scopes(told: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
-    """The scopes that a record tells of; ``None``: it tells of none."""
-    scopes = told.get("scopes")
-    return None if scopes is None else [{**one, "id": _told_id(one)} for one in scopes]
-
-
-def _told_id(scope: Mapping[str, Any]) -> str:
-    """In records of earlier versions a host's scope has the id that the host gave it, as a session may have."""
-    scope_id = str(scope["id"])
-    is_entitys = ":" in scope_id or scope["title"] == _title_of(scope_id)
-    return scope_id if is_entitys else hosts_scope(scope_id)
-
-
-def _title_of(session_id: str) -> str:
-    return f"session {session_id}"
 
 
 class Recalled(NamedTuple):
@@ -65,8 +48,7 @@ class Recalled(NamedTuple):
         """The next fact about its budget, or its use."""
         used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
         patience = Patience(told["patience"]) if "patience" in told else self.patience
-        told_of, common = told_scopes(told), told.get("common", self.common)
-        scopes = self.scopes if told_of is None else told_of
+        scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
         return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
 
     def counting(self, used: Mapping[str, Amounts]) -> Recalled:
@@ -162,7 +144,7 @@ class Overseer:
         if above is None and work.parent is not None and work.parent.watch is not None:
             above = work.parent.watch.scope
         budget = given.budget if given.budget is not None else rules.session
-        scope = self.scope(work.session_id, _title_of(work.session_id), budget, above)
+        scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
         self._watch(work, rules, scope, given.patience)
 
     def note_budget(self, work: Work, given: Allowance, cause: Cause) -> None:

@@ -13,7 +13,6 @@ import pytest
 from supervisor import runtime
 from supervisor.budgets import Amounts, Budget
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.overseer import Recalled
 from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, TaskConfig, load_plan
 from supervisor.plans.source import BadPlan
 from supervisor.runtime import open_supervisor
@@ -194,37 +193,6 @@ async def test_the_scope_of_a_host_and_the_session_of_that_name_stay_two_after_a
             assert again is not None
             assert again.used.tokens == 400
             await sup.session("other").close()
-
-
-def test_a_hosts_scope_is_told_from_a_sessions_in_records_of_earlier_versions() -> None:
-    """They have the id that the host gave it, which a session may have; what the title says of a session is its own."""
-    told = [("s", "session s"), ("t", "the night's work"), ("task:t", "task t"), ("workstream:w", "workstream w")]
-    scopes = [{"id": scope_id, "title": title, "limits": {}, "used": {}} for scope_id, title in told]
-    recalled = Recalled().take({"scopes": scopes})
-    assert [one["id"] for one in recalled.scopes] == ["s", "host:t", "task:t", "workstream:w"]
-    assert Recalled().take({"scopes": recalled.scopes}).scopes == recalled.scopes
-
-
-async def test_who_was_asked_to_hand_back_does_no_more_than_that_after_a_crash(tmp_path: Path) -> None:
-    """A budget that was spent stays so, a turn's too: the next turn is the one that hands back, and is told so once."""
-    settings = QUICK.model_copy(
-        update={"recovery": RecoveryConfig(sessions="restart"), "turn_budget": budget(tokens=100)}
-    )
-    async with supervising(tmp_path, agents=AGENTS, settings=settings) as run, anyio.create_task_group() as group:
-        session = await run.sup.start_session("s", agent="a")
-        ask(group, session, "@use 101 0\n@hang")
-        await until(run.sup, "UrgentMessage", "s")
-        left = copy.deepcopy(run.store)
-        await session.abort(reason="it has died")
-    with patch.object(runtime, "MemoryJournal", lambda: MemoryJournal(left)), anyio.fail_after(DEADLINE_S):
-        async with open_supervisor(agents=AGENTS, settings=settings, workdir=tmp_path) as sup:
-            result = await sup.session("s").result()
-    why = "the budget of turn s:t1 is spent: tokens: limit 100, used 101"
-    assert (result.outcome, result.error) == ("aborted", why)
-    records = left.log.after(0, 1_000_000)
-    assert len([one for one in records if one.event == "BudgetSpent"]) == 1
-    prompts = [str(one.metadata["prompt"]) for one in records if one.event == "PromptReady"]
-    assert [one.count("Your budget is used up") for one in prompts] == [0, 1]
 
 
 @pytest.mark.parametrize("now", [100_000, None])
