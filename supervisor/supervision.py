@@ -712,7 +712,8 @@ class Supervisor:
         """
         if self._system.context(JANITOR) is None:  # a command may come as its socket closes
             return
-        self._shutdown.stop(actor, now=now, give_up_retries=self._hands.give_up_retries)
+        with suppress(ActorStopped):  # or as the last of its actors end
+            self._shutdown.stop(actor, now=now, give_up_retries=self._hands.give_up_retries)
 
     async def drain(self) -> None:
         """Finish what was asked for within the drain deadline, then end every session in order."""

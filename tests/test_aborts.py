@@ -17,6 +17,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.plans import AgentConfig
 from supervisor.ports import Append, JournalError
 from supervisor.runtime import Refused
+from supervisor.supervision import JANITOR
 from supervisor.vocabulary import AbortPolicy, AbortScope
 from tests.support import (
     AGENTS,
@@ -675,6 +676,26 @@ async def test_who_has_ended_is_stopped_no_more(now: bool) -> None:
         pass
     await sup.stop(now=now)
     assert not sup.stop_now.is_set()
+
+
+@pytest.mark.parametrize("now", [False, True])
+async def test_who_is_closing_its_last_actors_is_stopped_no_more(now: bool) -> None:
+    """What the host has there may ask for a stop as it is cancelled."""
+    stopped = anyio.Event()
+
+    async def lasts() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await sup.stop(now=now)
+            stopped.set()
+
+    async with runtime.open_supervisor() as sup:
+        janitor = sup.tree.system.context(JANITOR)
+        assert janitor is not None
+        janitor.start_task(lasts)
+    assert stopped.is_set()
 
 
 async def test_stop_now_ends_a_block_that_drains(tmp_path: Path, roll: Roll) -> None:
