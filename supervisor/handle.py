@@ -117,7 +117,7 @@ class Session:
             urgent: it interrupts the turn that runs.
             at: when an urgent one does: ``now`` (the default), at the ``tool_boundary`` (as soon as no tool call is
                 open), or not at all, but in a turn of its own right at the ``turn_end``; whoever waits for the turn
-                that ran is answered after that one.
+                that ran is answered after that one. After a turn that has failed for good it waits for the next prompt.
             sender: who says it.
 
         Raises:

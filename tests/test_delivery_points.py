@@ -14,6 +14,7 @@ import pytest
 
 from supervisor.adapters.inprocess import AgentTurn
 from supervisor.journal.memory import MemoryStore
+from supervisor.ledger import Cause
 from supervisor.vocabulary import AbortScope, DeliveryPoint
 from tests.support import FrozenJournal, Run, ask, data_of, nothing_left, path_of, quick, supervising, until
 
@@ -265,6 +266,29 @@ async def test_the_turn_end_at_rest_is_a_turn_at_once(tmp_path: Path) -> None:
     assert prompts == ["dig\n\nUrgent message from ann:\nfirst of all", "Urgent message from ann:\ntidy up"]
     assert path_of(run.events(), "s:t2")[-1] == "REAPED"
     assert [one.event for one in run.transitions("task_completed")] == ["task_completed"] * 2
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_path: Path, once: bool) -> None:
+    """Whose turn is tried no more is launched again by whoever asks: with another key, or as a task's next try. Until
+    then the message waits, also when the backoff is over."""
+    prompts: list[str] = []
+
+    async def agent(turn: AgentTurn) -> str:
+        prompts.append(turn.prompt)
+        if len(prompts) == 1:
+            raise RuntimeError("broken" if once else "401 invalid api key")
+        return "fine"
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        failed = await run.sup.outcome_of("s", "dig", Cause(actor="host"), once=once)
+        assert (failed.outcome, session.state) == ("failed", "CoolingDown")
+        await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
+        await until(run.sup, "BackoffElapsed", "s")
+        assert session.state == "CoolingDown"
+        assert (await session.run("again")).text == "fine"
+    assert prompts == ["dig", "again\n\nUrgent message from ann:\ntidy up"]
 
 
 async def test_a_message_for_the_turn_end_survives_an_interrupt(tmp_path: Path) -> None:
