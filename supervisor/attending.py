@@ -34,6 +34,7 @@ CLOSE_S = 30.0
 """The keeper, the journal's last snapshot and the interpreter, on a machine with much to do."""
 BEAT_S = 30.0
 """How long the scheduler may take to answer before it is asked again: by then systemd has long acted."""
+TOO_LATE = "not reloaded: the run is ending"
 
 
 class Attendant:
@@ -65,7 +66,9 @@ class Attendant:
                 async for number in signals:
                     await (self._reload() if number == signal.SIGHUP else self._stop(number))
             async for number in signals:
-                if self._sup.unanswered:  # what closes after that has its bounds: no signal breaks it off
+                if number == signal.SIGHUP:
+                    self._say(TOO_LATE)
+                elif self._sup.unanswered:  # what closes after that has its bounds: no signal breaks it off
                     await self._end(number, now=True)
 
     def closing(self, *, drains: bool) -> None:
@@ -141,7 +144,7 @@ class Attendant:
     async def _reload(self) -> None:
         """A plan with a fault changes nothing. A stop has more weight than a new plan."""
         if self._sup.stopping.is_set():
-            self._say("not reloaded: the run is ending")
+            self._say(TOO_LATE)
             return
         self._systemd.reloading()
         try:

@@ -349,6 +349,8 @@ tasks:
         assert said(one) == (
             "supervisor: closing: somebody is at work for whom no task waits, for 120 s at most; signal to end it now\n"
         )
+        one.signal(signal.SIGHUP)
+        assert said(one) == "supervisor: not reloaded: the run is ending\n"
         one.signal(signal.SIGTERM)
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"t": "aborted"}

@@ -728,16 +728,23 @@ async def test_a_supervisor_that_ends_does_not_wait_for_what_came_meanwhile(tmp_
     assert plan.outcomes() == {"a": "aborted", "a1": "aborted", "a2": "blocked"}
 
 
-async def test_a_supervisor_that_ends_waits_for_no_provider(tmp_path: Path) -> None:
-    """What is queued for one that turns everybody away is cancelled at once, and not when that may be asked again."""
+async def test_a_supervisor_that_ends_waits_for_no_provider(tmp_path: Path, gate: Gate) -> None:
+    """One that turns everybody away holds up nobody: who is queued for it is cancelled, and a whole whose parts are
+    closed, which asks it for nothing, is closed."""
     scripted = {"agents": {**AGENTS, "s": AgentConfig(adapter="scripted")}}
     troubled = TaskConfig(id="a", agent="s", prompt="@trouble overloaded 529 6")
     queued = TaskConfig(id="b", agent="s", prompt="@say hello", depends_on=("a",))
-    async with going(tmp_path, plan_of(troubled, queued, **scripted)) as plan:
+    whole = TaskConfig(id="c", agent="s", prompt="", subtasks=(task("c1", HELD),))
+    async with going(tmp_path, plan_of(troubled, queued, whole, **scripted)) as plan:
+        await plan.until("ProviderBreaker", "task:a", outcome="fact")
         await plan.until("scheduler_assigned", "job:b")
+        await gate("one")
+        await plan.until("scheduler_assigned", "job:c")
         await plan.run.sup.stop()
-    assert plan.outcomes() == {"a": "completed", "b": "aborted"}
-    assert path_of(plan.run.events(), "job:b") == ["pending", "queued", "cancelled"]
+    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "completed", "c1": "completed"}
+    [breaker] = [one for one in plan.run.events() if one.event == "ProviderBreaker"]
+    ends = [*plan.run.transitions("cancelled", "task:b"), *plan.run.transitions("closed", "task:c")]
+    assert [one.monotonic_s < breaker.metadata["free_at_s"] for one in ends] == [True, True]
 
 
 async def test_an_agent_in_the_process_blocks_its_own_task(tmp_path: Path) -> None:

@@ -194,6 +194,9 @@ class Blocking:
     def end_dead_ends(self) -> None:
         """Cancel who waits for what will never be; say who waits for a person."""
         load = self._load
+        if load.sup.stopping.is_set():
+            self._cancel(self._blocked.values(), "the supervisor is ending")
+            return
         if not self._blocked or load.backlog.claims():
             return
         if any(case.result is None and self._moves(case) for case in load.cases.values()):

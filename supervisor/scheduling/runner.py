@@ -31,6 +31,7 @@ from supervisor.plans.tasks import ConditionConfig, Placed, every_task
 from supervisor.ports import JournalError
 from supervisor.recovery import tell_end_of_work
 from supervisor.scheduling import opinions
+from supervisor.scheduling.backlog import Gate
 from supervisor.scheduling.blocking import PARENTS, Blocking
 from supervisor.scheduling.budgeting import close_scopes, recall_use
 from supervisor.scheduling.case import ACTOR, Case
@@ -253,31 +254,18 @@ class PlanRunner:
     async def _dispatch(self) -> None:
         """Have claimed what can be, until every task is settled."""
         while self.load.unsettled:
-            ending = self._sup.stopping.is_set()
-            if ending:
-                self._end_unbegun()
             self._claim()
-            if not ending:
-                self._blocking.end_dead_ends()
+            self._blocking.end_dead_ends()
             await self.load.woken()
 
     async def _watch_stop(self) -> None:
+        """Who waits for a person does not keep a supervisor that ends."""
         await self._sup.stopping.wait()
-        self.load.wake()
-
-    def _end_unbegun(self) -> None:
-        """Who waits for a person, or for a worker, does not keep a supervisor that ends; nor does who comes to that
-        meanwhile."""
-        cases = self.load.cases.values()
-        self._cancel_all([case for case in cases if not case.unwanted and self._is_unbegun(case)], ENDING)
-
-    def _is_unbegun(self, case: Case) -> bool:
-        """Nobody works on it; it waits neither for its subtasks nor for the end of a delay, which a stop cuts short."""
-        if case.is_over or case.scope is not None or self.load.backlog.holder(case.name) is not None:
-            return False
-        return case.state in WAITING or (
-            case.state is Task.OPEN and case.job is job.Job.QUEUED and not is_delayed(case)
-        )
+        self.load.wake()  # nothing that is claimed asks a provider any more
+        for case in list(self.load.cases.values()):
+            async with case.lock:
+                if case.result is None and case.state in WAITING:
+                    await self._closing.cancelled(case, ENDING)
 
     async def _watch_journal(self) -> None:
         """A run whose journal is lost is over, whatever its tasks wait for: nobody can move them on any more."""
@@ -288,15 +276,18 @@ class PlanRunner:
         load = self.load
         for slot in load.pool.free():
             now_s = load.now()
-            claim = load.backlog.claim(
-                slot.id, slot.capabilities, now_s=now_s, lease_s=inf, gate=load.providers.gate(now_s)
-            )
+            claim = load.backlog.claim(slot.id, slot.capabilities, now_s=now_s, lease_s=inf, gate=self._gate(now_s))
             if claim is None:
                 continue
             load.pool.reserve(claim.worker_id, claim.item_id)
             load.claimed(load.cases[claim.item_id])
             load.wake()  # it may have another slot
             load.start(self._execution.carry_out, load.cases[claim.item_id], claim)
+
+    def _gate(self, now_s: float) -> Gate:
+        """Whose provider may be asked. While the supervisor ends none is: who is claimed hears that nothing begins any
+        more, or is only looked at."""
+        return (lambda provider: True) if self._sup.stopping.is_set() else self.load.providers.gate(now_s)
 
     async def _conclude(self) -> str:
         """Every task is settled: what is to be said of the whole."""
@@ -526,7 +517,10 @@ class PlanRunner:
     async def _begin_or_block(self, case: Case) -> None:
         if (doomed := self._doomed_by(case)) is not None:
             await self._block(case, doomed)
-        elif case.state is not Task.PLANNED and not self._waits_again(case):
+        elif case.state is Task.PLANNED:
+            if self._sup.stopping.is_set():  # it came after all others that wait for a person were cancelled
+                await self._closing.cancelled(case, ENDING)
+        elif not self._waits_again(case):
             await self._queue(case)
 
     def _waits_again(self, case: Case) -> bool:
@@ -727,10 +721,11 @@ class PlanRunner:
 
     def _split_as_before(self, plan: Plan) -> Plan:
         """*plan* with the subtasks that somebody split its tasks into meanwhile."""
-        for case in self.load.cases.values():
-            known = {one.task.id for one in every_task(plan.tasks)}
-            if case.parts and case.name in known and not any(part.name in known for part in case.parts):
+        known = {one.task.id for one in every_task(plan.tasks)}
+        for case in [one for one in self.load.cases.values() if one.parts]:
+            if case.name in known and not any(part.name in known for part in case.parts):
                 plan = with_subtasks(plan, {case.name: [part.task for part in case.parts]})
+                known.update(one.task.id for one in every_task([part.task for part in case.parts]))
         return plan
 
     async def _add(self, new: list[Case]) -> None:

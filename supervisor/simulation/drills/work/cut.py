@@ -701,16 +701,17 @@ async def however_many(desk: Desk) -> None:
     more = task("more")
     for many, left in product((1, 2, 300), (0, 1)):
         tasks = [task(f"t{number}") for number in range(many)]
-        cases = {one.id: SimpleNamespace(task=one) for one in tasks}
+        cases = {one.id: SimpleNamespace(task=one, name=one.id, parts=[], result=None) for one in tasks}
         results = dict.fromkeys([*cases][left:])
         plan = plan_of(*tasks, more)
         at: Any = SimpleNamespace(
             _sup=SimpleNamespace(settings=plan.settings),
             _load=SimpleNamespace(cases=cases, running=True),
             results=results,
-            _split_as_before=lambda plan: plan,
-            _missed=lambda plan: (),
         )
+        at.load = at._load
+        at._split_as_before = partial(PlanRunner._split_as_before, at)
+        at._missed = partial(PlanRunner._missed, at)
         what = f"{many - left} of {many} have ended"
         if left:
             desk.same(what, PlanRunner.check(at, plan), ["more"])
