@@ -98,7 +98,8 @@ class Session:
         then is withdrawn.
 
         Raises:
-            Refused: the session has ended.
+            NoSuchEntity: the session has ended.
+            Refused: it ends, or the journal cannot be written now (as :class:`Degraded`).
         """
         return await self._supervisor.request(self.id, prompt)
 

@@ -26,7 +26,7 @@ from supervisor.logs import get_logger
 from supervisor.moments import Moment
 from supervisor.outage import DiskWatch
 from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
-from supervisor.redaction import Redactor
+from supervisor.redaction import Redactor, sound
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["BATCH_MAX", "Cause", "Clock", "Draft", "Ledger", "Owed", "Subject"]
@@ -188,7 +188,7 @@ class Ledger:
             from_status=draft.from_state,
             to_status=subject.state_name,
             outcome=draft.outcome,
-            actor=cause.actor,
+            actor=sound(cause.actor),
             reason=draft.reason,
             transition_reason=draft.transition_reason,
             abort_reason=draft.abort_reason,
@@ -282,7 +282,16 @@ class Ledger:
         return tuple(settled)
 
     async def run(self) -> None:
-        """Commit, for ever."""
+        """Commit, for ever. An error that nobody foresaw is the end of the journal, as the disk's would be: sessions
+        must end, and wait for no record of it."""
+        try:
+            await self._commit_all()
+        except Exception as error:
+            lost = JournalError(f"the supervisor failed at writing it: {error!r}: {self._lost()}")
+            lost.__cause__ = error
+            self._give_up(lost)
+
+    async def _commit_all(self) -> None:
         while True:
             if not self._pending and self._due is None:
                 self._parked = self._backend.parker()

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name"]
+__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name", "sound"]
 
 VALUE_CHARS_MIN: Final = 8
 """A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
@@ -88,6 +88,11 @@ _SILENT: Final = (int, float, bool, type(None), Enum)
 E = TypeVar("E", bound=msgspec.Struct)
 
 
+def sound(text: str) -> str:
+    """*text* as UTF-8 can hold it: half a surrogate pair, as ``os.fsdecode`` makes of a Latin-1 name, is escaped."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a variable of that name holds a secret: ``OPENAI_API_KEY`` does, ``KEYBOARD`` does not."""
     return _NAMES.search(name) is not None
@@ -120,7 +125,8 @@ class Redactor:
                 self._names.setdefault(secret, name)
 
     def text(self, text: str) -> str:
-        """*text* without what must not be kept."""
+        """*text* without what must not be kept, and without what no journal can hold."""
+        text = sound(text)
         if len(text) >= VALUE_CHARS_MIN:
             for mark in self._marks:
                 if mark in text:

@@ -33,6 +33,7 @@ class Subscriptions:
         self._journal = journal
         self._senders: list[Sender] = []
         self._lagged: list[Sender] = []
+        self._over = False
 
     def __len__(self) -> int:
         """How many listen."""
@@ -54,15 +55,18 @@ class Subscriptions:
         send.close()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Nothing more will come, whoever asks from now on."""
+        self._over = True
         for send in list(self._senders):
             self._let_go(send)
 
     @asynccontextmanager
     async def open(self, after_seq: int | None) -> AsyncIterator[AsyncGenerator[LifecycleEvent, None]]:
-        """Records as they come; from *after_seq* on, those of the past first."""
+        """Records as they come; from *after_seq* on, those of the past first. None come after the end."""
         send, receive = anyio.create_memory_object_stream[LifecycleEvent](SUBSCRIPTION_MAX)
         self._senders.append(send)
+        if self._over:
+            self._let_go(send)
         try:
             async with aclosing(self._told(after_seq, send, receive)) as told:
                 yield told

@@ -523,6 +523,7 @@ class Supervisor:
                 :class:`Degraded`: the journal cannot be written now.
         """
         _check_text("because", because)
+        _check_text("by", by)
         self._check_disk(f"an answer to {permission_id}")
         return await self.see_through(
             lambda: self._desk.answer(permission_id, allow=allow, always=always, because=because, by=by),
@@ -587,6 +588,7 @@ class Supervisor:
         """An agent asks for a sub-agent: a child session, closed when its prompt is answered."""
         ctx = self._janitor
         try:
+            _check_text("prompt", prompt)
             profile = self._profile(agent, work.session_id)
             child_id = self._start(name, profile, work.session_id, None, started_by, cause, mode)
         except (ValueError, Refused, NoSuchEntity) as error:

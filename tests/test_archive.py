@@ -12,8 +12,8 @@ import anyio
 import apsw
 import pytest
 
-from supervisor.journal import archive
-from supervisor.journal.archive import compacting
+from supervisor.journal import archive, sqlite
+from supervisor.journal.archive import APART, WRITING, compacting
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.files import Files
 from supervisor.journal.history import History
@@ -417,6 +417,26 @@ async def test_a_journal_is_compacted_while_it_is_written(tmp_path: Path) -> Non
     with JournalReader(tmp_path / "runtime" / "journal.db") as reader:
         reader.check()
     assert [one.seq for one in everything(tmp_path)[0]] == list(range(1, last + 1))
+
+
+async def test_a_compaction_writes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writing pieces keep others out as an append does, whose thread may go on when its wait was cancelled."""
+    journal_of(tmp_path, 1).close()
+    journal = await SqliteJournal.open(tmp_path / "runtime" / "journal.db", jsonl=None)
+    alone: list[tuple[str, bool]] = []
+
+    def watched(*args: Any, **options: Any) -> Iterator[tuple[str, Compacted]]:
+        where = APART
+        for where_next, told in compacting(*args, **options):
+            alone.append((where, journal._working.locked()))
+            where = where_next
+            yield where, told
+
+    monkeypatch.setattr(sqlite, "compacting", watched)
+    await journal.compact(tmp_path / "archive", ALL, NOW, pause_s=0.0)
+    await journal.close()
+    assert {where for where, _ in alone} == {APART, WRITING}
+    assert [where for where, locked in alone if locked is not (where == WRITING)] == []
 
 
 async def test_a_cancelled_compaction_is_finished_by_the_next(tmp_path: Path) -> None:

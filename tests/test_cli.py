@@ -364,6 +364,15 @@ def test_a_bug_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.err.startswith("supervisor: this is a bug of the supervisor, please report it: KeyError: 'x'")
 
 
+@pytest.mark.parametrize("command", [["events", "caf\udce9"], ["inspect", "caf\udce9"], ["send", "s", "caf\udce9"]])
+def test_an_argument_that_is_not_utf_8_is_bad_input(
+    tmp_path: Path, tell: Tell, running: Running, command: list[str]
+) -> None:
+    """Ids and messages are text; what a Latin-1 terminal makes of them is refused, and sent to nobody."""
+    told = tell(*command, "--state-dir", running.state_dir)
+    assert (told.status, told.err) == (2, r"supervisor: 'caf\udce9' is not UTF-8; give it as UTF-8 text" "\n")
+
+
 def test_a_command_that_leaves_by_itself_keeps_its_status() -> None:
     """Only a reader that went away makes an exit a success."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from supervisor import aborter, hands, ladder
@@ -137,6 +139,32 @@ async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
         assert (await (await run.sup.start_session("s", agent=agent)).run("")).text == "so what"
     [completed] = run.transitions("tool_completed")
     assert (completed.metadata["outcome"], "no such thing" in completed.reason) == ("failed", True)
+
+
+async def test_what_utf_8_cannot_hold_is_escaped(tmp_path: Path) -> None:
+    """A name as ``os.fsdecode`` makes it of Latin-1: an error, a title, a reason and who acts are on record with it."""
+    name, escaped = os.fsdecode(b"caf\xe9"), r"caf\udce9"
+
+    async def broken() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise LookupError(f"no tool {name}")
+
+    async def agent(turn: AgentTurn) -> str:
+        with pytest.raises(LookupError):
+            await turn.call(f"title {name}", broken)
+        if turn.turn_id == "s:t1":
+            raise LookupError(f"no turn {name}")
+        return f"answer {name}"
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        await session.send("a message", sender=f"sender {name}")
+        assert (await session.run("")).text == f"answer {name}"
+        await run.sup.abort("s", "session", reason=f"reason {name}", actor=f"actor {name}")
+    said = str([msgspec.to_builtins(one) for one in run.events()]).replace("\\\\", "\\")
+    assert [
+        word for word in ("tool", "title", "turn", "sender", "reason", "actor") if f"{word} {escaped}" not in said
+    ] == []
 
 
 async def test_an_aborted_tool_is_told_to_the_function(tmp_path: Path) -> None:
@@ -322,6 +350,20 @@ async def test_a_function_delegates(tmp_path: Path) -> None:
     assert [one.metadata["outcome"] for one in run.transitions("tool_completed", "s:t1")] == [
         *("completed", "completed", "failed")
     ]
+
+
+async def test_a_prompt_that_is_no_text_is_delegated_to_nobody(tmp_path: Path) -> None:
+    """The call fails, in words, and no child session is left."""
+
+    async def agent(turn: AgentTurn) -> str:
+        failed = await turn.delegate("kid", "look at caf\udce9")
+        return f"{failed.outcome}: {failed.error}"
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=agent)
+        told = "failed: prompt: character 11 is half a surrogate pair; give valid Unicode text"
+        assert (await session.run("lead")).text == told
+    assert [one.entity_id for one in run.events() if one.entity_type == "session" and one.entity_id != "s"] == []
 
 
 async def test_a_delegated_session_that_is_aborted(tmp_path: Path) -> None:

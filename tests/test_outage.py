@@ -165,6 +165,21 @@ async def test_a_disk_that_lost_what_it_had_promised_is_no_outage(tmp_path: Path
             await run.sup.stopping.wait()
 
 
+async def test_an_error_of_our_own_at_the_journal_is_its_end(tmp_path: Path) -> None:
+    """No record comes any more that an end could wait for: the run ends, with a word on why."""
+
+    class BrokenJournal(MemoryJournal):
+        async def append(self, batch: Sequence[Append]) -> None:
+            if any(one.record.event == "SessionStarted" for one in batch):
+                raise RuntimeError("nobody has thought of it")
+            await super().append(batch)
+
+    with pytest.raises(JournalError, match=r"RuntimeError.*nobody has thought of it.*more it is not known"):
+        async with supervising(tmp_path, journal=BrokenJournal) as run:
+            asked = await (await run.sup.start_session("s", agent=answers)).run("work")
+            assert (asked.outcome, "nobody has thought of it" in asked.error) == ("failed", True)
+
+
 # ------------------------------------------------------------------------------------------------- what does not begin
 async def test_nothing_new_begins_while_the_disk_is_down(tmp_path: Path) -> None:
     """Sessions, child sessions, prompts and messages are refused by the name of the state, why, and what to do."""

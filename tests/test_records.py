@@ -226,6 +226,9 @@ async def test_subscriptions_end_with_the_supervisor(tmp_path: Path) -> None:
         await (await run.sup.start_session("s", agent="scripted")).run("@say hi")
     assert heard[-1] == "Ended"
     assert len(heard) == run.store.last_seq
+    with anyio.fail_after(DEADLINE_S):
+        async with run.sup.subscribe() as records:
+            assert [one async for one in records] == [], "nor does who comes later wait for more"
 
 
 # ---------------------------------------------------------------------------------------------------- the check itself

@@ -9,11 +9,11 @@ next waits for that, and an opening or a closing is waited for to its end.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -29,6 +29,9 @@ from supervisor.vocabulary import LifecycleEvent
 __all__ = ["SqliteJournal"]
 
 _T = TypeVar("_T")
+_Alone = AbstractContextManager[Any]
+"""What keeps others out of the journal meanwhile."""
+_NOBODY: Final[_Alone] = nullcontext()
 _log = get_logger()
 
 
@@ -128,19 +131,20 @@ class SqliteJournal:
             raise JournalError(f"transitions.jsonl is behind the journal ({self._lines_error}); see to that first")
         apart, told = anyio.CapacityLimiter(1), Compacted()
         with closing(compacting(self._opened(), folder, retention, now, living=living)) as pieces:
-            limiter = apart
-            while (piece := await self._next(pieces, limiter)) is not None:
+            limiter, alone = apart, _NOBODY
+            while (piece := await to_the_end(partial(self._next, pieces, limiter, alone))) is not None:
                 where, told = piece
-                limiter = self._limiter if where == WRITING else apart
+                limiter, alone = (self._limiter, self._working) if where == WRITING else (apart, _NOBODY)
                 await anyio.sleep(pause_s)
         return told
 
-    async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter) -> _T | None:
-        return await to_the_end(partial(anyio.to_thread.run_sync, self._piece, pieces, limiter=limiter))
+    async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter, alone: _Alone) -> _T | None:
+        def piece() -> _T | None:
+            with alone:
+                self._opened()
+                return next(pieces, None)
 
-    def _piece(self, pieces: Iterator[_T]) -> _T | None:
-        self._opened()
-        return next(pieces, None)
+        return await anyio.to_thread.run_sync(piece, limiter=limiter)
 
     def _opened(self) -> Database:
         if self._database is None:

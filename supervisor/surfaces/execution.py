@@ -44,12 +44,21 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
     except Exception as error:  # the last one who can turn it into words
-        return _tell(failure_of(error), arguments)
+        return _tell(_no_text(error, arguments) or failure_of(error), arguments)
     except BaseExceptionGroup as error:  # trio's Ctrl-C
         if error.subgroup(KeyboardInterrupt) is None:
             raise
         return _tell(failure_of(KeyboardInterrupt()), arguments)
     return status if isinstance(status, int) else DONE
+
+
+def _no_text(error: Exception, arguments: Sequence[str]) -> Failure | None:
+    """The argument that *error* could not encode: a path may be any bytes, an id and a message are UTF-8."""
+    if not isinstance(error, UnicodeEncodeError):
+        return None
+    half = error.object[error.start]
+    given = next((one for one in arguments if half in one), None)
+    return None if given is None else Failure(BAD_INPUT, "bad", f"{given!r} is not UTF-8; give it as UTF-8 text")
 
 
 def _usage(error: click.ClickException) -> str:
