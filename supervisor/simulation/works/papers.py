@@ -22,6 +22,7 @@ Say = Callable[[str, str, str], None]
 ROUNDING_S: Final = 1e-3
 SUBTASKS_S: Final = 5400.0
 """What a task waits for its subtasks, where it says nothing itself."""
+_AT_WORK: Final = ("queued", "running")
 COOLING_S: Final = 60.0
 """How long nothing is launched against a provider that fails everybody."""
 LOST: Final = (
@@ -135,16 +136,16 @@ class Papers:
             if at_s <= due_s or key[0] == entity_id:
                 continue
             del self._due[key]
-            if key[1] == "parts" and self._waits_for_worker(key[0]):
+            if key[1] == "parts" and self._own_work_goes_on(key[0]):
                 self._wait(*key, 0.0, why)
                 continue
             self._say("punctual", key[0], f"{why}, {at_s - due_s:.3f} s too long")
 
-    def _waits_for_worker(self, task_id: str) -> bool:
-        """An earlier supervisor's session has worked on it, and nobody is free to look at what came of that: before
-        that its subtasks are not given up."""
-        run = self._runs.get(self._tasks[task_id].run)
-        return run is not None and run.state == "IN_PROGRESS" and (task_id, "queued") in self._jobs.values()
+    def _own_work_goes_on(self, task_id: str) -> bool:
+        """A turn that was under way goes on beside its subtasks, as often as its session tries; or one of an earlier
+        supervisor's has, and nobody is free to look at what came of that. Before that its subtasks are not given up."""
+        run, jobs = self._runs.get(self._tasks[task_id].run), self._jobs.values()
+        return run is not None and run.state == "IN_PROGRESS" and any((task_id, one) in jobs for one in _AT_WORK)
 
     def _wait(self, entity_id: str, what: str, seconds: float, why: str) -> None:
         self._due.setdefault((entity_id, what), (self._now() + seconds + self._bound_s, why))
