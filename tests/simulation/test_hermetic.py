@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import logging
 import os
 import random
 import secrets
+import select
+import selectors
 import socket
 import subprocess
 import sys
@@ -50,6 +53,10 @@ ESCAPES: dict[str, Callable[[], Any]] = {
     "uuid.uuid1": lambda: uuid.uuid1(),
     "uuid.uuid4": lambda: uuid.uuid4(),
     "Thread.start": lambda: threading.Thread(target=print).start(),
+    "_thread.start_new_thread": lambda: _thread.start_new_thread(print, ()),
+    "select.select": lambda: select.select([], [], [], 0),
+    "select.poll": lambda: select.poll().poll(0),
+    "SelectSelector.select": lambda: selectors.SelectSelector().select(0),
     "Condition.wait": lambda: threading.Event().wait(0),
     "socket.": lambda: socket.socket(),
     "socket.getaddrinfo": lambda: socket.getaddrinfo("localhost", 1),

@@ -1,21 +1,26 @@
 """The guard: while a simulation runs, touching the real world is an error, and the run fails even if it is swallowed.
 
 What the interpreter audits (sockets, processes, files opened for writing; PEP 578) is refused by an audit hook, which
-cannot be taken out again and is switched by whether a guard is up. What it does not audit (clocks, chance, threads) is
-replaced for as long. Only the thread that put the guard up is held to it; a second one cannot be started under it.
+cannot be taken out again and is switched by whether a guard is up. What it does not audit, or only in a newer CPython
+(clocks, chance, threads, waits for descriptors), is replaced for as long. Only the thread that put the guard up is held
+to it; a second one cannot be started under it.
 
 What stays unseen, because it is C that calls no Python: ``datetime.now()``, ``utcnow()`` and ``today()``, ``from time
-import time`` where it was imported before, an extension module that opens files itself (apsw), and what differs between
-two machines, or moments, without being asked of a clock or of chance (the process id, the environment, the order of a
-directory, what ``/proc`` and a file's times say).
+import time`` where it was imported before, the waits of an object that was made before (a lock, a poll object), an
+extension module that opens files itself (apsw), and what differs between two machines, or moments, without being asked
+of a clock or of chance (the process id, the environment, the order of a directory, what ``/proc`` and a file's times
+say).
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import os
 import random
+import select
+import selectors
 import signal
 import sys
 import sysconfig
@@ -48,6 +53,11 @@ SHARED_CHANCE = tuple(
     name for name in random.__all__ if isinstance(getattr(getattr(random, name), "__self__", None), random.Random)
 )
 """The functions of the module ``random``: one generator for the whole process, seeded by the system."""
+
+WAITING = ("select", "poll", "epoll", "devpoll", "kqueue")
+"""Waits for descriptors, or for time to pass; of these, each machine has some."""
+SELECTORS = ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
+"""They have taken them from ``select`` already."""
 
 LOGGER = "supervisor"
 """Silent under the guard: a log record reads the clock."""
@@ -175,6 +185,13 @@ def _set_traps(undo: contextlib.ExitStack) -> None:
         _trap(undo, uuid, name)
     for name in ("alarm", "setitimer"):
         _trap(undo, signal, name)
+    for name in WAITING:
+        _trap(undo, select, name)
+    for name in SELECTORS:
+        if hasattr(selectors, name):
+            _trap(undo, getattr(selectors, name), "select")
+    for name in ("start_new_thread", "start_new"):
+        _trap(undo, _thread, name)
     for name in SHARED_CHANCE:
         _trap(undo, random, name)
     for name in ("random", "getrandbits", "randbytes"):
