@@ -6,12 +6,15 @@ no event loop. All of that comes when a test asks for the fixture.
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from supervisor.simulation.testing import Simulate
 
 __all__ = ["pytest_addoption", "pytest_configure", "simulated_supervisor"]
@@ -43,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{name}: {value} is too small; give {least} or more")
 
 
+def _named_from_here(test: pytest.Item, here: Path) -> str:
+    """How pytest is asked for that test in the directory it was called in: an id is relative to the root directory."""
+    _, *names = test.nodeid.split("::")
+    return "::".join([os.path.relpath(test.path, here), *names])
+
+
 @pytest.fixture
 def simulated_supervisor(request: pytest.FixtureRequest) -> Simulate:
     """Run ``async def main(sup)`` against a production supervisor in virtual time, once for each seed."""
@@ -52,5 +61,5 @@ def simulated_supervisor(request: pytest.FixtureRequest) -> Simulate:
     seeds = range(1, request.config.getoption("--simulation-seeds") + 1) if seed is None else (seed,)
     schedule = request.config.getoption("--simulation-schedule")
     more = f" --simulation-schedule {schedule}" if schedule else ""
-    test = shlex.quote(request.node.nodeid)
+    test = shlex.quote(_named_from_here(request.node, request.config.invocation_params.dir))
     return Simulate(seeds, lambda one: f"pytest {test} --simulation-seed {one}{more}", schedule)

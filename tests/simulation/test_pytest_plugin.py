@@ -130,6 +130,19 @@ def test_a_schedule_of_the_command_line_is_part_of_the_line(pytester: pytest.Pyt
     )
 
 
+def test_the_line_runs_where_pytest_was_called(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may be below the root directory, from which pytest counts its ids, or beside it."""
+    test = pytester.mkdir("below").joinpath("test_mine.py")
+    test.write_text(HEAD + FAILS, encoding="utf-8")
+    pytester.makeini("[pytest]\n")
+    beside = pytester.mkdir("beside it")
+    for here, path in ((test.parent, "test_mine.py"), (beside, "../below/test_mine.py")):
+        monkeypatch.chdir(here)
+        ran = pytester.runpytest_inprocess("-p", "no:cacheprovider", str(test))
+        (line,) = [one for one in ran.outlines if "run it again: " in one]
+        assert line.endswith(f"run it again: pytest {path}::test_fails --simulation-seed 2")
+
+
 VIOLATES = """
 def test_violates(simulated_supervisor, monkeypatch):
     from supervisor.simulation.oracle import Oracle
