@@ -31,6 +31,10 @@ Agent = AgentConfig | AgentShape | AgentFunction
 HORIZON_S: Final = 20_000.0
 """Virtual seconds that a test has."""
 HORIZON_MAX_S: Final = 1_000_000
+ELSEWHERE: Final = ("host.", "machine.", "work.")
+"""Beginnings of the kinds that strike a simulation's own operators and plans, or kill the supervisor: none are here."""
+KINDS: Final = tuple(kind for kind in FAULTS if not kind.startswith(ELSEWHERE))
+"""What may strike a test."""
 
 
 class Violated(AssertionError):
@@ -67,7 +71,8 @@ class Simulate:
         Args:
             main: an async function, in plain anyio. It sees no real clock, file or socket; time passes when all wait.
             faults: which kinds may strike, as patterns (``disk.*``); each seed draws which of them do, and how often.
-                The supervisor itself is not killed. What operators do (``host.*``) is for *main* to do.
+                The supervisor itself is not killed (``machine.*``); what operators do (``host.*``) is for *main* to do,
+                and what a plan's tasks meet (``work.*``) for its agents.
             intensity: scales how often, 0 to 1.
             settings: as for ``open_supervisor``.
             agents: by name; a configured program is played by a simulated agent of its adapter, or of ACP, an
@@ -133,8 +138,8 @@ def _scenario(faults: Collection[str], intensity: float, schedules: tuple[Schedu
     if not isinstance(faults, Collection):
         raise TypeError(f"faults: {faults!r} is no list of patterns; give one, for example ['disk.*']")
     for pattern in faults:
-        if not isinstance(pattern, str) or not any(fnmatchcase(kind, pattern) for kind in FAULTS):
-            raise ValueError(f"faults: {pattern!r} fits no kind; the kinds are {', '.join(FAULTS)}")
+        if not isinstance(pattern, str) or not any(fnmatchcase(kind, pattern) for kind in KINDS):
+            raise ValueError(f"faults: {pattern!r} fits no kind that strikes here; the kinds are {', '.join(KINDS)}")
     _check_number("intensity", intensity, 0, 1)
     _check_number("horizon_s", horizon_s, 1, HORIZON_MAX_S)
     return Scenario(

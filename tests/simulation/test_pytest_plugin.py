@@ -339,7 +339,10 @@ async def _nothing(sup: Supervisor) -> None:
     ("arguments", "words"),
     [
         ({"faults": "disk.*"}, "faults: 'disk.*' is one text"),
-        ({"faults": ["nothing.*"]}, "faults: 'nothing.*' fits no kind"),
+        ({"faults": ["nothing.*"]}, "faults: 'nothing.*' fits no kind that strikes here; the kinds are process.spawn_"),
+        ({"faults": ["disk.*", "host.*"]}, "faults: 'host.*' fits no kind that strikes here; the kinds are process.sp"),
+        ({"faults": ["machine.crash"]}, "faults: 'machine.crash' fits no kind that strikes here"),
+        ({"faults": ["work.hangs"]}, "faults: 'work.hangs' fits no kind that strikes here"),
         ({"schedule": "random"}, "schedule: 'random' is unknown; use one of fifo"),
         ({"agents": {"a": 3}}, "agents: a: 3 is no AgentConfig"),
         ({"agents": ["a"]}, "agents: ['a'] does not map names to agents"),
