@@ -81,6 +81,8 @@ class Oracle:
         """What the tasks of plans meet, and met."""
         self.works = WorkBooks(self.violated, self.errands, ladder.total_s + SLACK_S + RECORD_S, now)
         self.violations: list[Violation] = []
+        self.adjourned = False
+        """What happens now is no part of the run, and not judged."""
         self.omitted = 0
         self.coverage = Coverage()
         self.records = 0
@@ -128,6 +130,8 @@ class Oracle:
         self._keep(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
 
     def _keep(self, violation: Violation) -> None:
+        if self.adjourned:
+            return
         self._trace.note(f"VIOLATION {violation.invariant} {violation.entity_id}: {violation.message}")
         if len(self.violations) < KEPT:
             self.violations.append(violation)

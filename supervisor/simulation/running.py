@@ -159,6 +159,12 @@ class _Run:
             self.oracle.quiet(self.world.disk.entities.values(), self.world.disk.owed.values())
             outside.cancel_scope.cancel()
 
+    def failed(self) -> None:
+        """It does not come to its end: what is left is cancelled, agents and disk too, where it stands. Laws of how
+        somebody ends say nothing about that."""
+        if self.ready:
+            self.oracle.adjourned = True
+
     def _customers(self) -> Host:
         return Host(self.world, Chance(self.drawn.seed).below("host"))
 
@@ -410,12 +416,14 @@ def _ran(
             livelock_steps=livelock_steps,
             before_step=before_step,
             watch=watch,
+            on_failed=one.failed,
         )
     finally:
         one.points.close()
     if ran.error is not None and not one.ready:
         raise ran.error  # there is no world yet that it could be told of
     one.trace.now = lambda: ran.simulated_s  # the run's own clock went with its event loop
+    one.oracle.adjourned = False
     if ran.error is not None:
         one.oracle.violated("quiescence", "run", f"{type(ran.error).__name__}: {ran.error}")
     for words in ran.unhandled:

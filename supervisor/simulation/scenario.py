@@ -184,11 +184,12 @@ LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "drilled", "seed"))
 
 class World(Model):
     """``schedules``: who may decide the order of steps. Faults stop ``heal_after_s`` after the last customer came, or
-    after the load's hours; ``horizon_s`` later everything must have ended. ``crashes_max`` bounds how often the
-    supervisor is killed, ``crashes_at`` are moments, of which each has one in mind to be killed at; ``cancels_at`` are
-    moments of tasks and runs, of which who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the
-    share of the streams that come cut anywhere, not as they were written. Timers are rounded up to multiples of
-    ``grain_s``, 0 for none and at most half a second. A commit that nothing strikes takes
+    after the load's hours; ``horizon_s`` later everything must have ended, not counting how long the machine slept
+    or the supervisor was stopped. ``crashes_max`` bounds how often the supervisor is killed, ``crashes_at`` are
+    moments, of which each has one in mind to be killed at; ``cancels_at`` are moments of tasks and runs, of which
+    who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the share of the streams that come cut
+    anywhere, not as they were written. Timers are rounded up to multiples of ``grain_s``, 0 for none and at most
+    half a second. A commit that nothing strikes takes
     ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped; ``offices``: how
     likely plans are worked on then, move by move; ``drilled``: the names of those drills that are tried, all unless
     told. ``archive``: there is a place where what has ended is kept. An operator's longest pause between two wishes is

@@ -79,7 +79,7 @@ class Simulate:
                 ``AgentShape`` says how it works, a function works as it is. By default the simulated ``acp``,
                 ``command``, ``inprocess`` and ``jsonl``.
             schedule: who decides the order of steps; by default each seed draws one.
-            horizon_s: virtual seconds after which *main* hangs.
+            horizon_s: virtual seconds after which *main* hangs, without those that the machine slept (``clock.*``).
 
         Raises:
             Violated: the oracle found something that must not be.

@@ -20,7 +20,7 @@ import production
 import pytest
 from anyio.lowlevel import checkpoint
 
-from supervisor.simulation.engine import Deadlock, HorizonReached, Livelock, Ran, Schedule, run, trio_engine
+from supervisor.simulation.engine import Deadlock, HorizonReached, Livelock, Ran, Schedule, leap, run, trio_engine
 from supervisor.simulation.engine.schedule import on_grid
 
 LOOPS = [one for one in Schedule if one is not Schedule.TRIO]
@@ -325,6 +325,42 @@ def test_the_horizon_is_an_error(schedule: Schedule) -> None:
     assert type(ran.error) is HorizonReached
     assert (ran.simulated_s, ran.time_jumps) == (10.0, 3)
     assert "tick in tick (test_engine.py:" in str(ran.error)
+
+
+@every_schedule
+def test_a_leap_takes_nothing_of_the_horizon(schedule: Schedule) -> None:
+    """Nobody could do anything meanwhile: what is left is what was left before, and time never goes back."""
+
+    async def main() -> None:
+        await anyio.sleep(4)
+        leap(100.0)
+        await tick()
+
+    ran = fail(main, schedule, horizon_s=10.0)
+    assert type(ran.error) is HorizonReached
+    assert (ran.simulated_s, ran.time_jumps) == (110.0, 3)
+
+
+@every_schedule
+def test_a_failed_run_says_so_before_it_unwinds(schedule: Schedule) -> None:
+    """Once, whatever it fails of; a run that comes to its end does not."""
+    log: list[str] = []
+
+    async def main() -> None:
+        try:
+            await tick()
+        finally:
+            log.append("unwound")
+
+    def interrupt(number: int) -> None:
+        if number == 10:
+            raise LookupError
+
+    fail(main, schedule, horizon_s=10.0, on_failed=lambda: log.append("failed"))
+    fail(main, schedule, before_step=interrupt, on_failed=lambda: log.append("failed"))
+    assert log == ["failed", "unwound"] * 2
+    fail(checkpoint, schedule, on_failed=lambda: log.append("failed"))
+    assert log == ["failed", "unwound"] * 2
 
 
 @every_schedule

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from supervisor import AgentConfig, AgentTurn, JournalUnavailable, Session, Settings, Supervisor
+from supervisor.invariants import INVARIANTS
 from supervisor.plans import LimitsConfig
 from supervisor.simulation import pytest_plugin
 from supervisor.simulation.agents.profile import AgentShape
@@ -303,6 +304,35 @@ def test_a_test_that_waits_for_ever_fails() -> None:
     with pytest.raises(HorizonReached) as caught:
         _simulate(3)(main, schedule="fifo", horizon_s=100.0)
     assert "run it again: again 3" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_a_test_that_waits_for_ever_is_accused_of_nothing_else(schedule: Schedule) -> None:
+    """What works meanwhile is cancelled where it stands: its processes, its ends and their times are no part of it."""
+
+    async def main(sup: Supervisor) -> None:
+        async with anyio.create_task_group() as group:
+            for name in ("a", "b", "c"):
+                session = await sup.start_session(name, agent="acp")
+                group.start_soon(session.run, "one")
+            await anyio.sleep_forever()
+
+    with pytest.raises(HorizonReached) as caught:
+        _simulate(1)(main, schedule=schedule.value, horizon_s=20.0)
+    (note,) = caught.value.__notes__
+    assert [law for law in INVARIANTS if f"\n  {law}: " in note] == ["quiescence"]
+
+
+def test_a_machine_that_sleeps_takes_nothing_of_the_time_of_a_test() -> None:
+    """Faults strike for as long as it runs, and a clock that leaps for hours would soon have leapt over its horizon."""
+
+    async def main(sup: Supervisor) -> None:
+        session = await sup.start_session("s", agent=_mine)
+        for number in range(100):
+            await session.run(f"number {number}")
+
+    played = _simulate(*range(1, 17))(main, faults=["clock.*"], horizon_s=2_000)
+    assert max(one.report.simulated_s for one in played) > 2_000
 
 
 def test_code_that_logs_can_be_tested() -> None:

@@ -70,17 +70,20 @@ def run(
     livelock_steps: int = LIVELOCK_STEPS,
     before_step: BeforeStep | None = None,
     watch: Watch | None = None,
+    on_failed: Callable[[], None] | None = None,
 ) -> Ran[_T]:
     """Run *main* to its end.
 
     Args:
         seed: the run.
         schedule: the order of steps.
-        horizon_s: virtual seconds it has.
+        horizon_s: virtual seconds it has, not counting those that were leapt.
         grain_s: timers are rounded up to multiples of it, so that more happens at once; 0 is exact.
         livelock_steps: steps at one moment that are an error.
         before_step: called before each step with its number, from 1; what it raises is the run's error.
         watch: told now and then how many steps there have been, and at the end; it must not raise.
+        on_failed: called when the run cannot go on, before what is left of it is cancelled: how that unwinds, in which
+            order and how late, is no part of the run. It must not raise.
 
     Raises:
         ValueError: a number that makes no sense.
@@ -95,6 +98,7 @@ def run(
         "livelock_steps": livelock_steps,
         "before_step": before_step,
         "watch": watch,
+        "on_failed": on_failed,
     }
     on_engine = _on_trio if schedule is Schedule.TRIO else _on_loop
     ran: Ran[_T] = Ran()

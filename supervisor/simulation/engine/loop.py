@@ -123,6 +123,7 @@ class SimulatedLoop(SealedLoop):
         before_step: called with the number of each step, from 1, before it. A task that it makes is ordered before all
             others, and takes none of their numbers: until then, the run is the same without it.
         watch: told how many steps there have been, now and then as time moves on.
+        on_failed: called when the run has failed, before what is left of it is ended.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class SimulatedLoop(SealedLoop):
         livelock_steps: int = LIVELOCK_STEPS,
         before_step: Callable[[int], None] | None = None,
         watch: Callable[[int], None] | None = None,
+        on_failed: Callable[[], None] | None = None,
     ) -> None:
         self.steps = 0
         """Steps of tasks and plain callbacks that were run."""
@@ -158,7 +160,7 @@ class SimulatedLoop(SealedLoop):
         self.create_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self)
         self._livelock_at = livelock_steps
         self._collect_at = COLLECT_STEPS
-        self._watch = watch
+        self._watch, self._on_failed = watch, on_failed
         self._watch_at = 0 if watch is not None else math.inf
         self.interrupted = False
         """The run is to end before its next step, as it is."""
@@ -195,8 +197,10 @@ class SimulatedLoop(SealedLoop):
         return self.call_soon(callback, *args, context=context)
 
     def leap(self, seconds: float) -> None:
-        """The machine slept: the clock is later by so much, and timers are late."""
+        """The machine slept: the clock is later by so much, and timers are late. Nobody could do anything meanwhile, so
+        it takes nothing of the time that the run has."""
         self._now_s += seconds
+        self._horizon_s += seconds
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -347,6 +351,8 @@ class SimulatedLoop(SealedLoop):
             self.run_forever()
         except BaseException as error:
             self._failed = error
+            if self._on_failed is not None:
+                self._on_failed()
             self._end_everything()
             raise
         finally:

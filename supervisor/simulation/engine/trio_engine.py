@@ -67,6 +67,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         livelock_steps: int = 200_000,
         before_step: Callable[[int], None] | None = None,
         watch: Callable[[int], None] | None = None,
+        on_failed: Callable[[], None] | None = None,
     ) -> None:
         self.steps = 0
         """Steps of tasks, trio's own included."""
@@ -78,7 +79,7 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         """The run is to end before its next pass, as it is."""
         self._horizon_s, self._grain_s, self._livelock_steps = horizon_s, grain_s, livelock_steps
         self._before_step = before_step
-        self._watch = watch
+        self._watch, self._on_failed = watch, on_failed
         self._livelock_at = livelock_steps
         self._main = trio.CancelScope()
         self._polls = self._rounds = self._farewell_steps = 0
@@ -111,8 +112,9 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         return self.now_s
 
     def leap(self, seconds: float) -> None:
-        """The machine slept: the clock is later by so much, and deadlines are passed."""
+        """The machine slept: the clock is later by so much, and deadlines are passed; the horizon is as much later."""
         self.now_s += seconds
+        self._horizon_s += seconds
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Nothing can run: be at *deadline* at once."""
@@ -176,6 +178,8 @@ class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
         """Cancel the run; if it waits on behind shields, take those away; if that does not end it, stop trio."""
         if self.failed is None:
             self.failed = error
+            if self._on_failed is not None:
+                self._on_failed()
         elif self._rounds < FAREWELL_ROUNDS:
             self._rounds += 1
             self._unshield()
