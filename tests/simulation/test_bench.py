@@ -140,7 +140,7 @@ def test_a_policy_makes_a_difference(result: Bench) -> None:
 
 
 def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Bench) -> None:
-    """Another process with another hash seed writes the same bytes."""
+    """Another process with another hash seed, in another time zone, writes the same bytes."""
     program = (
         "import sys; from supervisor.simulation.bench import bench\n"
         "from supervisor.simulation.bench.suite import digests_of, load_suite\n"
@@ -150,7 +150,7 @@ def test_the_files_are_the_same_in_another_process(suite_file: Path, result: Ben
     )
     script = suite_file.parent / "again.py"
     script.write_text(program)
-    env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "PYTHONHASHSEED": "12345", "TZ": "NPT-5:45", "PYTHONPATH": str(Path(__file__).parents[2])}
     again = subprocess.run([sys.executable, script, suite_file], env=env, capture_output=True, text=True, check=True)
     assert again.stdout == digests_of(1, 4, result.files()).text()
 
