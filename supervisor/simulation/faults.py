@@ -36,7 +36,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("process.hang", 0.10, "it stops doing anything at some point, and never goes on"),
     FaultKind("process.ignores_term", 0.25, "SIGTERM does nothing to it"),
     FaultKind("process.ignores_cancel", 0.20, "it does not react to the protocol's cancel"),
-    FaultKind("process.crash", 0.10, "it dies in the middle of a turn, with one of the statuses 1, 2, 124, 126, 127"),
+    FaultKind("process.crash", 0.10, "it dies in the middle of a turn, with status 1 or 2, or one of a shell's"),
     FaultKind(
         "process.signalled", 0.08, "something outside kills it: SIGKILL as the OOM killer does, SIGTERM, SIGSEGV"
     ),

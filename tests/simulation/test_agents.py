@@ -32,6 +32,7 @@ from supervisor.simulation.agents.trouble import CRASHES, FATES
 from supervisor.simulation.agents.turn_plan import depth_of, plan_turn
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FAULTS, FaultPlan
+from supervisor.simulation.specified.agent import STATUSES
 
 virtual = pytest.mark.trio
 
@@ -199,6 +200,12 @@ async def test_a_crash_in_a_turn(autojump_clock: MockClock, seed: int) -> None:
         assert await talk.exited() in CRASHES
         assert b"simulated crash" in talk.machine.errors
         assert [one.stop for one in talk.turns] == ["error"]
+
+
+def test_every_status_with_a_meaning_happens() -> None:
+    """What the specification reads a reason out of, and the two others of a shell."""
+    meant = {status for status in STATUSES if status is not None and status > 0}
+    assert {*meant, 125, 127} <= {*CRASHES}
 
 
 @virtual

@@ -22,8 +22,9 @@ __all__ = ["FATES", "OUTBURSTS", "Trouble", "side_by_side"]
 
 _T = TypeVar("_T")
 
-CRASHES: Final = (1, 2, 124, 126, 127)
-"""Exit statuses of a crash: an error, a usage error, and the shell's for timed out, not executable, not found."""
+CRASHES: Final = (1, 2, 124, 125, 126, 127, 130, 137, 143)
+"""Exit statuses of a crash: an error, a usage error, those of ``timeout`` and of a shell (timed out, failed itself, not
+executable, not found), and a shell's for what SIGINT, SIGKILL or SIGTERM ended, which a wrapper passes on."""
 
 SIGNALS: Final = (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
 """What kills a program from outside, or by its own fault."""
