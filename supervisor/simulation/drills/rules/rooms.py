@@ -343,9 +343,11 @@ async def listeners(desk: Desk) -> None:
     wanted = {"new": [*range(21, 31)], "all": [*range(1, 31)], "late": [*range(16, 31)], "brief": [19, 20, 21, 22]}
     desk.same("what was heard", heard, wanted)
     desk.same("nobody is left", (len(talk), len(talk._lagged)), (0, 0))
+    async with talk.open(25) as told:
+        desk.same("who comes after the end", [one.seq async for one in told], [*range(26, 31)])
     last, past.records[:] = 0, []
     for many, lags in ((BUFFER, False), (BUFFER + 1, True)):
-        found: list[int] = []
+        talk, found = Subscriptions(past), list[int]()  # type: ignore[arg-type]
         try:
             async with talk.open(None) as told:
                 say(many)
@@ -353,7 +355,7 @@ async def listeners(desk: Desk) -> None:
                 if not lags:
                     talk.end()
                 async for record in told:
-                    found.append(record.seq)  # noqa: PERF401  what came before it lags counts
+                    found.append(record.seq)  # what came before it lags counts
             desk.same("it ends", lags, False)
         except SubscriptionLagged:
             desk.same("it lags", lags, True)
