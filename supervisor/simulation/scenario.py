@@ -461,7 +461,7 @@ def load(path: Path) -> Scenario:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a NUL in its name, bytes that are no text
         raise BadScenario(f"{path}: cannot be read: {error}") from None
     return parsed(str(path), text)
 

@@ -136,6 +136,7 @@ def test_what_fails_no_more_is_said_to() -> None:
             faults=(),
             runs=0,
             minimal=True,
+            interrupted=False,
         )
         assert fails_again(shrunk)
         shrunk.invariant = "recorded"
