@@ -269,15 +269,18 @@ def test_the_error_of_such_a_disk_names_the_archive(tmp_path: Path) -> None:
         assert list((tmp_path / "archive").iterdir()) == []
 
 
-def test_a_damaged_record_is_not_archived(tmp_path: Path) -> None:
-    """What is not what was written is found before it moves, and nothing is deleted."""
+@pytest.mark.parametrize(
+    ("reason", "words"), [("'no'", "record {} is not what was"), ("CAST(x'f0' AS TEXT)", "'utf-8'")]
+)
+def test_a_damaged_record_is_not_archived(tmp_path: Path, reason: str, words: str) -> None:
+    """What is not what was written, or no text any more, is found before it moves, and nothing is deleted."""
     with closing(journal_of(tmp_path, 1)) as database:
         (seq,) = database.db.execute(
             "SELECT max(seq) FROM events WHERE entity_id IN (SELECT id FROM entities WHERE ended)"
         )
-        database.db.execute("UPDATE events SET reason = 'no' WHERE seq = ?", seq)
+        database.db.execute(f"UPDATE events SET reason = {reason} WHERE seq = ?", seq)
         records = database.standing.records
-        with pytest.raises(JournalError, match=f"record {seq[0]} is not what was written"):
+        with pytest.raises(JournalError, match=rf"journal\.db is damaged \({words.format(*seq)}"):
             compact(database, tmp_path)
         assert database.db.execute("SELECT count(*) FROM events").get == records
 

@@ -302,12 +302,14 @@ def test_what_breaks_no_law_and_was_not_written(
     ("statement", "words"),
     [
         ("UPDATE events SET metadata = '{' WHERE seq = 3", "record 3"),
+        ("UPDATE events SET actor = CAST(x'f0' AS TEXT) WHERE seq = 3", "'utf-8' codec"),
+        ("UPDATE entities SET state = CAST(x'f0' AS TEXT) WHERE id = 'lead'", "'utf-8' codec"),
         ("DROP TABLE effects", "no such table: effects"),
     ],
 )
 def test_what_cannot_be_read_on(tell: Tell, copy: Path, statement: str, words: str) -> None:
-    """Metadata that are no JSON, a table that is gone: damage as the check calls it, with its status and no
-    traceback."""
+    """Metadata that are no JSON, a text that is not UTF-8, a table that is gone: damage as the check calls it, with its
+    status and no traceback."""
     with closing(apsw.Connection(str(StateDir(copy).journal))) as db:
         db.execute(statement)
     for command in ("replay", "validate"):

@@ -184,7 +184,7 @@ def _build(path: Path, live: Path, going: Sequence[Leaver], files: Files) -> Ite
         db.execute("DETACH live")
         try:
             yield from _checked(db)
-        except apsw.CorruptError as error:
+        except (apsw.CorruptError, UnicodeDecodeError) as error:
             words = "nothing of it was archived; restore a copy or use another state directory"
             raise JournalError(f"{live} is damaged ({error}): {words}") from None
 

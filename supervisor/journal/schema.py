@@ -259,6 +259,8 @@ _THE_DISKS: Final = (
 """What is the disk's own trouble, and may pass. Anything else is wrong with the journal, or with us."""
 _LOST: Final = ("no such table", "no such column")
 """Our own statements are sound: where SQLite says so, the journal has lost it."""
+_Errors = apsw.Error | OSError | UnicodeDecodeError
+"""The last: SQLite does not look into a text, so one in which a bit rots is in no broken page, and cannot be read."""
 
 
 @contextmanager
@@ -281,21 +283,22 @@ def explaining(path: Path) -> Iterator[None]:
     as a :class:`JournalUnavailable`, those that tell of damage as a :class:`JournalDamaged`."""
     try:
         yield
-    except (apsw.Error, OSError) as error:
+    except (apsw.Error, OSError, UnicodeDecodeError) as error:
         raise _kind(error)(f"{path} {_sentence(error)}") from error
 
 
-def _kind(error: apsw.Error | OSError) -> type[JournalError]:
+def _kind(error: _Errors) -> type[JournalError]:
     if isinstance(error, _THE_DISKS):
         return JournalUnavailable
     return JournalDamaged if _is_damage(error) else JournalError
 
 
-def _is_damage(error: apsw.Error | OSError) -> bool:
-    return isinstance(error, apsw.CorruptError) or (isinstance(error, apsw.SQLError) and str(error).startswith(_LOST))
+def _is_damage(error: _Errors) -> bool:
+    lost = isinstance(error, apsw.SQLError) and str(error).startswith(_LOST)
+    return lost or isinstance(error, apsw.CorruptError | UnicodeDecodeError)
 
 
-def _sentence(error: apsw.Error | OSError) -> str:
+def _sentence(error: _Errors) -> str:
     match error:
         case apsw.NotADBError():
             return f"is not a journal ({error}); move it away or use another state directory"
