@@ -22,7 +22,7 @@ from supervisor.plans import RetentionConfig, Settings
 from supervisor.ports import Retention
 from supervisor.surfaces import journalling
 from supervisor.surfaces.control import serve_control
-from supervisor.surfaces.failure import BadInput, ControlError
+from supervisor.surfaces.failure import BadInput, ControlError, WorkFailed
 from supervisor.surfaces.reading import read_why
 from supervisor.validate import validate_lines
 from tests.test_journal import entry
@@ -157,6 +157,16 @@ async def test_an_archive_that_is_missing_is_told_through_the_socket(state: Stat
         assert raised.value.kind == "failed"
         assert (await (await sup.start_session("a", agent=agent)).run("go on")).outcome == "completed"
         closing_door.set()
+
+
+def test_what_cannot_be_compacted_to_the_end_has_failed(state: StateDir) -> None:
+    """It is the same failure without a supervisor as with one, and no bad input: the journal was opened."""
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE archives SET done = 0")
+    (state.archive / "journal-000001.db").unlink()
+    with pytest.raises(WorkFailed, match="put the file back"):
+        said(journalling.compact, state.root, None, as_json=True)
 
 
 async def test_a_journal_in_memory_cannot_be_compacted() -> None:

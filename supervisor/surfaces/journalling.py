@@ -20,10 +20,10 @@ from supervisor.journal.jsonl import transition_line
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import explaining
 from supervisor.journal.statedir import StateDir
-from supervisor.ports import Compacted, Retention
+from supervisor.ports import Compacted, JournalError, Retention
 from supervisor.surfaces.checking import journal_at
 from supervisor.surfaces.commanding import ask
-from supervisor.surfaces.failure import BadInput, NotRunning
+from supervisor.surfaces.failure import BadInput, NotRunning, WorkFailed
 from supervisor.surfaces.render import json_text
 from supervisor.vocabulary import LifecycleEvent
 
@@ -74,7 +74,8 @@ def compact(state_dir: Path, retention: Retention | None, say: Say, *, as_json: 
 
     Raises:
         StateDirError: there is no state directory, or a supervisor without a control socket has it.
-        JournalError, ControlError: it could not be done, or not to the end; the next one goes on.
+        JournalError: the journal cannot be opened.
+        WorkFailed, ControlError: it could not be done to the end; the next one goes on.
     """
     state = StateDir.open(state_dir, create=False)
     try:
@@ -97,6 +98,8 @@ def _compacted(state: StateDir, retention: Retention) -> Compacted:
             if told.records:
                 with explaining(state.journal):
                     database.db.execute("VACUUM")  # a running supervisor fills the free pages instead
+        except JournalError as error:  # it was opened: what is wrong now is no bad input
+            raise WorkFailed(str(error)) from error
         finally:
             database.close()
     return told
