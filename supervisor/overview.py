@@ -15,10 +15,12 @@ from supervisor.projection import VisualState, visual_state
 from supervisor.standing import Standing, WorkRow
 from supervisor.vocabulary import Kind
 
-__all__ = ["Node", "Row", "Seen", "ps", "tool_calls", "tree"]
+__all__ = ["STAYING", "Node", "Row", "Seen", "ps", "tool_calls", "tree"]
 
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
+STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
+"""What is shown when it has ended, too: now, and in the tree as of a record."""
 
 
 class Row(WorkRow, Protocol):

@@ -26,9 +26,10 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.ledger import Cause
 from supervisor.overview import tree
-from supervisor.plans import LimitsConfig, PolicyConfig, Settings
+from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.replay import Replay
 from supervisor.runtime import Supervisor, open_supervisor
+from supervisor.scheduling.runner import run_plan
 from supervisor.surfaces.cli import commands
 from supervisor.surfaces.execution import execute
 from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent, TransitionReason
@@ -402,6 +403,21 @@ def test_the_tree_at_the_last_record(tell: Tell, ended: Path) -> None:
         assert tree(replay.rows()) == tree(reader.entities())
     kept = tell("tree", "--state-dir", ended, "--json").json
     assert tell("replay", ended, "--at", len(records), "--json").json == kept
+
+
+def test_the_tree_of_a_plan_that_has_ended(tell: Tell, tmp_path: Path) -> None:
+    """Its tasks stand below their workstream, as in the tree that the journal keeps."""
+
+    async def run() -> None:
+        agents = {"sh": AgentConfig(adapter="command", command=("true",))}
+        plan = Plan(agents=agents, tasks=(TaskConfig(id="t", agent="sh"),))
+        async with open_supervisor(tmp_path / "state", agents=agents, workdir=tmp_path) as sup:
+            await run_plan(sup, plan)
+
+    anyio.run(run)
+    kept = tell("tree", "--state-dir", tmp_path / "state", "--json").json
+    assert [one["id"] for one in kept] == ["workstream:plan", "t"]
+    assert tell("replay", tmp_path / "state", "--at", len(events(tmp_path / "state")), "--json").json == kept
 
 
 @pytest.mark.parametrize("at", [0, -1, 1_000_000])

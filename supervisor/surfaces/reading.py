@@ -23,7 +23,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.run import Run
 from supervisor.lifecycles.task import Task
-from supervisor.overview import Seen, ps, tool_calls, tree
+from supervisor.overview import STAYING, Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow
 from supervisor.standing import DeadLetter, dead_letters
 from supervisor.surfaces.calling import is_running, outage_of
@@ -57,8 +57,6 @@ Say = Callable[[str], None]
 """Prints text, and a newline."""
 
 _LOOK_AGAIN_S: Final = 0.2
-_STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
-"""What is shown when it has ended, too."""
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
 """States that only a person, or the task that a run is for, leads out of."""
 _SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
@@ -138,7 +136,7 @@ def _aged(seen: Iterable[Seen], rows: Iterable[EntityRow]) -> list[Seen]:
 
 
 def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
-    return [row for row in rows if all_of_it or not row.ended or row.kind in _STAYING]
+    return [row for row in rows if all_of_it or not row.ended or row.kind in STAYING]
 
 
 def _spoken(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:

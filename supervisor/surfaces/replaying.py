@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.invariants.aborting import EDGES
 from supervisor.journal.history import History
-from supervisor.overview import tree
+from supervisor.overview import STAYING, tree
 from supervisor.replay import Difference, Replay
 from supervisor.surfaces.checking import VIOLATIONS_MAX, changed_since, journal_at, unreadable_fails, violation_line
 from supervisor.surfaces.failure import BadInput
@@ -110,7 +110,7 @@ def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
             replay.take(record)
             if record.seq >= at:
                 break
-    nodes = tree([row for row in replay.rows() if not row.ended or row.kind in ("session", "task")])
+    nodes = tree([row for row in replay.rows() if not row.ended or row.kind in STAYING])
     say(tree_json(nodes) if as_json else tree_text(nodes))
 
 
