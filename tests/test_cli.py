@@ -434,6 +434,15 @@ def test_validate(tmp_path: Path, tell: Tell, ended: Path) -> None:
     assert (told.status, told.json["valid"], told.json["report"]["problems"][0]["line"]) == (1, False, 3)
 
 
+def test_a_pipe_is_validated_from_its_first_byte(tell: Tell, ended: Path) -> None:
+    """As behind `journal export`: what has been read of it to see what it is cannot be read again."""
+    log = StateDir(ended).transitions
+    with subprocess.Popen(["cat", log], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout is not None
+        told = tell("validate", f"/dev/fd/{cat.stdout.fileno()}", "--json")
+    assert (told.status, told.json["report"]["lines"]) == (0, len(log.read_text().splitlines()))
+
+
 # ------------------------------------------------------------------------------------------------------- reading
 def test_a_journal_is_checked_compacted_and_exported(tmp_path: Path, tell: Tell, running: Running) -> None:
     """As typed, on a supervisor that runs: what lives, and what ended a moment ago, stays."""

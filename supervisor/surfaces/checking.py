@@ -20,7 +20,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.ports import JournalDamaged
 from supervisor.surfaces.failure import BadInput, WorkFailed
 from supervisor.surfaces.render import json_text, printable, report_text
-from supervisor.validate import split_lines, validate_lines
+from supervisor.validate import Report, split_lines, validate_lines
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = [
@@ -80,37 +80,31 @@ def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
         WorkFailed: it is a journal, and too damaged to be read to its end.
         JournalError, StateDirError: it is no journal.
     """
-    if path.is_dir() or _is_database(path):
+    report = None if path.is_dir() else _read_lines(path)
+    if report is None:
         return _validate_journal(journal_at(path), say, as_json=as_json)
-    return _validate_lines(path, say, as_json=as_json)
-
-
-def _is_database(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            begin = file.read(len(_MAGIC))
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    return begin == _MAGIC or (not begin and path.suffix == _SUFFIX)  # a journal that was cut to nothing is no log
-
-
-def _unreadable(path: Path, error: OSError) -> BadInput:
-    words = "give the path of a .jsonl file, of a journal.db, or of a state directory"
-    return BadInput(f"{path}: cannot be read: {error.strerror}; {words}")
-
-
-# ----------------------------------------------------------------------------------------------------------- lines
-def _validate_lines(path: Path, say: Say, *, as_json: bool) -> bool:
-    try:
-        with path.open("rb") as file:
-            report = validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))
-    except OSError as error:
-        raise _unreadable(path, error) from None
     if as_json:
         say(json_text({"file": str(path), "valid": not report.problems, "report": report}))
     else:
         say(report_text(str(path), report))
     return not report.problems
+
+
+def _read_lines(path: Path) -> Report | None:
+    """The check of a log, ``None`` of a journal. It is opened once: what a pipe has given is gone."""
+    try:
+        with path.open("rb") as file:
+            begin = file.peek(len(_MAGIC))[: len(_MAGIC)]
+            if begin == _MAGIC or (not begin and path.suffix == _SUFFIX):  # a journal that was cut to nothing is no log
+                return None
+            return validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> BadInput:
+    words = "give the path of a .jsonl file, of a journal.db, or of a state directory"
+    return BadInput(f"{path}: cannot be read: {error.strerror}; {words}")
 
 
 # --------------------------------------------------------------------------------------------------------- records
