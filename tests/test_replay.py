@@ -170,13 +170,16 @@ def test_a_sound_journal(tell: Tell, ended: Path, command: str, named: str) -> N
     assert words in tell(command, path).out
 
 
-@pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check")])
-@pytest.mark.parametrize("there", ["nothing", "a directory"])
+@pytest.mark.parametrize("command", [("replay",), ("validate",), ("journal", "check"), ("journal", "export")])
+@pytest.mark.parametrize("there", ["nothing", "a directory", "a circle of links", "no possible name"])
 def test_where_there_is_no_journal(tell: Tell, tmp_path: Path, command: tuple[str, ...], there: str) -> None:
     """The path that was given, and what to give: of a path, never an option that the command does not have."""
-    path = tmp_path / "j"
-    if there == "a directory":
-        path.mkdir()
+    path = tmp_path / ("j" * 300 if there == "no possible name" else "j")
+    match there:
+        case "a directory":
+            path.mkdir()
+        case "a circle of links":
+            path.symlink_to(path)
     told = tell(*command, path)
     assert (told.status, told.out) == (2, "")
     assert f"{path}: " in told.err

@@ -60,16 +60,19 @@ def journal_at(path: Path) -> Path:
     """The journal that *path* is, or that the state directory *path* has.
 
     Raises:
-        BadInput: there is none.
+        BadInput: there is none, or this user may not see it.
         StateDirError: the directory cannot be used.
     """
-    journal = StateDir(path).journal if path.is_dir() else path
     try:
+        is_directory = path.is_dir()
+        journal = StateDir(path).journal if is_directory else path
         journal.stat()
     except (FileNotFoundError, NotADirectoryError):
         words = "give the path of a journal.db, or of a state directory in which `supervisor run` has run"
         raise BadInput(f"{path}: no journal there; {words}") from None
-    return StateDir.open(path, create=False).journal if path.is_dir() else journal
+    except OSError as error:
+        raise _unreadable(path, error, "of a journal.db, or of a state directory") from None
+    return StateDir.open(path, create=False).journal if is_directory else journal
 
 
 def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
@@ -80,7 +83,7 @@ def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
         WorkFailed: it is a journal, and too damaged to be read to its end.
         JournalError, StateDirError: it is no journal.
     """
-    report = None if path.is_dir() else _read_lines(path)
+    report = _read_lines(path)
     if report is None:
         return _validate_journal(journal_at(path), say, as_json=as_json)
     if as_json:
@@ -91,20 +94,22 @@ def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
 
 
 def _read_lines(path: Path) -> Report | None:
-    """The check of a log, ``None`` of a journal. It is opened once: what a pipe has given is gone."""
+    """The check of a log, ``None`` of what is another thing. It is opened once: what a pipe has given is gone."""
     try:
         with path.open("rb") as file:
             begin = file.peek(len(_MAGIC))[: len(_MAGIC)]
             if begin == _MAGIC or (not begin and path.suffix == _SUFFIX):  # a journal that was cut to nothing is no log
                 return None
             return validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))
+    except IsADirectoryError:
+        return None
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(path, error, "of a .jsonl file, of a journal.db, or of a state directory") from None
 
 
-def _unreadable(path: Path, error: OSError) -> BadInput:
-    words = "give the path of a .jsonl file, of a journal.db, or of a state directory"
-    return BadInput(f"{path}: cannot be read: {error.strerror}; {words}")
+def _unreadable(path: Path, error: OSError, which: str) -> BadInput:
+    owner = "run the command as its owner, or " if isinstance(error, PermissionError) else ""
+    return BadInput(f"{path}: cannot be read: {error.strerror}; {owner}give the path {which}")
 
 
 # --------------------------------------------------------------------------------------------------------- records

@@ -49,11 +49,12 @@ def check(path: Path, say: Say, *, as_json: bool) -> bool:
 
 
 def _checked(path: Path) -> Iterator[Checked]:
+    journal = journal_at(path)
     if not path.is_dir():
-        JournalReader(journal_at(path)).close()  # there is one, or the error says what there is
+        JournalReader(journal).close()  # there is one, or the error says what there is
         yield checked(path)
         return
-    with History(journal_at(path)) as history:
+    with History(journal) as history:
         yield from history.check()
 
 
