@@ -98,6 +98,15 @@ def test_export_is_every_transition_in_the_format_of_the_lines(state: StateDir, 
         said(journalling.export, state.root, tmp_path / "no" / "out", as_json=False)
 
 
+def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Path) -> None:
+    """A part of a log looks like all of one: there is no file, and it has failed, since it had begun."""
+    with closing(apsw.Connection(str(state.journal))) as db:
+        db.execute("UPDATE events SET metadata = '{' WHERE seq = (SELECT max(seq) FROM events)")
+    with pytest.raises(WorkFailed, match=r"journal\.db is damaged"):
+        said(journalling.export, state.root, tmp_path / "out", as_json=False)
+    assert not (tmp_path / "out").exists()
+
+
 def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
     """The explanation is the same before and after."""
     before = said(read_why, state.root, "works", as_json=False)

@@ -21,7 +21,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import explaining
 from supervisor.journal.statedir import StateDir
 from supervisor.ports import Compacted, JournalError, Retention
-from supervisor.surfaces.checking import journal_at
+from supervisor.surfaces.checking import journal_at, unreadable_fails
 from supervisor.surfaces.commanding import ask
 from supervisor.surfaces.failure import BadInput, NotRunning, WorkFailed
 from supervisor.surfaces.render import json_text
@@ -119,9 +119,10 @@ def export(path: Path, out: Path | None, say: Say, *, as_json: bool) -> None:
 
     Raises:
         BadInput: *out* is there already, or cannot be written.
-        JournalError, StateDirError: there is no journal, or an archive is missing.
+        JournalError, StateDirError: there is no journal.
+        WorkFailed: it is damaged, or an archive is missing; then there is no *out*.
     """
-    with History(journal_at(path)) as history:
+    with History(journal_at(path)) as history, unreadable_fails():
         lines = _lines(history.events())
         if out is None:
             for line in lines:
@@ -138,11 +139,17 @@ def export(path: Path, out: Path | None, say: Say, *, as_json: bool) -> None:
 
 
 def _written(out: Path, lines: Iterable[str]) -> int:
+    """All of them, or no file: a part of a log looks like all of one."""
     count = 0
     with out.open("x", encoding="utf-8") as file:
-        for line in lines:
-            file.write(f"{line}\n")
-            count += 1
+        try:
+            for line in lines:
+                file.write(f"{line}\n")
+                count += 1
+            file.flush()
+        except BaseException:
+            out.unlink()
+            raise
     return count
 
 
