@@ -72,6 +72,9 @@ def test_check_names_damage_and_goes_on_with_the_next_file(state: StateDir) -> N
     journal, archive = told["files"]
     assert journal["problem"] is None
     assert archive["problem"].startswith(f"is damaged (record {seq} is not what was written there)")
+    (state.archive / "journal-000001.db").unlink()
+    _, archive = json.loads(said(journalling.check, state.root, as_json=True))["files"]
+    assert archive["problem"] == f"is not there: {state.journal} has records in it; put the file back"
 
 
 def test_a_migrated_journal_says_from_where_on_it_vouches(tmp_path: Path) -> None:

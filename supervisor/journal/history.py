@@ -67,7 +67,7 @@ class History:
             if name not in self._archives:
                 path = self._folder / name
                 if not path.is_file():
-                    raise JournalDamaged(f"{path} is not there: {self._path} has records in it; put the file back")
+                    raise JournalDamaged(f"{path} {self._missing}")
                 try:
                     self._archives[name] = self._open.enter_context(JournalReader(path))
                 except JournalUnavailable:
@@ -75,6 +75,11 @@ class History:
                 except JournalError as error:
                     raise JournalDamaged(str(error)) from error
         return [*self._archives.values(), self._live]
+
+    @property
+    def _missing(self) -> str:
+        """What is wrong with an archive of which there is no file."""
+        return f"is not there: {self._path} has records in it; put the file back"
 
     @property
     def live(self) -> JournalReader:
@@ -140,7 +145,7 @@ class History:
         yield checked(self._path)
         for name, digest in self._live.archives().items():
             path = self._folder / name
-            found = checked(path)
+            found = checked(path) if path.is_file() else Checked(file=str(path), problem=self._missing)
             if found.problem is None and digest_of(path) != digest:
                 found = msgspec.structs.replace(found, problem=_CHANGED)
             yield found
