@@ -326,14 +326,16 @@ def test_what_cannot_be_read_on(tell: Tell, copy: Path, statement: str, words: s
     assert f"journal.db: is damaged ({words}" in told.out
 
 
-def test_nothing_at_all_is_no_journal(tell: Tell, tmp_path: Path) -> None:
-    """A file of no byte under a journal's name is what a copy that failed leaves behind: no command calls it sound."""
+@pytest.mark.parametrize(("held", "words"), [(b"", "is not a supervisor's journal"), (bytes(4096), "is not a journal")])
+def test_what_only_has_the_name_is_no_journal(tell: Tell, tmp_path: Path, held: bytes, words: str) -> None:
+    """A file of no byte is what a copy that failed leaves behind, one of zeros a disk: no command calls it sound, or
+    a log."""
     path = tmp_path / "journal.db"
-    path.touch()
+    path.write_bytes(held)
     for command in (["validate"], ["replay"], ["journal", "check"]):
         told = tell(*command, path)
-        assert told.status == 2
-        assert "is not a supervisor's journal" in told.err
+        assert (told.status, told.out) == (2, "")
+        assert words in told.err
 
 
 def test_a_journal_without_records_says_so(tell: Tell, tmp_path: Path) -> None:

@@ -97,8 +97,7 @@ def _read_lines(path: Path) -> Report | None:
     """The check of a log, ``None`` of what is another thing. It is opened once: what a pipe has given is gone."""
     try:
         with path.open("rb") as file:
-            begin = file.peek(len(_MAGIC))[: len(_MAGIC)]
-            if begin == _MAGIC or (not begin and path.suffix == _SUFFIX):  # a journal that was cut to nothing is no log
+            if path.suffix == _SUFFIX or file.peek(len(_MAGIC)).startswith(_MAGIC):  # no log, however damaged it is
                 return None
             return validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))
     except IsADirectoryError:
