@@ -357,13 +357,14 @@ def test_a_forged_event_does_not_break_the_reader(tell: Tell, copy: Path) -> Non
     assert f"record {record.seq}: legal: lead:t1:" in told.out
 
 
-@pytest.mark.parametrize("command", ["replay", "validate"])
-def test_a_torn_journal(tell: Tell, copy: Path, command: str) -> None:
-    """A file that was cut, or is something else in a journal's clothes: bad input, in one message that names it."""
+@pytest.mark.parametrize("command", [["replay"], ["validate"], ["journal", "check"], ["journal", "export"]])
+@pytest.mark.parametrize(("begin", "status"), [(b"", 1), (b"no database file", 2)])
+def test_a_torn_journal(tell: Tell, copy: Path, command: list[str], begin: bytes, status: int) -> None:
+    """A file that was cut is damaged; something else in a journal's clothes is bad input: one message that names it."""
     journal = StateDir(copy).journal
-    journal.write_bytes(journal.read_bytes()[:5000])
-    told = tell(command, copy)
-    assert told.status == 2
+    journal.write_bytes(begin + journal.read_bytes()[len(begin) : 5000])
+    told = tell(*command, journal)
+    assert told.status == status
     assert str(journal) in told.err
     assert len(told.err.splitlines()) == 1
 

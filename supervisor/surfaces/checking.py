@@ -113,7 +113,7 @@ def _unreadable(path: Path, error: OSError, which: str) -> BadInput:
 
 # --------------------------------------------------------------------------------------------------------- records
 def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
-    with History(path) as reader, unreadable_fails():
+    with unreadable_fails(), History(path) as reader:
         report = check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
     if as_json:
         say(json_text({"file": str(path), "valid": not report.violations, "report": report}))
@@ -140,7 +140,7 @@ def changed_since(reader: History) -> list[Violation]:
 
 @contextmanager
 def unreadable_fails() -> Iterator[None]:
-    """Damage of a journal that was opened is an answer, not bad input, also where it cannot be read on behind it.
+    """Damage of a journal is an answer, not bad input, also where it cannot be read on behind it, or not at all.
 
     Raises:
         WorkFailed: it cannot be.

@@ -40,9 +40,11 @@ def check(path: Path, say: Say, *, as_json: bool) -> bool:
     sound.
 
     Raises:
+        WorkFailed: it is one, and too damaged to be opened.
         JournalError, StateDirError: there is none.
     """
-    found = list(_checked(path))
+    with unreadable_fails():
+        found = list(_checked(path))
     sound = all(one.problem is None for one in found)
     say(json_text({"sound": sound, "files": found}) if as_json else "\n".join(map(_told, found)))
     return sound
@@ -122,7 +124,7 @@ def export(path: Path, out: Path | None, say: Say, *, as_json: bool) -> None:
         JournalError, StateDirError: there is no journal.
         WorkFailed: it is damaged, or an archive is missing; then there is no *out*.
     """
-    with History(journal_at(path)) as history, unreadable_fails():
+    with unreadable_fails(), History(journal_at(path)) as history:
         lines = _lines(history.events())
         if out is None:
             for line in lines:

@@ -44,7 +44,7 @@ def replay_all(path: Path, say: Say, *, as_json: bool) -> bool:
         WorkFailed: it is damaged, and cannot be read to its end.
     """
     path = journal_at(path)
-    with History(path) as reader, unreadable_fails():
+    with unreadable_fails(), History(path) as reader:
         _refuse_part(path, reader)
         changed = changed_since(reader)
         last_seq = reader.last_seq
@@ -101,7 +101,7 @@ def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
     """
     path = journal_at(path)
     replay = Replay()
-    with History(path) as reader, unreadable_fails():
+    with unreadable_fails(), History(path) as reader:
         _refuse_part(path, reader)
         last_seq = reader.last_seq
         if not 1 <= at <= last_seq:
@@ -126,7 +126,7 @@ def replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any
         BadInput, JournalError, StateDirError: it cannot be read.
     """
     path = journal_at(path)
-    with History(path) as reader, unreadable_fails():
+    with unreadable_fails(), History(path) as reader:
         _refuse_part(path, reader)
         outcome = what_if(list(reader.events()), edges=edges, limits=limits)
     if as_json:
