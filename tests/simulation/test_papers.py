@@ -98,19 +98,33 @@ def test_a_delay_is_waited_for_unless_its_task_is_blocked(events: list[str], fou
 
 
 @pytest.mark.parametrize("job", ["queued", "running"])
-def test_subtasks_are_not_given_up_before_their_tasks_own_work_was_looked_at(job: str) -> None:
-    """Its session goes on beside them; or has, under an earlier supervisor: whoever follows it is a worker that is
-    free."""
+def test_subtasks_are_not_given_up_before_their_tasks_own_attempt_is_over(job: str) -> None:
+    """It goes on beside them: in the hands of its worker, or since an earlier supervisor, until a worker is free. From
+    its end on they are given up in time."""
     bench = Bench()
     bench.work_on("w0t0")
     bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
     bench.hear("job:w0t0", "so it is", job)
-    for _ in range(2):
-        bench.now_s += SUBTASKS_S + BOUND_S + 1.0
-        bench.born("w0t9")
-    assert bench.found == []
+    bench.now_s += SUBTASKS_S + 2 * BOUND_S
     bench.hear("run:w0t0", "execution_completed", "VALIDATING")
-    bench.now_s += BOUND_S + 1.0
+    bench.now_s += BOUND_S
+    bench.born("w0t8")
+    assert bench.found == []
+    bench.now_s += 1.0
+    bench.born("w0t9")
+    assert bench.found == ["waits for its subtasks, 1.000 s too long"]
+
+
+def test_the_end_of_its_own_attempt_shortens_no_wait() -> None:
+    """What is over before its subtasks have had their time."""
+    bench = Bench()
+    bench.work_on("w0t0")
+    bench.hear("run:w0t0", "executor_started", "IN_PROGRESS")
+    bench.hear("run:w0t0", "execution_completed", "VALIDATING")
+    bench.now_s += SUBTASKS_S + BOUND_S
+    bench.born("w0t8")
+    assert bench.found == []
+    bench.now_s += 1.0
     bench.born("w0t9")
     assert bench.found == ["waits for its subtasks, 1.000 s too long"]
 

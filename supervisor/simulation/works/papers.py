@@ -22,7 +22,6 @@ Say = Callable[[str, str, str], None]
 ROUNDING_S: Final = 1e-3
 SUBTASKS_S: Final = 5400.0
 """What a task waits for its subtasks, where it says nothing itself."""
-_AT_WORK: Final = ("queued", "running")
 COOLING_S: Final = 60.0
 """How long nothing is launched against a provider that fails everybody."""
 LOST: Final = (
@@ -133,19 +132,23 @@ class Papers:
     def _look(self, entity_id: str, at_s: float) -> None:
         """What is overdue; what this very record may end is looked at when it has."""
         for key, (due_s, why) in [*self._due.items()]:
-            if at_s <= due_s or key[0] == entity_id:
+            if at_s <= due_s or key[0] == entity_id or (key[1] == "parts" and self._is_tried(key[0])):
                 continue
             del self._due[key]
-            if key[1] == "parts" and self._own_work_goes_on(key[0]):
-                self._wait(*key, 0.0, why)
-                continue
             self._say("punctual", key[0], f"{why}, {at_s - due_s:.3f} s too long")
 
-    def _own_work_goes_on(self, task_id: str) -> bool:
-        """A turn that was under way goes on beside its subtasks, as often as its session tries; or one of an earlier
-        supervisor's has, and nobody is free to look at what came of that. Before that its subtasks are not given up."""
-        run, jobs = self._runs.get(self._tasks[task_id].run), self._jobs.values()
-        return run is not None and run.state == "IN_PROGRESS" and any((task_id, one) in jobs for one in _AT_WORK)
+    def _is_tried(self, task_id: str) -> bool:
+        """Its own attempt is under way, which goes on beside its subtasks, or nobody is free to look at what came of
+        that under an earlier supervisor: before it is over they are not given up (docs/plans.md)."""
+        run = self._runs.get(self._tasks[task_id].run)
+        return run is not None and run.state == "IN_PROGRESS"
+
+    def _tried(self, task_id: str) -> None:
+        """Its own attempt is over: if its subtasks have had their time, they are given up from now on."""
+        key = (task_id, "parts")
+        if key in self._due:
+            due_s, why = self._due[key]
+            self._due[key] = (max(due_s, self._now() + self._bound_s), why)
 
     def _wait(self, entity_id: str, what: str, seconds: float, why: str) -> None:
         self._due.setdefault((entity_id, what), (self._now() + seconds + self._bound_s, why))
@@ -367,6 +370,8 @@ class Papers:
                 self._say("punctual", record.entity_id, words)
         if state != run.state:
             run.since_s, run.life = record.monotonic_s, self._life
+            if run.state == "IN_PROGRESS":
+                self._tried(run.task)
         if state == "IN_PROGRESS" and run.state != state:
             run.attempts += 1
         if record.event == "manual_reset":
