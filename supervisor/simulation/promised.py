@@ -296,7 +296,8 @@ class Promised:
         up: that rang, and was not heard, and the clock of timers went on to whatever was to ring next. (When that is
         for an end that was hurried on the way, is not known here.)"""
         ladder, near_s = self._ladder, self._grain_s + ROUNDING_S
-        rung_at = (end.began_s + ladder.request_s, end.began_s + ladder.total_s + GIVEN_UP_S)
+        kill_at_s = end.began_s + ladder.total_s + GIVEN_UP_S
+        rung_at = (end.began_s + ladder.request_s, kill_at_s, kill_at_s + ladder.kill_s + GIVEN_UP_S)
         began = [(at_s, slept_s) for at_s, slept_s in self._pauses if at_s >= end.began_s - near_s]
         return sum(
             slept_s for at_s, slept_s in began if end.pressed or any(abs(at_s - one) <= near_s for one in rung_at)

@@ -264,11 +264,20 @@ def test_a_turn_whose_time_stood_still_may_be_over_as_a_pause_ends(outages: Any,
     assert books.broken == broken
 
 
-@pytest.mark.parametrize(("paused_at_s", "broken"), [(10.0, []), (9.0, ["punctual"])])
-def test_an_end_may_be_paused_as_its_rung_is_over(paused_at_s: float, broken: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("paused_at_s", "rung", "broken"),
+    [
+        (10.0, "kill", []),
+        (9.0, "kill", ["punctual"]),
+        (23.0, "kill", []),
+        (29.0, "abandon", []),
+        (28.0, "abandon", ["punctual"]),
+    ],
+)
+def test_an_end_may_be_paused_as_its_rung_is_over(paused_at_s: float, rung: str, broken: list[str]) -> None:
     """The next rung rang, and was not heard: until the next timer of anybody that is time like any other."""
     books = _Books()
     books.now = paused_at_s
     books.promised.slept(4000.0)
-    books.end("kill", 40.0)
+    books.end(rung, 40.0)
     assert books.broken == broken
