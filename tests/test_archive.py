@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,32 @@ def test_a_damaged_record_is_not_archived(tmp_path: Path, reason: str, words: st
         with pytest.raises(JournalError, match=rf"journal\.db is damaged \({words.format(*seq)}"):
             compact(database, tmp_path)
         assert database.db.execute("SELECT count(*) FROM events").get == records
+
+
+def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path) -> None:
+    """A bit that rots in an index: the entity is there, and nobody finds it. It would be archived, and stay, and be
+    archived again, until the disk is full."""
+    with closing(open_database(tmp_path / "journal.db", None)) as database:
+        database.append([entry(1, 1, "leaves", ended=True), entry(2, 1, "stays")])
+    _rot_in_index(tmp_path / "journal.db", b"leaves", b"leavet")
+    with closing(open_database(tmp_path / "journal.db", None)) as database:
+        words = r"journal\.db is damaged \(1 entities are not found by their ids\)"
+        with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:
+            with pytest.raises(JournalError, match=words):
+                list(islice(pieces, 100))  # a few would do
+        assert database.db.execute("SELECT count(*) FROM events").get == 2
+    assert list((tmp_path / "archive").iterdir()) == []
+
+
+def _rot_in_index(path: Path, was: bytes, now: bytes) -> None:
+    """Change an id in the index of entities by their ids, and only there."""
+    with closing(apsw.Connection(str(path))) as db:
+        root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_entities_1'").get
+        size = db.execute("PRAGMA page_size").get
+    held = path.read_bytes()
+    begin, end = (root - 1) * size, root * size
+    assert was in held[begin:end]
+    path.write_bytes(held[:begin] + held[begin:end].replace(was, now) + held[end:])
 
 
 def test_an_archive_that_is_gone_keeps_the_rest_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,16 +183,18 @@ def _build(path: Path, live: Path, going: Sequence[Leaver], files: Files) -> Ite
         yield from _copied(db, _encode([one.id for one in going]).decode())
         db.execute("DETACH live")
         try:
-            yield from _checked(db)
+            yield from _checked(db, len(going))
         except (apsw.CorruptError, UnicodeDecodeError) as error:
             words = "nothing of it was archived; restore a copy or use another state directory"
             raise JournalError(f"{live} is damaged ({error}): {words}") from None
 
 
-def _checked(db: apsw.Connection) -> Iterator[None]:
+def _checked(db: apsw.Connection, entities: int) -> Iterator[None]:
     for number, _ in enumerate(walk(db)):
         if not number % _PAGE:
             yield
+    if (lost := entities - db.execute("SELECT count(*) FROM entities").get) != 0:
+        raise apsw.CorruptError(f"{lost} entities are not found by their ids")  # nor would they leave, and go once more
     if (astray := check_entities(db)[0]) is not None:
         raise apsw.CorruptError(f"{astray} is not as its last record left it")
 
