@@ -286,12 +286,15 @@ def test_a_damaged_record_is_not_archived(tmp_path: Path, reason: str, words: st
         assert database.db.execute("SELECT count(*) FROM events").get == records
 
 
-def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path) -> None:
+def test_who_is_not_found_by_its_id_is_not_archived_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bit that rots in an index: the entity is there, and nobody finds it. It would be archived, and stay, and be
-    archived again, until the disk is full."""
+    archived again, until the disk is full. The check finds it."""
+    monkeypatch.setattr(Files, "boot", lambda _: "one boot")  # in which a start does not look at everything
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         database.append([entry(1, 1, "leaves", ended=True), entry(2, 1, "stays")])
     _rot_in_index(tmp_path / "journal.db", b"leaves", b"leavet")
+    with JournalReader(tmp_path / "journal.db") as reader, pytest.raises(JournalDamaged, match="missing from index"):
+        reader.check()
     with closing(open_database(tmp_path / "journal.db", None)) as database:
         words = r"journal\.db is damaged \(1 entities are not found by their ids\)"
         with closing(compacting(database, tmp_path / "archive", ALL, NOW)) as pieces:

@@ -126,13 +126,13 @@ def _refuse_astray(entity_id: str | None) -> None:
 
 # -------------------------------------------------------------------------------------------------------- all of it
 def check_all(db: apsw.Connection) -> Standing:
-    """Pages, then records, then entities, then the last snapshot. A million records take about 1 s in SQLite's check
-    and 8 s in this one (one core, 2026).
+    """Pages and indexes, then records, then entities, then the last snapshot. A million records take about 3 s in
+    SQLite's check and 8 s in this one (one core, 2026).
 
     Raises:
         apsw.CorruptError: it says where.
     """
-    if (verdict := db.execute("PRAGMA quick_check(1)").get) != "ok":
+    if (verdict := db.execute("PRAGMA integrity_check(1)").get) != "ok":
         raise apsw.CorruptError(str(verdict))
     found = read_snapshot(db)
     last = found[0] if found is not None else _EMPTY
