@@ -461,7 +461,7 @@ def load(path: Path) -> Scenario:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # a NUL in its name, bytes that are no text
+    except (OSError, UnicodeDecodeError) as error:
         raise BadScenario(f"{path}: cannot be read: {error}") from None
     return parsed(str(path), text)
 

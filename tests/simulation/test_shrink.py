@@ -136,7 +136,6 @@ def test_what_fails_no_more_is_said_to() -> None:
             faults=(),
             runs=0,
             minimal=True,
-            interrupted=False,
         )
         assert fails_again(shrunk)
         shrunk.invariant = "recorded"

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 
 from supervisor.simulation.bench.percentiles import Summary, summary_of
 from supervisor.simulation.bench.plots import Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite, Under, stem_of
+from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite, Under
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
 from supervisor.simulation.search.many import Failed, each
@@ -119,7 +120,7 @@ class Bench(msgspec.Struct, kw_only=True):
     # ------------------------------------------------------------------ what is written
     def files(self) -> dict[str, str]:
         """Everything that is promised to be the same everywhere: names of files, and their text."""
-        drawings = {f"{stem_of(one)}.svg": self._drawing(one) for one in self.suite.scenarios}
+        drawings = {f"{_stem(one)}.svg": self._drawing(one) for one in self.suite.scenarios}
         return {f"{self.suite.name}.json": self._json(), **drawings}
 
     def _json(self) -> str:
@@ -134,11 +135,11 @@ class Bench(msgspec.Struct, kw_only=True):
             "usd_per_million_tokens": self.suite.usd_per_million_tokens,
             "heal_after_s": self.suite.heal_after_s,
             "policies": self.suite.policies,
-            "under": {stem_of(scenario): _conditions(under) for scenario, under in self.suite.scenarios.items()},
+            "under": {_stem(scenario): _conditions(under) for scenario, under in self.suite.scenarios.items()},
             "metrics": {one.key: f"{one.meaning} ({one.unit})" for one in METRICS},
             "problems": self.problems,
             "scenarios": {
-                stem_of(scenario): {policy: self._cell(scenario, policy) for policy in under.policies}
+                _stem(scenario): {policy: self._cell(scenario, policy) for policy in under.policies}
                 for scenario, under in self.suite.scenarios.items()
             },
         }
@@ -155,7 +156,7 @@ class Bench(msgspec.Struct, kw_only=True):
         last = self.first_seed + self.seeds - 1
         subtitle = f"{named(scenario).about} Seeds {self.first_seed} to {last}; further left and higher is better."
         return figure(
-            f"{self.suite.name}: {stem_of(scenario)}", subtitle, [self._panel(scenario, one) for one in METRICS]
+            f"{self.suite.name}: {_stem(scenario)}", subtitle, [self._panel(scenario, one) for one in METRICS]
         )
 
     def _panel(self, scenario: str, metric: Metric) -> Panel:
@@ -167,6 +168,10 @@ class Bench(msgspec.Struct, kw_only=True):
 def _conditions(under: Under) -> dict[str, Any]:
     """What a suite changes about a scenario."""
     return {"intensity": under.intensity, "load": under.load, "operators": under.operators}
+
+
+def _stem(scenario: str) -> str:
+    return Path(scenario).stem
 
 
 # ------------------------------------------------------------------------------------------------------------ running

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.simulation.commands.options import Progress, as_json, jobs, try_file
+from supervisor.simulation.commands.options import Progress, as_json, jobs
 from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
 
 if TYPE_CHECKING:
@@ -64,24 +64,20 @@ def command(
         first_seed, seeds = _range(place, first_seed, seeds, verify=verify, write=write_digests)
         if out is not None:
             _make(out)
-        if write_digests:
-            _try_digests(Path(str(place.digests)))
         result, complete = _bench(suite, seeds, first_seed, jobs)
         if not complete:
-            _show(result, None, as_json=as_json, complete=False)
+            _show(result, as_json=as_json, complete=False)
             return WORK_FAILED if result.problems else INTERRUPTED
         files = result.files()
         if out is not None:
             _write(out, files)
-        differing = _differing(place, result, files) if verify else None
-        _show(result, differing, as_json=as_json)
-        if differing is not None:
-            _say_verified(differing, files)
+        _show(result, as_json=as_json)
+        trouble = [_verified(place, result, files)] if verify else []
         if write_digests:
             _keep(place, result, files)
     except (BadSuite, BadScenario) as error:
         raise BadInput(str(error)) from None
-    return WORK_FAILED if result.problems or differing else DONE
+    return WORK_FAILED if result.problems or any(trouble) else DONE
 
 
 def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
@@ -125,15 +121,6 @@ def _make(out: Path) -> None:
         raise _unwritable(out, error) from None
 
 
-def _try_digests(path: Path) -> None:
-    try:
-        try_file(path)
-    except OSError as error:
-        raise BadInput(
-            f"--write-digests: {str(path)!r} cannot be written: {error.strerror}; take a copy of the suite"
-        ) from None
-
-
 def _write(out: Path, files: dict[str, str]) -> None:
     try:
         for name, text in files.items():
@@ -147,23 +134,17 @@ def _unwritable(out: Path, error: OSError) -> BadInput:
 
 
 # ------------------------------------------------------------------------------------------------------------ digests
-def _differing(place: Place, result: Bench, files: dict[str, str]) -> dict[str, str]:
-    """The files that are others than they were, and how."""
+def _verified(place: Place, result: Bench, files: dict[str, str]) -> bool:
+    """Whether a file is another than it was; each is named."""
     from supervisor.simulation.bench.suite import digests_of
 
     kept, now = place.read_digests().by_file, digests_of(result.first_seed, result.seeds, files).by_file
-    return {
-        name: f"{now.get(name, 'not there')} now, {kept.get(name, 'not there')} in the digests"
-        for name in sorted({*kept, *now})
-        if kept.get(name) != now.get(name)
-    }
-
-
-def _say_verified(differing: dict[str, str], files: dict[str, str]) -> None:
-    for name, words in differing.items():
-        _warn(f"{name}: {words}")
+    differing = [name for name in sorted({*kept, *now}) if kept.get(name) != now.get(name)]
+    for name in differing:
+        _warn(f"{name}: {now.get(name, 'not there')} now, {kept.get(name, 'not there')} in the digests")
     if not differing:
-        _warn(f"{len(files)} files are as they were")
+        _warn(f"{len(now)} files are as they were")
+    return bool(differing)
 
 
 def _keep(place: Place, result: Bench, files: dict[str, str]) -> None:
@@ -180,11 +161,9 @@ def _warn(words: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ showing
-def _show(result: Bench, differing: dict[str, str] | None, *, as_json: bool, complete: bool = True) -> None:
-    """*differing*: the files that do, and how, where that was looked at."""
+def _show(result: Bench, *, as_json: bool, complete: bool = True) -> None:
     if as_json:
-        more: dict[str, Any] = {} if complete else {"interrupted": True, "runs": result.runs}
-        more |= {} if differing is None else {"differing": differing}
+        more = {} if complete else {"interrupted": True, "runs": result.runs}
         click.echo(json.dumps(result.value() | more, sort_keys=True))
     else:
         if not complete:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -114,9 +114,9 @@ def _run(wanted: Wanted, tell: Callable[[str], None] | None, *, as_json: bool) -
         return watch.interrupted(as_json=as_json)
     finally:
         watch.progress.end()
-    line, measured = wanted.with_seed(report.seed).line(), _measured(report, watch.progress.took_s)
-    answer = {**_told(report), **({"reproduce": line} if report.violations else {}), "measured": measured}
-    return finish(answer, _text(report, line, measured), as_json=as_json, good=not report.violations)
+    line = wanted.with_seed(report.seed).line()
+    answer = _told(report) | ({"reproduce": line} if report.violations else {})
+    return finish(answer, _text(report, line, watch.progress.took_s), as_json=as_json, good=not report.violations)
 
 
 def _told(report: Report) -> dict[str, Any]:
@@ -125,19 +125,10 @@ def _told(report: Report) -> dict[str, Any]:
     return {name: value for name, value in told.items() if name not in ("struck", "reached")}
 
 
-def _measured(report: Report, took_s: float) -> dict[str, float]:
-    """What the machine had to do with it; the memory is what this process had at most."""
-    return {
-        "took_s": round(took_s, 3),
-        "simulated_s_per_s": round(report.simulated_s / took_s, 1),
-        "steps_per_s": round(report.steps / took_s, 1),
-        "memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MIB, 1),
-    }
-
-
-def _text(report: Report, line: str, measured: Mapping[str, float]) -> str:
+def _text(report: Report, line: str, took_s: float) -> str:
     tally = report.tally
-    rates = "{simulated_s_per_s:.0f} simulated seconds and {steps_per_s:.0f} steps per second".format_map(measured)
+    rates = f"{report.simulated_s / took_s:.0f} simulated seconds and {report.steps / took_s:.0f} steps per second"
+    memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MIB
     prompts = f"{tally.completed} completed, {tally.failed} failed, {tally.aborted} aborted, {tally.lost} lost"
     lines = [
         f"{report.scenario}, seed {report.seed}, {report.schedule}: {report.violations or 'no'} violations",
@@ -145,7 +136,7 @@ def _text(report: Report, line: str, measured: Mapping[str, float]) -> str:
         f"  prompts    {prompts}",
         f"  faults     {sum(report.faults.values())} ({_counts(report.faults)})",
         f"  time       {report.simulated_s:.1f} s simulated, {report.steps} steps, {report.records} records",
-        f"  measured   {measured['took_s']:.2f} s: {rates}; {measured['memory_mib']:.0f} MiB at most",
+        f"  measured   {took_s:.2f} s: {rates}; {memory_mib:.0f} MiB at most",
         f"  digest     {report.digest}",
     ]
     if report.violations:

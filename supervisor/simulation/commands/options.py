@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic  # by name: `time` refuses it while a run goes on
 from typing import Any
 
@@ -19,7 +18,7 @@ import click
 from supervisor.simulation.engine import Schedule
 from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED
 
-__all__ = ["Progress", "Watch", "as_json", "finish", "first_seed", "jobs", "scenario", "schedule", "seeds", "try_file"]
+__all__ = ["Progress", "Watch", "as_json", "finish", "first_seed", "jobs", "scenario", "schedule", "seeds"]
 
 BETWEEN_S = 0.2
 """Between two looks at the progress, in real seconds."""
@@ -92,20 +91,6 @@ class Watch:
         """Print how far it has come; the exit status."""
         answer = {"seed": self._seed, "steps": self._steps}
         return finish(answer, f"{self._steps} steps", as_json=as_json, good=True, complete=False)
-
-
-def try_file(path: Path) -> None:
-    """Try whether the file can be written, before work that would be lost with it; nothing of that is left.
-
-    Raises:
-        OSError: it cannot.
-    """
-    try:
-        path.open("xb").close()
-    except FileExistsError:
-        path.open("r+b").close()
-    else:
-        path.unlink()
 
 
 def finish(answer: dict[str, Any], text: str, *, as_json: bool, good: bool, complete: bool = True) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 from math import isnan
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import click
 
-from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule, try_file
+from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.commands.written import written
 from supervisor.simulation.engine import Schedule
@@ -49,37 +51,22 @@ def command(
         raise BadInput(f"--within: {within_s} is no time; give seconds, 0 or more")
     wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
     seed = wanted.draw().seed
-    progress = Progress()
-    try:
-        shrunk = _shrunk(wanted, seed, within_s, progress)
-    except KeyboardInterrupt:
-        return finish({"seed": seed, "runs": 0}, "no run yet", as_json=as_json, good=True, complete=False)
-    finally:
-        progress.end()
-    took_s = progress.took_s
+    shrunk, took_s = _shrunk(wanted, seed, within_s)
     if save is not None:
         _save(save, shrunk, wanted.with_seed(seed))
-    again = None if shrunk.interrupted else _fails_again(shrunk)
+    again = fails_again(shrunk)
     answer = {**_told(shrunk, save), "fails_again": again, "measured": {"took_s": round(took_s, 3)}}
-    text = _text(shrunk, save, took_s, again)
-    return finish(answer, text, as_json=as_json, good=again is not False, complete=again is not None)
+    return finish(answer, _text(shrunk, save, took_s, again), as_json=as_json, good=again)
 
 
-def _fails_again(shrunk: Shrunk) -> bool | None:
-    """``None``: Ctrl-C came first."""
-    try:
-        return fails_again(shrunk)
-    except KeyboardInterrupt:
-        return None
-
-
-def _shrunk(wanted: Wanted, seed: int, within_s: float, progress: Progress) -> Shrunk:
+def _shrunk(wanted: Wanted, seed: int, within_s: float) -> tuple[Shrunk, float]:
     scenario = wanted.read()
     if wanted.schedule is not None:
         world = scenario.world.model_copy(update={"schedules": (Schedule(wanted.schedule),)})
         scenario = scenario.model_copy(update={"world": world})
+    progress = Progress()
     try:
-        return shrink(
+        shrunk = shrink(
             scenario,
             seed,
             lambda: progress.took_s < within_s,
@@ -87,19 +74,22 @@ def _shrunk(wanted: Wanted, seed: int, within_s: float, progress: Progress) -> S
         )
     except NothingViolated as error:
         raise BadInput(f"--seed: {error}; `supervisor simulate soak` looks for seeds that fail") from None
+    finally:
+        progress.end()
+    return shrunk, progress.took_s
 
 
 def _refuse(path: Path) -> None:
     """What will not be written is told before the work, which would be lost with it."""
     if path.suffix != ".toml":
         raise BadInput(f"--save: {str(path)!r} is no scenario's name; let it end in .toml")
-    try:
-        try_file(path)
-    except (OSError, ValueError) as error:  # the latter where it has a NUL
-        raise _unwritable(path, getattr(error, "strerror", None) or str(error)) from None
+    if path.is_dir():
+        raise _unwritable(path, os.strerror(errno.EISDIR))
+    if not path.parent.is_dir():
+        raise _unwritable(path, os.strerror(errno.ENOENT))
 
 
-def _unwritable(path: Path, why: str) -> BadInput:
+def _unwritable(path: Path, why: str | None) -> BadInput:
     return BadInput(f"--save: {str(path)!r} cannot be written: {why}; give the path of a file in a directory there is")
 
 
@@ -108,7 +98,7 @@ def _save(path: Path, shrunk: Shrunk, found: Wanted) -> None:
     try:
         path.write_text(written(shrunk.scenario, comment), encoding="utf-8")
     except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from None
+        raise _unwritable(path, error.strerror) from None
 
 
 def _line(path: Path) -> str:
@@ -130,7 +120,7 @@ def _told(shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
     }
 
 
-def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool | None) -> str:
+def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool) -> str:
     load, operators = shrunk.scenario.load, shrunk.scenario.world.operators
     lines = [
         f"{shrunk.problem}",
@@ -138,7 +128,7 @@ def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool | None) 
         *(f"    {one}" for one in shrunk.faults),
         f"  load       {load.customers} customers, {load.turns} turns each, {operators} operators",
         f"  measured   {shrunk.runs} runs, {took_s:.1f} s",
-        *(["it does not fail by itself: the run is not determined by its seed"] if again is False else []),
+        *([] if again else ["it does not fail by itself: the run is not determined by its seed"]),
         f"again: {_line(save)}" if save is not None else "keep it with --save FILE.toml",
     ]
     return "\n".join(lines)

@@ -57,8 +57,7 @@ class NothingViolated(Exception):
 
 
 class Shrunk(msgspec.Struct, kw_only=True):
-    """The smallest run that was found, and how it was found. ``minimal``: no smaller step was left to try;
-    ``interrupted``: by Ctrl-C, before that was known."""
+    """The smallest run that was found, and how it was found. ``minimal``: no smaller step was left to try."""
 
     scenario: Scenario
     seed: int
@@ -68,7 +67,6 @@ class Shrunk(msgspec.Struct, kw_only=True):
     faults: tuple[str, ...]
     runs: int
     minimal: bool
-    interrupted: bool
 
 
 def invariant_of(problem: str) -> str:
@@ -257,15 +255,14 @@ def shrink(scenario: Scenario, seed: int, patience: Callable[[], bool], heard: C
 
     Raises:
         NothingViolated: the seed violates nothing.
-        KeyboardInterrupt: Ctrl-C came in the first run; later, it ends the search as *patience* does.
     """
     search = _Search(scenario, seed, patience, heard)
-    interrupted = False
     try:
         _search(search)
+        minimal = patience()
     except KeyboardInterrupt:
-        interrupted = True
-    return _shrunk(search, interrupted=interrupted)
+        minimal = False
+    return _shrunk(search, minimal)
 
 
 def _search(search: _Search) -> None:
@@ -276,7 +273,7 @@ def _search(search: _Search) -> None:
         in_vain = in_vain + 1 if before == search.scenario else 0
 
 
-def _shrunk(search: _Search, *, interrupted: bool) -> Shrunk:
+def _shrunk(search: _Search, minimal: bool) -> Shrunk:
     name = f"{search.scenario.name}-{search.seed}"[-64:].lstrip("-")
     return Shrunk(
         scenario=search.scenario.model_copy(update={"name": name, "about": f"Shrunk: {search.problem}"}),
@@ -286,6 +283,5 @@ def _shrunk(search: _Search, *, interrupted: bool) -> Shrunk:
         faults_before=len(search.first.struck),
         faults=search.best.struck,
         runs=search.runs,
-        minimal=not interrupted and search.patience(),
-        interrupted=interrupted,
+        minimal=minimal,
     )
