@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.simulation import bench as benching
-from supervisor.simulation.bench import METRICS, Bench, bench
+from supervisor.simulation.bench import METRICS, Bench, bench, check
 from supervisor.simulation.bench.percentiles import nearest_rank, summary_of
 from supervisor.simulation.bench.plots import COLOURS, Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Under, digests_of, load_suite, parse_policy, with_policies
+from supervisor.simulation.bench.suite import BadSuite, Place, Under, digests_of, load_suite, parse_policy
 from supervisor.simulation.commands.bench_cli import command
 from supervisor.simulation.meter import Meter
 from supervisor.simulation.scenario import Drawn, named
@@ -235,11 +234,18 @@ def test_a_table_shows_a_policy_of_ones_own(suite_file: Path) -> None:
     ("arguments", "words"),
     [
         (("--suite", "nothing"), "no suite is named 'nothing'; there is failures"),
-        (("--suite", "nothing.toml"), "nothing.toml: cannot be read: [Errno 2] No such file or directory"),
+        (("--suite", "nothing.toml"), "suite nothing.toml: cannot be read: No such file or directory; give the"),
         (("--policy", "mine"), "write NAME=KEY=VALUE"),
         (("--policy", "mine=limits"), "is not KEY=VALUE"),
         pytest.param(("--policy", f"mine=a={'9' * 5000}"), "a whole number has more than 100 digits", id="long"),
-        (("--policy", "mine=limits.nothing=1", "--seeds", "1"), "policy mine: "),
+        (
+            ("--policy", "mine=limits.nothing=1", "--seeds", "1"),
+            "--policy mine, over abort-cascade: settings: limits.nothing: unk",
+        ),
+        (
+            ("--policy", "mine=limits.grace_s={ any = [1.0, -1.0] }", "--seeds", "1"),
+            "--policy mine, over abort-cascade: settings: limits.grace_s: -1.0: Input should be greater",
+        ),
         (("--verify", "--seeds", "3"), "--verify: seeds and policies are those of the digests"),
     ],
 )
@@ -255,12 +261,30 @@ def test_bad_input_is_told_with_its_name(arguments: tuple[str, ...], words: str)
     [
         ("name = ", "not TOML|Invalid"),
         pytest.param(f"name = {'[' * 3000}", "nested more than 32 deep", id="deep"),
-        ('name = "x"', "usd_per_million_tokens"),
+        ('name = "x"', "usd_per_million_tokens: is missing; add it"),
+        (SUITE.replace("policies =", "polices ="), "SCENARIO.polices: unknown key; did you mean 'policies'"),
+        (SUITE + "operators = 2.5", "scenarios.SCENARIO.operators: 2.5: Input should be a valid integer"),
         (
             SUITE.replace('"no-retry"', '"no"').replace("SCENARIO", "quiet"),
-            "'no' is no policy of it; there are default",
+            "bad.toml: scenarios.quiet.policies: 'no' is none of it; there are default, no-retry",
         ),
-        (SUITE.replace('["default", "no-retry"]', "[]"), "scenarios: give at least one"),
+        (SUITE.replace('["default", "no-retry"]', "[]"), r"policies: \[\] compares nothing; name some of the suite's"),
+        (SUITE.replace('"no-retry"', '"default"'), "policies: 'default' is named twice; name it once"),
+        ("scenarios = {}\n" + SUITE.partition("[scenarios")[0], "scenarios: {} compares nothing; give at least one"),
+        (
+            SUITE.replace("SCENARIO", "a/x.toml") + "[scenarios.'b/x.toml']\npolicies = ['default']",
+            "scenarios: 'a/x.toml' and 'b/x.toml' would both be written to x.svg; give one of the files another name",
+        ),
+        (SUITE.replace('"small"', '"../x"'), "bad.toml: name: '../x' is no name; give up to 64 of a-z"),
+        (SUITE.replace('"small"', r'"a\u0000"'), r"name: 'a\\x00' is no name"),
+        (SUITE.replace("2.0", "1e7", 1), "usd_per_million_tokens: 10000000.0: Input should be less than or equal to"),
+        (SUITE.replace("2.0", "inf", 1), "usd_per_million_tokens: inf: Input should be a finite number"),
+        (SUITE.replace("1000.0", "inf"), "heal_after_s: inf: Input should be a finite number"),
+        (SUITE.replace("1000.0", "nan"), "heal_after_s: nan: Input should be a finite number"),
+        (
+            SUITE.replace("intensity = 2.0", "intensity = inf"),
+            "scenarios.SCENARIO.intensity: inf: Input should be a finite number",
+        ),
     ],
 )
 def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Path) -> None:
@@ -274,7 +298,7 @@ def test_a_bad_suite_is_told_with_its_field(text: str, words: str, tmp_path: Pat
 def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
     """What it says of customers and operators stands for what the scenario says; the rest is the scenario's."""
     under = Under(policies=("default",), load={"customers": 7}, operators=3)
-    suite = msgspec.structs.replace(load_suite(str(suite_file))[0], scenarios={"quiet": under})
+    suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     (ask,) = benching._asks(suite, [1])
     run = benching._drawn(ask)
     assert (run.load.customers, run.load.turns, run.load.crossing, run.operators) == (7, 3, 0.0, 3)
@@ -286,30 +310,80 @@ def test_a_suite_has_loads_of_its_own(suite_file: Path) -> None:
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        ({"customers": 0}, "scenarios.quiet: load.customers: 0 must be a number from 1"),
-        ({"clients": 1}, "scenarios.quiet: load.clients: Extra inputs are not permitted"),
+        ({"customers": 0}, "suite mine: scenarios.quiet.load: customers: 0 must be a number from 1"),
+        ({"clients": 1}, "suite mine: scenarios.quiet.load: clients: unknown key; the keys here are customers"),
     ],
 )
 def test_a_load_that_is_none_is_bad_input(suite_file: Path, load: dict[str, Any], words: str) -> None:
     """It is named with its field before anything runs."""
     under = Under(policies=("default",), load=load)
-    suite = msgspec.structs.replace(load_suite(str(suite_file))[0], scenarios={"quiet": under})
+    suite = load_suite(str(suite_file))[0].model_copy(update={"scenarios": {"quiet": under}})
     with pytest.raises(BadSuite, match=words):
-        bench(suite, seeds=1)
+        check(suite, "suite mine")
 
 
-def test_digests_that_make_no_sense_are_bad_input(suite_file: Path) -> None:
-    """A file cut short is told, with what to do about it."""
-    place = load_suite(str(suite_file))[1]
-    place.digests.write_text("seeds 1\n")
-    with pytest.raises(BadSuite, match="make it anew with --write-digests"):
-        place.read_digests()
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "its first line is ''"),
+        ("seeds 1\n", "its first line is 'seeds 1', and not of the form 'seeds FIRST COUNT', with 1 seed or more"),
+        ("seeds 1 0\n", "its first line is 'seeds 1 0'"),
+        ("seeds -1 2\n", "its first line is 'seeds -1 2'"),
+        ("kinds 1 2\n", "its first line is 'kinds 1 2'"),
+        ("seeds 1 2\nabc\n", "'abc' is not of the form 'DIGEST  FILE'"),
+    ],
+)
+def test_digests_that_make_no_sense_are_bad_input(suite_file: Path, text: str, words: str) -> None:
+    """A file cut short, or of no seeds, is told, with what to do about it."""
+    suite_file.with_suffix(".digests").write_text(text)
+    told = _invoke("--suite", suite_file, "--verify", "--jobs", 1)
+    assert isinstance(told.exception, BadInput)
+    assert f"{suite_file.with_suffix('.digests')}: {words}" in str(told.exception)
+    assert "make it anew with --write-digests" in str(told.exception)
+
+
+def test_digests_hold_for_files_of_any_name(tmp_path: Path) -> None:
+    """Also where a scenario's file has a space in its name."""
+    kept = digests_of(1, 2, {"two words.svg": "<svg/>"})
+    place = Place(tmp_path / "s.toml", tmp_path / "s.digests")
+    place.write_digests(kept)
+    assert place.read_digests() == kept
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words"),
+    [
+        ("none", "scenarios: no scenario is named 'none'; there are abort-cascade"),
+        (
+            "/no/x.toml",
+            "scenarios: /no/x.toml: cannot be read: No such file or directory; give the path of a FILE.toml",
+        ),
+    ],
+)
+def test_a_scenario_that_is_none_is_told_with_its_suite(tmp_path: Path, scenario: str, words: str) -> None:
+    """Whoever wrote the suite finds the line."""
+    path = tmp_path / "mine.toml"
+    path.write_text(SUITE.replace("SCENARIO", scenario))
+    told = _invoke("--suite", path, "--seeds", 1)
+    assert isinstance(told.exception, BadInput)
+    assert str(told.exception).startswith(f"suite {path}: {words}")
+
+
+def test_a_policy_of_a_suite_is_checked_before_anything_runs(tmp_path: Path) -> None:
+    """In all that a seed may draw of it, with the suite and its own name."""
+    path = tmp_path / "mine.toml"
+    text = SUITE.replace("SCENARIO", "quiet").replace("max_total_errors = 1", "max_total_errors = { any = [1, -1] }")
+    path.write_text(text)
+    told = _invoke("--suite", path, "--seeds", 1)
+    assert isinstance(told.exception, BadInput)
+    words = f"suite {path}: policies.no-retry, over quiet: settings: limits.max_total_errors: -1: Input should be"
+    assert str(told.exception).startswith(words)
 
 
 def test_policies_of_the_command_line_are_compared_everywhere() -> None:
     """One of a name that is there takes its place."""
     suite, _ = load_suite("failures")
-    more = with_policies(suite, dict([parse_policy("default=policy.ladder.request_s=1, limits.grace_s=0.5")]))
+    more = suite.with_policies(dict([parse_policy("default=policy.ladder.request_s=1, limits.grace_s=0.5")]))
     assert more.policies["default"] == {"policy": {"ladder": {"request_s": 1}}, "limits": {"grace_s": 0.5}}
     assert all("default" in under.policies for under in more.scenarios.values())
 

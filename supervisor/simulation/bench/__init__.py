@@ -8,10 +8,9 @@ everywhere, and the digests that stand beside a suite let anybody check that.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, partial
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,12 +18,13 @@ from pydantic import ValidationError
 
 from supervisor.simulation.bench.percentiles import Summary, summary_of
 from supervisor.simulation.bench.plots import Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite, Under
+from supervisor.simulation.bench.suite import BadSuite, Overrides, Suite, Under, stem_of
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import BadScenario, Drawn, Load, Scenario, named
 from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.toml_fields import problems
 
-__all__ = ["METRICS", "Bench", "Metric", "bench"]
+__all__ = ["METRICS", "Bench", "Metric", "bench", "check"]
 
 Sample = tuple[float | None, ...]
 
@@ -120,7 +120,7 @@ class Bench(msgspec.Struct, kw_only=True):
     # ------------------------------------------------------------------ what is written
     def files(self) -> dict[str, str]:
         """Everything that is promised to be the same everywhere: names of files, and their text."""
-        drawings = {f"{_stem(one)}.svg": self._drawing(one) for one in self.suite.scenarios}
+        drawings = {f"{stem_of(one)}.svg": self._drawing(one) for one in self.suite.scenarios}
         return {f"{self.suite.name}.json": self._json(), **drawings}
 
     def _json(self) -> str:
@@ -135,11 +135,11 @@ class Bench(msgspec.Struct, kw_only=True):
             "usd_per_million_tokens": self.suite.usd_per_million_tokens,
             "heal_after_s": self.suite.heal_after_s,
             "policies": self.suite.policies,
-            "under": {_stem(scenario): _conditions(under) for scenario, under in self.suite.scenarios.items()},
+            "under": {stem_of(scenario): _conditions(under) for scenario, under in self.suite.scenarios.items()},
             "metrics": {one.key: f"{one.meaning} ({one.unit})" for one in METRICS},
             "problems": self.problems,
             "scenarios": {
-                _stem(scenario): {policy: self._cell(scenario, policy) for policy in under.policies}
+                stem_of(scenario): {policy: self._cell(scenario, policy) for policy in under.policies}
                 for scenario, under in self.suite.scenarios.items()
             },
         }
@@ -156,7 +156,7 @@ class Bench(msgspec.Struct, kw_only=True):
         last = self.first_seed + self.seeds - 1
         subtitle = f"{named(scenario).about} Seeds {self.first_seed} to {last}; further left and higher is better."
         return figure(
-            f"{self.suite.name}: {_stem(scenario)}", subtitle, [self._panel(scenario, one) for one in METRICS]
+            f"{self.suite.name}: {stem_of(scenario)}", subtitle, [self._panel(scenario, one) for one in METRICS]
         )
 
     def _panel(self, scenario: str, metric: Metric) -> Panel:
@@ -170,24 +170,15 @@ def _conditions(under: Under) -> dict[str, Any]:
     return {"intensity": under.intensity, "load": under.load, "operators": under.operators}
 
 
-def _stem(scenario: str) -> str:
-    return Path(scenario).stem
-
-
 # ------------------------------------------------------------------------------------------------------------ running
 def bench(
     suite: Suite, *, seeds: int, first_seed: int = 1, jobs: int = 1, told: Callable[[int, int], None] | None = None
 ) -> tuple[Bench, bool]:
     """Run the suite: every scenario under every policy with every seed. *told* hears how many runs of how many. What it
-    came to, and false if Ctrl-C came first.
-
-    Raises:
-        BadScenario, BadSuite: nothing was run.
+    came to, and false if Ctrl-C came first. Whether it can be run, ``check`` says.
     """
     result = Bench(suite=suite, first_seed=first_seed, seeds=seeds)
     asks = list(_asks(suite, range(first_seed, first_seed + seeds)))
-    for ask in asks[::seeds]:
-        _drawn(ask)  # what is wrong with a policy is told now, not in the middle
 
     def take(ask: _Ask, answer: _Told | Failed) -> None:
         result.take(ask, answer)
@@ -208,28 +199,45 @@ def _asks(suite: Suite, seeds: Iterable[int]) -> Iterator[_Ask]:
 _scenario = cache(named)
 
 
+def check(suite: Suite, where: str, given: Collection[str] = ()) -> None:
+    """Try each policy over each scenario, in all that a seed may draw of them: what is wrong is told now, not in the
+    middle of the work. *given*: policies that are those of the command line, and not the suite's.
+
+    Raises:
+        BadSuite: a scenario, its load, or a policy over it cannot be run; the message begins with *where*, or with
+            ``--policy``.
+    """
+    for name, under in suite.scenarios.items():
+        try:
+            scenario = _scenario(name)
+        except BadScenario as error:
+            raise BadSuite(f"{where}: scenarios: {error}") from None
+        try:
+            load = _load(scenario, under)
+        except ValidationError as error:
+            raise BadSuite("\n".join(problems(f"{where}: scenarios.{name}.load", error, lambda path: Load))) from None
+        for policy in under.policies:
+            whose = f"--policy {policy}" if policy in given else f"{where}: policies.{policy}"
+            settings = _laid_over(scenario.settings, suite.policies[policy])
+            try:
+                scenario.model_copy(update={"settings": settings, "load": load}).check_draws(f"{whose}, over {name}")
+            except BadScenario as error:
+                raise BadSuite(str(error)) from None
+
+
 def _drawn(ask: _Ask) -> Drawn:
     """The run that is asked for: customers have no policies of their own."""
     scenario: Scenario = _scenario(ask.scenario)
     settings = _laid_over(scenario.settings, ask.overrides)
-    load = _load(ask, scenario)
+    load = _load(scenario, ask.under)
     operators = scenario.world.operators if ask.under.operators is None else ask.under.operators
     world = scenario.world.model_copy(update={"heal_after_s": ask.heal_after_s, "operators": operators})
-    try:
-        drawn = scenario.model_copy(update={"settings": settings, "load": load, "world": world}).draw(ask.seed)
-    except BadScenario as error:
-        raise BadSuite(f"policy {ask.policy}: {error}") from None
+    drawn = scenario.model_copy(update={"settings": settings, "load": load, "world": world}).draw(ask.seed)
     return msgspec.structs.replace(drawn, intensity=drawn.intensity * ask.under.intensity)
 
 
-def _load(ask: _Ask, scenario: Scenario) -> Load:
-    try:
-        return Load.model_validate({**scenario.load.model_dump(), **ask.under.load, "crossing": 0.0})
-    except ValidationError as error:
-        [one, *_] = error.errors()
-        field = ".".join(map(str, one["loc"]))
-        words = one["msg"].removeprefix("Value error, ")
-        raise BadSuite(f"scenarios.{ask.scenario}: load.{field}: {words}") from None
+def _load(scenario: Scenario, under: Under) -> Load:
+    return Load.model_validate({**scenario.load.model_dump(), **under.load, "crossing": 0.0})
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,18 @@ files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Self
 
-import msgspec
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from supervisor.simulation.toml_text import tables_of
+from supervisor.plans.source import FieldPath
+from supervisor.simulation.toml_fields import is_name, problems
+from supervisor.simulation.toml_text import tables_of, text_of
 
 __all__ = [
     "BadSuite",
@@ -26,42 +29,94 @@ __all__ = [
     "digests_of",
     "load_suite",
     "parse_policy",
-    "with_policies",
+    "stem_of",
 ]
 
 Overrides = dict[str, Any]
+HEAD: Final = re.compile(r"seeds ([0-9]{1,9}) ([1-9][0-9]{0,8})")
+"""The first line of kept digests: the first seed, and how many."""
 
 
 class BadSuite(Exception):
     """A suite, or a policy, that cannot be run; the message says which, why, and what would be right."""
 
 
-class Under(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _some(policies: tuple[str, ...]) -> tuple[str, ...]:
+    if not policies:
+        raise ValueError("[] compares nothing; name some of the suite's policies")
+    if twice := [one for number, one in enumerate(policies) if one in policies[:number]]:
+        raise ValueError(f"{twice[0]!r} is named twice; name it once")
+    return policies
+
+
+def _apart(scenarios: dict[str, Under]) -> dict[str, Under]:
+    """What is written of a scenario is named by its stem, so each has one of its own."""
+    if not scenarios:
+        raise ValueError("{} compares nothing; give at least one, for example [scenarios.quiet]")
+    named: dict[str, str] = {}
+    for scenario in scenarios:
+        other = named.setdefault(stem_of(scenario), scenario)
+        if other != scenario:
+            words = f"would both be written to {stem_of(scenario)}.svg; give one of the files another name"
+            raise ValueError(f"{other!r} and {scenario!r} {words}")
+    return scenarios
+
+
+class Under(Model):
     """What a scenario compares: policies by name. ``intensity`` scales how often its faults strike, over 1 too.
 
     ``load`` is laid over the scenario's, and ``operators`` stands for its: a policy shows on a few customers, and more
     seeds say more than more customers do.
     """
 
-    policies: tuple[str, ...]
-    intensity: Annotated[float, msgspec.Meta(ge=0, le=100)] = 1.0
+    policies: Annotated[tuple[str, ...], AfterValidator(_some)]
+    intensity: Annotated[float, Strict(), Field(ge=0, le=100, allow_inf_nan=False)] = 1.0
     load: dict[str, Any] = {}
-    operators: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    operators: Annotated[int, Strict(), Field(ge=0, le=100)] | None = None
 
 
-class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Suite(Model):
     """Policies by name: settings, laid over those of a scenario; and scenarios by name (or ``FILE.toml``).
 
     ``usd_per_million_tokens`` turns wasted tokens into money. Faults strike for ``heal_after_s`` virtual seconds after
     the last customer came, whatever the scenarios say: most of the work should meet them.
     """
 
-    name: str
+    name: Annotated[str, AfterValidator(is_name)]
     about: str = ""
-    usd_per_million_tokens: Annotated[float, msgspec.Meta(ge=0)]
-    heal_after_s: Annotated[float, msgspec.Meta(ge=0)]
-    scenarios: dict[str, Under]
+    usd_per_million_tokens: Annotated[float, Strict(), Field(ge=0, le=1e6, allow_inf_nan=False)]
+    heal_after_s: Annotated[float, Strict(), Field(ge=0, le=1e6, allow_inf_nan=False)]
+    scenarios: Annotated[dict[str, Under], AfterValidator(_apart)]
     policies: dict[str, Overrides]
+
+    @model_validator(mode="after")
+    def _policies_known(self) -> Self:
+        for scenario, under in self.scenarios.items():
+            if unknown := [one for one in under.policies if one not in self.policies]:
+                known = ", ".join(self.policies)
+                raise ValueError(f"scenarios.{scenario}.policies: {unknown[0]!r} is none of it; there are {known}")
+        return self
+
+    def with_policies(self, policies: Mapping[str, Overrides]) -> Suite:
+        """The suite with more policies, compared in every scenario; one of a name that is there takes its place."""
+        scenarios = {
+            name: under.model_copy(update={"policies": tuple(dict.fromkeys((*under.policies, *policies)))})
+            for name, under in self.scenarios.items()
+        }
+        return self.model_copy(update={"scenarios": scenarios, "policies": {**self.policies, **policies}})
+
+
+def stem_of(scenario: str) -> str:
+    """What a scenario is called in what is written, be it one of the library or of a file."""
+    return Path(scenario).stem
+
+
+def _table_at(path: FieldPath) -> type[BaseModel]:
+    return Under if path[:1] == ("scenarios",) else Suite
 
 
 class Digests(NamedTuple):
@@ -96,10 +151,7 @@ class Place(NamedTuple):
             BadSuite: there are none, or they make no sense.
         """
         try:
-            head, *lines = self.digests.read_text(encoding="utf-8").splitlines()
-            _, first_seed, seeds = head.split()
-            by_file = {name: digest for digest, name in (line.split() for line in lines)}
-            return Digests(int(first_seed), int(seeds), by_file)
+            return _digests(self.digests.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise BadSuite(f"{self.digests}: there are no digests yet; make them with --write-digests") from None
         except (OSError, ValueError) as error:
@@ -117,6 +169,21 @@ class Place(NamedTuple):
             raise BadSuite(f"{self.digests}: cannot be written: {error}") from None
 
 
+def _digests(text: str) -> Digests:
+    """Those in the text of a file; a ValueError if there are none."""
+    head, *lines = text.splitlines() or [""]
+    seeds = HEAD.fullmatch(head)
+    if seeds is None:
+        raise ValueError(f"its first line is {head!r}, and not of the form 'seeds FIRST COUNT', with 1 seed or more")
+    by_file = {}
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        if not name:
+            raise ValueError(f"{line!r} is not of the form 'DIGEST  FILE'")
+        by_file[name] = digest
+    return Digests(int(seeds[1]), int(seeds[2]), by_file)
+
+
 def load_suite(name: str) -> tuple[Suite, Place]:
     """A suite that comes with the program, or, where *name* ends in ``.toml``, one of a file.
 
@@ -124,14 +191,22 @@ def load_suite(name: str) -> tuple[Suite, Place]:
         BadSuite: there is none, or it cannot be used.
     """
     place = _place(name)
+    where = f"suite {name}"
     try:
-        text = place.suite.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, FileNotFoundError) and not name.endswith(".toml"):
-            known = ", ".join(_library())
-            raise BadSuite(f"no suite is named {name!r}; there is {known}, or give a FILE.toml") from None
-        raise BadSuite(f"{name}: cannot be read: {error}") from None
-    return _parsed(f"suite {name}", text), place
+        return Suite.model_validate(tables_of(_text(name, place.suite))), place
+    except ValidationError as error:
+        raise BadSuite("\n".join(problems(where, error, _table_at))) from None
+    except ValueError as error:
+        raise BadSuite(f"{where}: {error}") from None
+
+
+def _text(name: str, file: Any) -> str:
+    if name.endswith(".toml"):
+        return text_of(file)
+    if name not in _library():
+        raise BadSuite(f"no suite is named {name!r}; there is {', '.join(_library())}, or give a FILE.toml")
+    text: str = file.read_text(encoding="utf-8")
+    return text
 
 
 def _folder() -> Any:
@@ -148,20 +223,6 @@ def _place(name: str) -> Place:
     return Place(_folder() / f"{name}.toml", _folder() / f"{name}.digests")
 
 
-def _parsed(where: str, text: str) -> Suite:
-    try:
-        suite = msgspec.convert(tables_of(text), Suite)
-    except ValueError as error:
-        raise BadSuite(f"{where}: {error}") from None
-    if not suite.scenarios or not all(under.policies for under in suite.scenarios.values()):
-        raise BadSuite(f"{where}: scenarios: give at least one, and each the names of its policies")
-    for scenario, under in suite.scenarios.items():
-        if unknown := [one for one in under.policies if one not in suite.policies]:
-            known = ", ".join(suite.policies)
-            raise BadSuite(f"{where}: scenarios.{scenario}: {unknown[0]!r} is no policy of it; there are {known}")
-    return suite
-
-
 def parse_policy(words: str) -> tuple[str, Overrides]:
     """``NAME=limits.restarts_max=9,policy.ladder.request_s=1``: a policy from the command line.
 
@@ -175,12 +236,3 @@ def parse_policy(words: str) -> tuple[str, Overrides]:
         return name, tables_of(f"it = {{ {table} }}")["it"]
     except ValueError as error:
         raise BadSuite(f"--policy {name}: {table!r} is not KEY=VALUE,... of settings: {error}") from None
-
-
-def with_policies(suite: Suite, policies: Mapping[str, Overrides]) -> Suite:
-    """The suite with more policies, compared in every scenario; one of a name that is there takes its place."""
-    scenarios = {
-        name: msgspec.structs.replace(under, policies=tuple(dict.fromkeys((*under.policies, *policies))))
-        for name, under in suite.scenarios.items()
-    }
-    return msgspec.structs.replace(suite, scenarios=scenarios, policies={**suite.policies, **policies})

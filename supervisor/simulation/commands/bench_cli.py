@@ -81,10 +81,14 @@ def command(
 
 
 def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
-    from supervisor.simulation.bench.suite import load_suite, parse_policy, with_policies
+    from supervisor.simulation.bench import check
+    from supervisor.simulation.bench.suite import load_suite, parse_policy
 
     suite, place = load_suite(name)
-    return with_policies(suite, dict(map(parse_policy, policies))), place
+    given = dict(map(parse_policy, policies))
+    suite = suite.with_policies(given)
+    check(suite, f"suite {name}", given)
+    return suite, place
 
 
 def _range(place: Place, first_seed: int | None, seeds: int | None, *, verify: bool, write: bool) -> tuple[int, int]:
