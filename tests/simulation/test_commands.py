@@ -21,6 +21,7 @@ from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.power import powerloss
 from supervisor.simulation.scenario import load, named
+from supervisor.simulation.search import shrink as shrinking
 from supervisor.simulation.search import soak
 from supervisor.simulation.search.golden import golden, kept, runs
 from supervisor.simulation.search.prove import CannotRun, processes
@@ -218,6 +219,7 @@ def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
         ("sweep", "--jobs", 1),
         ("bench", "--jobs", 1),
         ("prove", "--golden", "--jobs", 1),
+        ("shrink", "--seed", 1),
     ],
 )
 def test_ctrl_c_prints_what_was_reached(
@@ -279,6 +281,31 @@ def test_a_shrunk_scenario_fails_by_itself(tell: Tell, forbidden: None, tmp_path
     status, out, _ = tell("--scenario", path)
     assert status == 1
     assert told["problem"].partition(":")[0] in out
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
+def test_ctrl_c_ends_a_search_for_a_smaller_run(
+    tell: Tell, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was reached is told and kept, and not tried again: exit status 130."""
+    run_until = shrinking._run_until
+
+    def pressed(*arguments: Any, **more: Any) -> Any:
+        if runs:
+            signal.raise_signal(signal.SIGINT)
+        runs.append(1)
+        return run_until(*arguments, **more)
+
+    monkeypatch.setattr(shrinking, "_run_until", pressed)
+    runs: list[int] = []
+    path = tmp_path / "small.toml"
+    arguments = "shrink", "--seed", 3, "--scenario", "restart-storm", "--save", path
+    status, out, err = tell(*arguments, "--json")
+    told = json.loads(out)
+    assert (status, told["interrupted"], told["minimal"], told["fails_again"], err) == (130, True, False, None, "")
+    assert load(path).world.seed == 3
+    runs = []
+    assert tell(*arguments)[1].startswith("interrupted; what was reached until then:\nbounded: ")
 
 
 def test_a_shrunk_scenario_that_cannot_be_kept_is_bad_input(tell: Tell, forbidden: None, tmp_path: Path) -> None:

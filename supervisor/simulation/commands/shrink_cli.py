@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from supervisor.simulation.commands.options import Progress, as_json, finish, scenario, schedule
+from supervisor.simulation.commands.options import Watch, as_json, finish, scenario, schedule
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.commands.written import written
 from supervisor.simulation.engine import Schedule
@@ -51,32 +51,38 @@ def command(
         raise BadInput(f"--within: {within_s} is no time; give seconds, 0 or more")
     wanted = Wanted(scenario=scenario, seed=seed, sessions=sessions, hours=hours, schedule=schedule)
     seed = wanted.draw().seed
-    shrunk, took_s = _shrunk(wanted, seed, within_s)
+    watch = Watch(seed)
+    try:
+        shrunk = _shrunk(wanted, seed, within_s, watch)
+    except KeyboardInterrupt:
+        return watch.interrupted(as_json=as_json)
+    took_s = watch.progress.took_s
     if save is not None:
         _save(save, shrunk, wanted.with_seed(seed))
-    again = fails_again(shrunk)
+    again = None if shrunk.interrupted else fails_again(shrunk)  # who presses Ctrl-C does not want a run more
     answer = {**_told(shrunk, save), "fails_again": again, "measured": {"took_s": round(took_s, 3)}}
-    return finish(answer, _text(shrunk, save, took_s, again), as_json=as_json, good=again)
+    text = _text(shrunk, save, took_s, again)
+    return finish(answer, text, as_json=as_json, good=again is not False, complete=not shrunk.interrupted)
 
 
-def _shrunk(wanted: Wanted, seed: int, within_s: float) -> tuple[Shrunk, float]:
+def _shrunk(wanted: Wanted, seed: int, within_s: float, watch: Watch) -> Shrunk:
     scenario = wanted.read()
     if wanted.schedule is not None:
         world = scenario.world.model_copy(update={"schedules": (Schedule(wanted.schedule),)})
         scenario = scenario.model_copy(update={"world": world})
-    progress = Progress()
+    progress = watch.progress
     try:
-        shrunk = shrink(
+        return shrink(
             scenario,
             seed,
             lambda: progress.took_s < within_s,
             lambda runs: progress.show(lambda: f"{runs} runs"),
+            watch,
         )
     except NothingViolated as error:
         raise BadInput(f"--seed: {error}; `supervisor simulate soak` looks for seeds that fail") from None
     finally:
         progress.end()
-    return shrunk, progress.took_s
 
 
 def _refuse(path: Path) -> None:
@@ -120,7 +126,7 @@ def _told(shrunk: Shrunk, save: Path | None) -> dict[str, Any]:
     }
 
 
-def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool) -> str:
+def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool | None) -> str:
     load, operators = shrunk.scenario.load, shrunk.scenario.world.operators
     lines = [
         f"{shrunk.problem}",
@@ -128,7 +134,7 @@ def _text(shrunk: Shrunk, save: Path | None, took_s: float, again: bool) -> str:
         *(f"    {one}" for one in shrunk.faults),
         f"  load       {load.customers} customers, {load.turns} turns each, {operators} operators",
         f"  measured   {shrunk.runs} runs, {took_s:.1f} s",
-        *([] if again else ["it does not fail by itself: the run is not determined by its seed"]),
+        *(["it does not fail by itself: the run is not determined by its seed"] if again is False else []),
         f"again: {_line(save)}" if save is not None else "keep it with --save FILE.toml",
     ]
     return "\n".join(lines)

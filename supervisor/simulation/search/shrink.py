@@ -57,7 +57,8 @@ class NothingViolated(Exception):
 
 
 class Shrunk(msgspec.Struct, kw_only=True):
-    """The smallest run that was found, and how it was found. ``minimal``: no smaller step was left to try."""
+    """The smallest run that was found, and how it was found. ``minimal``: no smaller step was left to try;
+    ``interrupted``: Ctrl-C came first."""
 
     scenario: Scenario
     seed: int
@@ -67,6 +68,7 @@ class Shrunk(msgspec.Struct, kw_only=True):
     faults: tuple[str, ...]
     runs: int
     minimal: bool
+    interrupted: bool = False
 
 
 def invariant_of(problem: str) -> str:
@@ -108,13 +110,23 @@ class _Listener:
 
 
 def _run_until(
-    drawn: Drawn, invariant: str, patience: Callable[[], bool], steps_max: float = math.inf
+    drawn: Drawn,
+    invariant: str,
+    patience: Callable[[], bool],
+    steps_max: float = math.inf,
+    watch: Callable[[int], None] | None = None,
 ) -> Report | None:
     """Run it until that is violated, or to its end; ``None`` if patience or its steps ended first."""
     listener = _Listener(invariant, patience, steps_max)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of what had not begun yet when the run was cut off
-        report = simulate(drawn, tell=listener.tell, before_step=listener.before_step, livelock_steps=LIVELOCK_STEPS)
+        report = simulate(
+            drawn,
+            tell=listener.tell,
+            before_step=listener.before_step,
+            livelock_steps=LIVELOCK_STEPS,
+            watch=watch,
+        )
     return None if listener.cut_off else report
 
 
@@ -123,10 +135,15 @@ class _Search:
     """The smallest run so far."""
 
     def __init__(
-        self, scenario: Scenario, seed: int, patience: Callable[[], bool], heard: Callable[[int], None]
+        self,
+        scenario: Scenario,
+        seed: int,
+        patience: Callable[[], bool],
+        heard: Callable[[int], None],
+        watch: Callable[[int], None] | None,
     ) -> None:
         drawn = scenario.draw(seed)
-        report = _run_until(drawn, "", lambda: True)
+        report = _run_until(drawn, "", lambda: True, watch=watch)
         if report is None or not report.problems:
             raise NothingViolated(f"seed {seed} of {scenario.name} violates nothing, so there is nothing to shrink")
         self.seed = seed
@@ -246,23 +263,31 @@ def _kinds(strikes: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(map(_kind, strikes)))
 
 
-def shrink(scenario: Scenario, seed: int, patience: Callable[[], bool], heard: Callable[[int], None]) -> Shrunk:
-    """The smallest run that violates what this seed violates first.
+def shrink(
+    scenario: Scenario,
+    seed: int,
+    patience: Callable[[], bool],
+    heard: Callable[[int], None],
+    watch: Callable[[int], None] | None = None,
+) -> Shrunk:
+    """The smallest run that violates what this seed violates first. Ctrl-C ends the search with what it has.
 
     Args:
         patience: asked before each run and within; false ends the search with what it has.
         heard: told after each run how many there have been.
+        watch: told now and then how many steps the first run has taken, which nothing cuts off.
 
     Raises:
         NothingViolated: the seed violates nothing.
+        KeyboardInterrupt: Ctrl-C came in the first run, so there is nothing yet.
     """
-    search = _Search(scenario, seed, patience, heard)
+    search = _Search(scenario, seed, patience, heard, watch)
+    interrupted = False
     try:
         _search(search)
-        minimal = patience()
     except KeyboardInterrupt:
-        minimal = False
-    return _shrunk(search, minimal)
+        interrupted = True
+    return _shrunk(search, minimal=not interrupted and patience(), interrupted=interrupted)
 
 
 def _search(search: _Search) -> None:
@@ -273,7 +298,7 @@ def _search(search: _Search) -> None:
         in_vain = in_vain + 1 if before == search.scenario else 0
 
 
-def _shrunk(search: _Search, minimal: bool) -> Shrunk:
+def _shrunk(search: _Search, *, minimal: bool, interrupted: bool) -> Shrunk:
     name = f"{search.scenario.name}-{search.seed}"[-64:].lstrip("-")
     return Shrunk(
         scenario=search.scenario.model_copy(update={"name": name, "about": f"Shrunk: {search.problem}"}),
@@ -284,4 +309,5 @@ def _shrunk(search: _Search, minimal: bool) -> Shrunk:
         faults=search.best.struck,
         runs=search.runs,
         minimal=minimal,
+        interrupted=interrupted,
     )
