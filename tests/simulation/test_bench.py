@@ -403,6 +403,31 @@ def test_a_run_that_goes_wrong_is_named(suite_file: Path, monkeypatch: pytest.Mo
     assert not suite_file.with_suffix(".digests").exists()
 
 
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (
+            "out/small.json",
+            "--out: '{0}/out/small.json' cannot be written: Is a directory; give a directory of your own",
+        ),
+        ("out/quiet.svg", "--out: '{0}/out/quiet.svg' cannot be written: Is a directory"),
+        ("small.digests", "--write-digests: '{0}/small.digests' cannot be written: Is a directory; copy the suite to"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, words: str
+) -> None:
+    """Each file of it; and nothing is left of the try."""
+    monkeypatch.setattr("supervisor.simulation.bench.bench", None)
+    suite = tmp_path / "small.toml"
+    suite.write_text(SUITE.replace("SCENARIO", "quiet"))
+    (tmp_path / there).mkdir(parents=True)
+    told = _invoke("--suite", suite, "--write-digests", "--out", tmp_path / "out")
+    assert isinstance(told.exception, BadInput)
+    assert str(told.exception).startswith(words.format(tmp_path))
+    assert not [one for one in tmp_path.rglob("*") if one.is_file() and one != suite]
+
+
 def test_there_are_no_digests_until_they_are_written(suite_file: Path) -> None:
     """What to do about it is told."""
     suite_file.with_suffix(".digests").unlink(missing_ok=True)

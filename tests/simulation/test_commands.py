@@ -21,6 +21,7 @@ from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.power import powerloss
 from supervisor.simulation.scenario import load, named
+from supervisor.simulation.search import golden as goldens
 from supervisor.simulation.search import shrink as shrinking
 from supervisor.simulation.search import soak
 from supervisor.simulation.search.golden import golden, kept, runs
@@ -138,7 +139,7 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("prove", "--golden", "--seeds", "3"), "--seeds: with --golden the golden runs are run as they are; leave"),
         (("prove", "--write-golden", "--schedule", "fifo"), "--schedule: with --write-golden the golden runs are"),
         (("prove", "--golden", "--write-golden"), "--write-golden: with --golden the golden runs are"),
-        (("bench", "--out", "/dev/null/x"), "--out: '/dev/null/x' cannot be written to: Not a directory; give"),
+        (("bench", "--out", "/dev/null/x"), "--out: '/dev/null/x' cannot be written: Not a directory; give a"),
         (("shrink", "--seed", "1", "--scenario", "quiet"), "seed 1 of quiet violates nothing"),
         (("shrink", "--seed", "1", "--save", "x.yaml"), "let it end in .toml"),
         (
@@ -308,14 +309,48 @@ def test_ctrl_c_ends_a_search_for_a_smaller_run(
     assert tell(*arguments)[1].startswith("interrupted; what was reached until then:\nbounded: ")
 
 
-def test_a_shrunk_scenario_that_cannot_be_kept_is_bad_input(tell: Tell, forbidden: None, tmp_path: Path) -> None:
-    """A file that cannot be written is told, with its name."""
-    status, _, err = tell("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / "none" / "x.toml")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("none/x.toml", "No such file or directory"),
+        ("folder.toml", "Is a directory"),
+        (f"{'x' * 300}.toml", "File name too long"),
+    ],
+)
+def test_what_cannot_be_kept_is_told_before_the_work(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, why: str
+) -> None:
+    """A shrunk scenario's file that cannot be written: bad input, with its name."""
+    monkeypatch.setattr(shrinking, "_run_until", None)
+    (tmp_path / "folder.toml").mkdir()
+    status, _, err = tell("shrink", "--seed", 3, "--scenario", "quiet", "--save", tmp_path / name)
     assert status == 2
-    assert "cannot be written: No such file or directory" in err
+    assert f"--save: '{tmp_path / name}' cannot be written: {why}; give the path of a file" in err
+    assert [one.name for one in tmp_path.iterdir()] == ["folder.toml"]
 
 
-# ----------------------------------------------------------------------------------------------------------- proofs
+def test_a_try_to_write_changes_nothing(tell: Tell, tmp_path: Path) -> None:
+    """Where the work comes to nothing, no empty file is left, and one that was there is as it was."""
+    new, old, link = tmp_path / "new.toml", tmp_path / "old.toml", tmp_path / "link.toml"
+    old.write_text("kept")
+    link.symlink_to(tmp_path / "nowhere.toml")
+    for path in (new, old, link):
+        status, _, err = tell("shrink", "--seed", 1, "--scenario", "quiet", "--save", path)
+        assert (status, "violates nothing" in err) == (2, True)
+    assert (sorted(tmp_path.iterdir()), old.read_text()) == ([link, old], "kept")
+
+
+def test_golden_digests_that_cannot_be_kept_are_told_before_the_work(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They belong to a working copy: an installed one may be for reading only."""
+    monkeypatch.setattr(goldens, "place", lambda: tmp_path)
+    monkeypatch.setattr(goldens, "digests", None)
+    status, _, err = tell("prove", "--write-golden")
+    assert status == 2
+    assert f"--write-golden: '{tmp_path}' cannot be written: Is a directory; use a working copy of the project" in err
+
+
 def test_a_seed_is_the_same_run_in_other_processes(tell: Tell) -> None:
     """Three fresh processes with three hash seeds tell the same digest."""
     status, out, _ = tell("prove", "--seeds", 1, "--scenario", "quiet", "--json")

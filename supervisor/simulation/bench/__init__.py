@@ -120,8 +120,7 @@ class Bench(msgspec.Struct, kw_only=True):
     # ------------------------------------------------------------------ what is written
     def files(self) -> dict[str, str]:
         """Everything that is promised to be the same everywhere: names of files, and their text."""
-        drawings = {f"{stem_of(one)}.svg": self._drawing(one) for one in self.suite.scenarios}
-        return {f"{self.suite.name}.json": self._json(), **drawings}
+        return dict(zip(self.suite.files, (self._json(), *map(self._drawing, self.suite.scenarios)), strict=True))
 
     def _json(self) -> str:
         return json.dumps(self.value(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -101,6 +101,11 @@ class Suite(Model):
                 raise ValueError(f"scenarios.{scenario}.policies: {unknown[0]!r} is none of it; there are {known}")
         return self
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of what is written: the figures, and a picture of each scenario."""
+        return (f"{self.name}.json", *(f"{stem_of(one)}.svg" for one in self.scenarios))
+
     def with_policies(self, policies: Mapping[str, Overrides]) -> Suite:
         """The suite with more policies, compared in every scenario; one of a name that is there takes its place."""
         scenarios = {
@@ -144,6 +149,11 @@ class Place(NamedTuple):
     suite: Any
     digests: Any
 
+    @property
+    def digests_file(self) -> Path:
+        """Where they are kept."""
+        return Path(str(self.digests))
+
     def read_digests(self) -> Digests:
         """Those that were kept.
 
@@ -164,9 +174,11 @@ class Place(NamedTuple):
             BadSuite: they cannot be written.
         """
         try:
-            Path(str(self.digests)).write_text(digests.text(), encoding="utf-8")
+            self.digests_file.write_text(digests.text(), encoding="utf-8")
         except OSError as error:
-            raise BadSuite(f"{self.digests}: cannot be written: {error}") from None
+            raise BadSuite(
+                f"{self.digests}: cannot be written: {error.strerror}; copy the suite to where you may write"
+            ) from None
 
 
 def _digests(text: str) -> Digests:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from supervisor.simulation.commands.options import Progress, as_json, jobs
+from supervisor.simulation.commands.options import Progress, as_json, jobs, refuse_unwritable, unwritable
 from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ SEEDS = 1000
 KEPT_SEEDS = 2
 """Seeds of the digests that are kept, unless it is said otherwise: as many as a continuous integration has time for."""
 PROBLEMS_SHOWN = 10
+A_DIRECTORY = "give a directory of your own"
 
 
 @click.command("bench")
@@ -62,8 +63,10 @@ def command(
     try:
         suite, place = _loaded(suite_name, policies)
         first_seed, seeds = _range(place, first_seed, seeds, verify=verify, write=write_digests)
+        if write_digests:
+            refuse_unwritable("--write-digests", place.digests_file, "copy the suite to where you may write")
         if out is not None:
-            _make(out)
+            _make(out, suite.files)
         result, complete = _bench(suite, seeds, first_seed, jobs)
         if not complete:
             _show(result, as_json=as_json, complete=False)
@@ -115,26 +118,22 @@ def _bench(suite: Suite, seeds: int, first_seed: int, jobs: int) -> tuple[Bench,
         progress.end()
 
 
-def _make(out: Path) -> None:
-    """What cannot be written to is told before the work, which would be lost with it."""
+def _make(out: Path, names: Iterable[str]) -> None:
+    """The directory; and each file is tried."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            pass
     except OSError as error:
-        raise _unwritable(out, error) from None
+        raise unwritable("--out", out, error, A_DIRECTORY) from None
+    for name in names:
+        refuse_unwritable("--out", out / name, A_DIRECTORY)
 
 
 def _write(out: Path, files: dict[str, str]) -> None:
-    try:
-        for name, text in files.items():
+    for name, text in files.items():
+        try:
             (out / name).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise _unwritable(out, error) from None
-
-
-def _unwritable(out: Path, error: OSError) -> BadInput:
-    return BadInput(f"--out: {str(out)!r} cannot be written to: {error.strerror}; give a directory of your own")
+        except OSError as error:
+            raise unwritable("--out", out / name, error, A_DIRECTORY) from None
 
 
 # ------------------------------------------------------------------------------------------------------------ digests

@@ -10,15 +10,28 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic  # by name: `time` refuses it while a run goes on
 from typing import Any
 
 import click
 
 from supervisor.simulation.engine import Schedule
-from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED
+from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
 
-__all__ = ["Progress", "Watch", "as_json", "finish", "first_seed", "jobs", "scenario", "schedule", "seeds"]
+__all__ = [
+    "Progress",
+    "Watch",
+    "as_json",
+    "finish",
+    "first_seed",
+    "jobs",
+    "refuse_unwritable",
+    "scenario",
+    "schedule",
+    "seeds",
+    "unwritable",
+]
 
 BETWEEN_S = 0.2
 """Between two looks at the progress, in real seconds."""
@@ -91,6 +104,30 @@ class Watch:
         """Print how far it has come; the exit status."""
         answer = {"seed": self._seed, "steps": self._steps}
         return finish(answer, f"{self._steps} steps", as_json=as_json, good=True, complete=False)
+
+
+def refuse_unwritable(option: str, path: Path, fix: str) -> None:
+    """What cannot be written is told before the work, which would be lost with it. Nothing is left of the try.
+
+    Raises:
+        BadInput: it cannot be.
+    """
+    file = Path(os.path.realpath(path))  # of a link, what it leads to
+    try:
+        try:
+            file.open("xb").close()
+        except FileExistsError:
+            file.open("ab").close()
+        else:
+            file.unlink()
+    except (OSError, ValueError) as error:
+        raise unwritable(option, path, error, fix) from None
+
+
+def unwritable(option: str, path: Path, error: OSError | ValueError, fix: str) -> BadInput:
+    """A file that cannot be written, as bad input."""
+    why = error.strerror if isinstance(error, OSError) else error
+    return BadInput(f"{option}: {str(path)!r} cannot be written: {why}; {fix}")
 
 
 def finish(answer: dict[str, Any], text: str, *, as_json: bool, good: bool, complete: bool = True) -> int:

@@ -11,6 +11,7 @@ from supervisor.simulation.commands.options import (
     finish,
     first_seed,
     jobs,
+    refuse_unwritable,
     scenario,
     schedule,
     seeds,
@@ -99,6 +100,8 @@ def _text(wanted: Wanted, proof: Proof, took_s: float) -> str:
 
 
 def _golden(jobs: int, *, write: bool, as_json: bool) -> int:
+    if write:
+        refuse_unwritable("--write-golden", golden.place(), "use a working copy of the project")
     progress = Progress()
     runs = len(golden.runs())
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shlex
 from math import isnan
 from pathlib import Path
@@ -11,7 +9,15 @@ from typing import Any
 
 import click
 
-from supervisor.simulation.commands.options import Watch, as_json, finish, scenario, schedule
+from supervisor.simulation.commands.options import (
+    Watch,
+    as_json,
+    finish,
+    refuse_unwritable,
+    scenario,
+    schedule,
+    unwritable,
+)
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.commands.written import written
 from supervisor.simulation.engine import Schedule
@@ -19,6 +25,8 @@ from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_a
 from supervisor.surfaces.failure import BadInput
 
 __all__ = ["command"]
+
+A_FILE = "give the path of a file in a directory there is"
 
 
 @click.command("shrink")
@@ -86,17 +94,9 @@ def _shrunk(wanted: Wanted, seed: int, within_s: float, watch: Watch) -> Shrunk:
 
 
 def _refuse(path: Path) -> None:
-    """What will not be written is told before the work, which would be lost with it."""
     if path.suffix != ".toml":
         raise BadInput(f"--save: {str(path)!r} is no scenario's name; let it end in .toml")
-    if path.is_dir():
-        raise _unwritable(path, os.strerror(errno.EISDIR))
-    if not path.parent.is_dir():
-        raise _unwritable(path, os.strerror(errno.ENOENT))
-
-
-def _unwritable(path: Path, why: str | None) -> BadInput:
-    return BadInput(f"--save: {str(path)!r} cannot be written: {why}; give the path of a file in a directory there is")
+    refuse_unwritable("--save", path, A_FILE)
 
 
 def _save(path: Path, shrunk: Shrunk, found: Wanted) -> None:
@@ -104,7 +104,7 @@ def _save(path: Path, shrunk: Shrunk, found: Wanted) -> None:
     try:
         path.write_text(written(shrunk.scenario, comment), encoding="utf-8")
     except OSError as error:
-        raise _unwritable(path, error.strerror) from None
+        raise unwritable("--save", path, error, A_FILE) from None
 
 
 def _line(path: Path) -> str:

@@ -19,7 +19,7 @@ from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import library, named
 from supervisor.simulation.search.many import Failed, each
 
-__all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "runs", "write"]
+__all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "place", "runs", "write"]
 
 GOLDEN_SEED = 1
 LEFT_OUT = frozenset({"day", "swarm"})
@@ -93,6 +93,11 @@ def write(found: dict[Wanted, str | Failed]) -> Path:
     for name in golden():
         own = {one.schedule: digest for one, digest in found.items() if one.name == name and isinstance(digest, str)}
         lines += [f"[{name}]", *(f'{schedule} = "{digest}"' for schedule, digest in own.items()), ""]
-    path = Path(str(resources.files("supervisor.simulation.search") / "golden.toml"))
+    path = place()
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
+
+
+def place() -> Path:
+    """Where the digests are kept."""
+    return Path(str(resources.files("supervisor.simulation.search") / "golden.toml"))
