@@ -211,6 +211,9 @@ def test_digests_that_were_written_verify(suite_file: Path, tmp_path: Path) -> N
     verified = _invoke("--suite", suite_file, "--verify", "--jobs", 1)
     assert verified.return_value == 0
     assert "2 files are as they were" in verified.output
+    told = json.loads(_invoke("--suite", suite_file, "--verify", "--jobs", 1, "--json").stdout)
+    assert told.pop("differing") == {}
+    assert told == json.loads((out / "small.json").read_text())
 
 
 def test_a_file_that_differs_is_named(suite_file: Path) -> None:
@@ -219,8 +222,11 @@ def test_a_file_that_differs_is_named(suite_file: Path) -> None:
     digests.write_text("seeds 1 1\n" + "0" * 32 + "  small.json\n")
     verified = _invoke("--suite", suite_file, "--verify", "--jobs", 1, "--json")
     assert verified.return_value == 1
-    assert f"{'0' * 32} in the digests" in verified.output
-    assert "small-storm.svg" in verified.output
+    assert f"{'0' * 32} in the digests" in verified.stderr
+    differing = json.loads(verified.stdout)["differing"]
+    assert differing["small.json"]["kept"] == "0" * 32
+    assert len(differing["small.json"]["now"]) == 32
+    assert differing["small-storm.svg"] == {"now": differing["small-storm.svg"]["now"], "kept": None}
 
 
 def test_a_table_shows_a_policy_of_ones_own(suite_file: Path) -> None:

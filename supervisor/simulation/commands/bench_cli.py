@@ -26,6 +26,8 @@ SEEDS = 1000
 KEPT_SEEDS = 2
 """Seeds of the digests that are kept, unless it is said otherwise: as many as a continuous integration has time for."""
 PROBLEMS_SHOWN = 10
+Differing = dict[str, dict[str, str | None]]
+"""Files that are others than they were: the digest of each now, and the one that is kept."""
 A_DIRECTORY = "give a directory of your own"
 
 
@@ -69,18 +71,18 @@ def command(
             _make(out, suite.files)
         result, complete = _bench(suite, seeds, first_seed, jobs)
         if not complete:
-            _show(result, as_json=as_json, complete=False)
+            _show(result, None, as_json=as_json, complete=False)
             return WORK_FAILED if result.problems else INTERRUPTED
         files = result.files()
         if out is not None:
             _write(out, files)
-        _show(result, as_json=as_json)
-        trouble = [_verified(place, result, files)] if verify else []
+        differing = _differing(place, result, files) if verify else None
+        _show(result, differing, as_json=as_json)
         if write_digests:
             _keep(place, result, files)
     except (BadSuite, BadScenario) as error:
         raise BadInput(str(error)) from None
-    return WORK_FAILED if result.problems or any(trouble) else DONE
+    return WORK_FAILED if result.problems or differing else DONE
 
 
 def _loaded(name: str, policies: tuple[str, ...]) -> tuple[Suite, Place]:
@@ -137,17 +139,15 @@ def _write(out: Path, files: dict[str, str]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ digests
-def _verified(place: Place, result: Bench, files: dict[str, str]) -> bool:
-    """Whether a file is another than it was; each is named."""
+def _differing(place: Place, result: Bench, files: dict[str, str]) -> Differing:
     from supervisor.simulation.bench.suite import digests_of
 
     kept, now = place.read_digests().by_file, digests_of(result.first_seed, result.seeds, files).by_file
-    differing = [name for name in sorted({*kept, *now}) if kept.get(name) != now.get(name)]
-    for name in differing:
-        _warn(f"{name}: {now.get(name, 'not there')} now, {kept.get(name, 'not there')} in the digests")
-    if not differing:
-        _warn(f"{len(now)} files are as they were")
-    return bool(differing)
+    return {
+        name: {"now": now.get(name), "kept": kept.get(name)}
+        for name in sorted({*kept, *now})
+        if kept.get(name) != now.get(name)
+    }
 
 
 def _keep(place: Place, result: Bench, files: dict[str, str]) -> None:
@@ -164,9 +164,12 @@ def _warn(words: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ showing
-def _show(result: Bench, *, as_json: bool, complete: bool = True) -> None:
+def _show(result: Bench, differing: Differing | None, *, as_json: bool, complete: bool = True) -> None:
+    """What it came to; and, unless nobody asked, which files are others than they were."""
     if as_json:
-        more = {} if complete else {"interrupted": True, "runs": result.runs}
+        more: dict[str, Any] = {} if complete else {"interrupted": True, "runs": result.runs}
+        if differing is not None:
+            more["differing"] = differing
         click.echo(json.dumps(result.value() | more, sort_keys=True))
     else:
         if not complete:
@@ -176,6 +179,10 @@ def _show(result: Bench, *, as_json: bool, complete: bool = True) -> None:
         _warn(words)
     if len(result.problems) > PROBLEMS_SHOWN:
         _warn(f"and {len(result.problems) - PROBLEMS_SHOWN} more")
+    for name, digest in (differing or {}).items():
+        _warn(f"{name}: {digest['now'] or 'not there'} now, {digest['kept'] or 'not there'} in the digests")
+    if differing == {}:
+        _warn(f"{len(result.suite.files)} files are as they were")
 
 
 def _show_tables(result: Bench) -> None:

@@ -1,7 +1,8 @@
 """What the commands of the simulator have in common: their options, their progress, and how they end.
 
-Progress goes to a terminal only, on standard error. What a seed decides stands by itself in a command's JSON; what the
-machine had to do with it (seconds, memory) stands under ``measured``.
+Progress goes to a terminal only, on standard error. The JSON of one run, and that of a benchmark, is what seeds decide,
+and nothing else; elsewhere, what the machine had to do with it (seconds, memory) stands under ``measured``, and in a
+hunt's lines as ``cpu_s``.
 """
 
 from __future__ import annotations
