@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,7 @@ from supervisor.simulation import bench as benching
 from supervisor.simulation.bench import METRICS, Bench, bench, check
 from supervisor.simulation.bench.percentiles import nearest_rank, summary_of
 from supervisor.simulation.bench.plots import COLOURS, Panel, figure
-from supervisor.simulation.bench.suite import BadSuite, Place, Under, digests_of, load_suite, parse_policy
+from supervisor.simulation.bench.suite import BadSuite, Place, Suite, Under, digests_of, load_suite, parse_policy
 from supervisor.simulation.commands.bench_cli import command
 from supervisor.simulation.meter import Meter
 from supervisor.simulation.scenario import Drawn, named
@@ -170,6 +172,39 @@ def test_the_library_suite_can_be_run() -> None:
     for name in suite.scenarios:
         assert named(name).draw(1).name == name
     assert {one for under in suite.scenarios.values() for one in under.policies} == set(suite.policies)
+
+
+MANUAL = (Path(__file__).parents[2] / "docs" / "failure-benchmarks.md").read_text(encoding="utf-8")
+
+
+def test_the_manual_says_what_is_measured() -> None:
+    """Each measure, its unit and its meaning, in the order of the columns."""
+    rows = [tuple(map(str.strip, row.split("|")[1:-1])) for row in re.findall(r"^\| [A-Z].*", MANUAL, re.MULTILINE)]
+    assert [(title, unit, meaning) for title, unit, _, meaning in rows] == [
+        (one.title, one.unit, one.meaning) for one in METRICS
+    ]
+
+
+def test_the_suite_of_the_manual_can_be_run(tmp_path: Path) -> None:
+    """As it is printed there."""
+    (text,) = re.findall(r"```toml\n(.*?)```", MANUAL, re.DOTALL)
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    suite, _ = load_suite(str(path))
+    check(suite, "the manual")
+    assert set(text.split()) >= set(Suite.model_fields) - {"scenarios", "policies"}
+    assert set(text.split()) >= set(Under.model_fields)
+
+
+def test_the_commands_of_the_manual_are_there() -> None:
+    """Every option of them, and each of its links leads somewhere."""
+    (text,) = re.findall(r"```sh\n(.*?)```", MANUAL, re.DOTALL)
+    assert set(re.findall(r"--[a-z][a-z-]+", MANUAL)) <= {name for one in command.params for name in one.opts}
+    words = [shlex.split(line, comments=True)[3:] for line in text.splitlines()]
+    for arguments in words:
+        command.make_context("bench", arguments)
+    docs = Path(__file__).parents[2] / "docs"
+    assert all((docs / link).exists() for link in re.findall(r"\]\(([^)#:]+)\)", MANUAL))
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures
