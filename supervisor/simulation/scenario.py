@@ -7,32 +7,29 @@ A file is checked whole before anything runs, and every problem is told with its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from supervisor.lifecycles import MACHINES
 from supervisor.plans import Settings
-from supervisor.plans.complaints import ModelAt
 from supervisor.plans.fields import Flag, closest
 from supervisor.plans.loading import model_at
 from supervisor.plans.source import FieldPath
-from supervisor.simulation.agents.profile import AgentShape
+from supervisor.simulation.agents.profile import AgentShape, shape_of
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.machine.launching import PIECES
 from supervisor.simulation.ranges import drawn, outcomes, within
-from supervisor.simulation.toml_text import tables_of
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+from supervisor.simulation.toml_fields import THE_KEYS, is_name, problems
+from supervisor.simulation.toml_text import tables_of, text_of
 
 __all__ = ["AGENTS", "HOUR_S", "BadScenario", "Drawn", "Lean", "Scenario", "library", "load", "named", "parsed"]
 
@@ -231,7 +228,7 @@ class Scenario(Model):
     """A scenario as it is written. ``settings`` are those of a plan: limits, the abort policy, the drain deadline.
     ``leans``: by name; a seed has one of them, or none."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    name: Annotated[str, AfterValidator(is_name)]
     about: str = ""
     load: Load = Load()
     agents: Agents = Agents()
@@ -250,7 +247,7 @@ class Scenario(Model):
             try:
                 self._leant(lean)
             except ValidationError as error:
-                raise ValueError("; ".join(_problems(f"leans.{name}", error, _table_at))) from None
+                raise ValueError("; ".join(problems(f"leans.{name}", error, _table_at))) from None
         return self
 
     def leaning(self, seed: int) -> Scenario:
@@ -330,8 +327,8 @@ class Scenario(Model):
                 words = closest(key, AgentShape.__struct_fields__, THE_KEYS)
                 raise BadScenario(f"{where}: agents.shape.{key}: unknown key; {words}")
         try:
-            return msgspec.convert(shape, AgentShape)
-        except (msgspec.ValidationError, ValueError) as error:
+            return shape_of(shape)
+        except ValueError as error:
             raise BadScenario(f"{where}: agents.shape: {error}") from None
 
 
@@ -339,7 +336,7 @@ def _settings(value: Mapping[str, Any], where: str) -> Settings:
     try:
         return Settings.model_validate(value)
     except ValidationError as error:
-        raise BadScenario("\n".join(_problems(f"{where}: settings", error, _settings_at))) from None
+        raise BadScenario("\n".join(problems(f"{where}: settings", error, _settings_at))) from None
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -407,7 +404,6 @@ TABLES: dict[FieldPath, type[BaseModel]] = {
     ("faults",): Faults,
     ("world",): World,
 }
-THE_KEYS = "the keys here are"
 
 
 def _settings_at(path: FieldPath) -> type[BaseModel] | None:
@@ -416,25 +412,6 @@ def _settings_at(path: FieldPath) -> type[BaseModel] | None:
 
 def _table_at(path: FieldPath) -> type[BaseModel] | None:
     return Lean if path[:1] == ("leans",) else TABLES.get(path)
-
-
-def _problems(where: str, error: ValidationError, model_at: ModelAt) -> Iterator[str]:
-    for one in error.errors():
-        field = ".".join(map(str, one["loc"]))  # none, where fields do not go together
-        yield ": ".join(filter(None, (where, field, _words(one, model_at(one["loc"][:-1])))))
-
-
-def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
-    """The value, and what would be right: of what pydantic itself refuses, in its words."""
-    match one["type"]:
-        case "value_error":
-            return str(one["ctx"]["error"])
-        case "extra_forbidden":
-            return f"unknown key; {closest(str(one['loc'][-1]), model.model_fields if model else (), THE_KEYS)}"
-        case "missing":
-            return "is missing"
-        case _:
-            return f"{one['input']!r}: {one['msg']}"
 
 
 def parsed(where: str, text: str) -> Scenario:
@@ -446,7 +423,7 @@ def parsed(where: str, text: str) -> Scenario:
     try:
         scenario = Scenario.model_validate(tables_of(text))
     except ValidationError as error:
-        raise BadScenario("\n".join(_problems(where, error, _table_at))) from None
+        raise BadScenario("\n".join(problems(where, error, _table_at))) from None
     except ValueError as error:
         raise BadScenario(f"{where}: {error}") from None
     scenario.check_draws(where)  # now, not in the middle of a soak
@@ -460,9 +437,9 @@ def load(path: Path) -> Scenario:
         BadScenario: it cannot be read, or is none.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadScenario(f"{path}: cannot be read: {error}") from None
+        text = text_of(path)
+    except ValueError as error:
+        raise BadScenario(f"{path}: {error}") from None
     return parsed(str(path), text)
 
 

@@ -5,14 +5,31 @@ digits, is bad input, here and not in the middle of whatever goes through it.
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["tables_of"]
+__all__ = ["tables_of", "text_of"]
 
 DEEP: Final = 32
 """So deep may tables and lists stand in each other: nobody needs half of it, and whatever walks through them recurs."""
 LONG: Final = 100
 """So many digits may a whole number have; an interpreter refuses to read or to print one of thousands."""
+
+
+def text_of(path: Path) -> str:
+    """The text of the file at *path*.
+
+    Raises:
+        ValueError: it cannot be read; the message says why.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}; give the path of a FILE.toml") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot be read: it is no UTF-8 from byte {error.start} on; save it as UTF-8") from None
+    except ValueError as error:  # of a NUL, which no path has
+        raise ValueError(f"cannot be read: {error}; give the path of a FILE.toml") from None
 
 
 def tables_of(text: str) -> dict[str, Any]:

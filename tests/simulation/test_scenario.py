@@ -97,7 +97,23 @@ def _written(folder: Path, text: str) -> Path:
         ("settings.limits.max_total_errors = [9, 2]", "limits.max_total_errors: [9, 2] is upside down; write [2, 9]"),
         ("settings.limits.grace_s = { any = [1.0, [2.5, 1.5]] }", "limits.grace_s: [2.5, 1.5] is upside down; write"),
         ("agents.shape.permission = { any = [0.5, 2.0] }", "agents.shape: permission: 2.0 is no probability"),
-        ("leans.a = { share = 0, agents.shape.steps = { any = [[1, 2], 3] } }", "shape: Expected `array`, got `int`"),
+        (
+            "leans.a = { share = 0, agents.shape.steps = { any = [[1, 2], 3] } }",
+            "shape: steps: 3 does not fit; give [low,",
+        ),
+        ("agents.shape.think_s = 3", "agents.shape: think_s: 3 does not fit; give [low, high], two numbers"),
+        ("agents.shape.adapter = 'x'", "shape: adapter: 'x' does not fit; give acp, command, inprocess or jsonl"),
+        ("agents.shape.loads = 'x'", "agents.shape: loads: 'x' does not fit; give a number from 0 to 1"),
+        ("agents.shape.depth_max = 1e9", "depth_max: 1000000000.0 does not fit; give a whole number, 0 for no"),
+        (
+            "agents.shape.cancel_modes = ['x']",
+            "cancel_modes: ['x'] does not fit; give a list of some of wait_completed",
+        ),
+        ("load = 3", "load: 3 is no table; write { KEY = VALUE, ... }, or leave it out"),
+        ("settings.limits = 3", "settings: limits: 3 is no table; write { KEY = VALUE, ... }, or leave it out"),
+        ("world.schedules = 'fifo'", "world.schedules: 'fifo' is no list; write [VALUE, ...]"),
+        ("leans.a = {}", "leans.a.share: is missing; add it"),
+        ("world.heal_after_s = inf", "world.heal_after_s: inf must be a number from 0 to 1e+06"),
         (
             "settings.liveness.default = { wake = { any = [1, 5] }, stop = { any = [3, 6, 10] }, kill = 20 }",
             "liveness.default: wake 5, stop 3, kill 20: give each more than the one before",
@@ -128,6 +144,30 @@ def test_a_bad_scenario_is_told(tmp_path: Path, text: str, words: str) -> None:
         load(path)
     assert str(told.value).startswith(f"{path}: ")
     assert words in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'name = "X Y"', "name: 'X Y' is no name; give up to 64 of a-z, 0-9 and -, the first of them no -"),
+        (b'name = "../x"', "name: '../x' is no name"),
+        (b"name = '\xff'", "cannot be read: it is no UTF-8 from byte 8 on; save it as UTF-8"),
+    ],
+)
+def test_a_file_that_is_none_is_told(tmp_path: Path, text: bytes, words: str) -> None:
+    """Its name may become that of a file; its text is UTF-8."""
+    path = tmp_path / "mine.toml"
+    path.write_bytes(text)
+    with pytest.raises(BadScenario) as told:
+        load(path)
+    assert str(told.value).startswith(f"{path}: {words}")
+
+
+@pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("a\0b.toml", "embedded null byte")])
+def test_a_path_of_no_file_is_told(tmp_path: Path, name: str, why: str) -> None:
+    """Whatever it is: with its name, and what would be right."""
+    with pytest.raises(BadScenario, match=f"cannot be read: {why}; give the path of a FILE.toml"):
+        load(tmp_path / name)
 
 
 def test_a_seed_that_draws_what_cannot_be_is_bad_input_to_a_soak(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ run without faults and a run in which everything fails.
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from supervisor.vocabulary import CancelMode
 
-__all__ = ["AgentShape"]
+__all__ = ["AgentShape", "shape_of"]
 
 Adapter: TypeAlias = Literal["acp", "command", "inprocess", "jsonl"]
 SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
@@ -21,6 +22,14 @@ COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
 MOST: Final = 1_000_000
 """Of seconds, steps, calls and characters: a run with more runs out of memory, or of time, by nobody's fault."""
 TOKENS_MAX: Final = 1_000_000_000
+ADAPTERS: Final = "acp, command, inprocess or jsonl"
+WANTED: Final = {
+    "adapter": ADAPTERS,
+    "depth_max": "a whole number, 0 for no child sessions, or more",
+    "delegates_to": "a list of names of agents",
+    "cancel_modes": f"a list of some of {', '.join(CancelMode)}",
+}
+"""What is neither a pair nor a probability."""
 PROBABILITIES: Final = (
     "parallel",
     "nested",
@@ -98,7 +107,7 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for name in PROBABILITIES:
             _check_probability(name, getattr(self, name))
         if self.adapter not in ("acp", "command", "inprocess", "jsonl"):
-            raise ValueError(f"adapter: {self.adapter!r} is not simulated; use acp, command, inprocess or jsonl")
+            raise ValueError(f"adapter: {self.adapter!r} is not simulated; use {ADAPTERS}")
         if self.depth_max < 0:
             raise ValueError(f"depth_max: {self.depth_max} is negative; use 0 for no child sessions, or more")
         if not self.cancel_modes:
@@ -107,6 +116,39 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def speaking(self, adapter: Adapter) -> AgentShape:
         """The same agent behind that adapter; nothing is checked again where it is behind that already."""
         return self if self.adapter == adapter else msgspec.structs.replace(self, adapter=adapter)
+
+
+def shape_of(fields: Mapping[str, Any]) -> AgentShape:
+    """The shape of those fields, as a file has them.
+
+    Raises:
+        ValueError: one of them is of another type, or makes no sense; the message names the field, its value, and what
+            would be right.
+    """
+    try:
+        return msgspec.convert(fields, AgentShape)
+    except msgspec.ValidationError as error:
+        if error.__cause__ is not None:
+            raise ValueError(str(error.__cause__)) from None
+        name, value = next(one for one in fields.items() if not _fits(*one))
+        raise ValueError(f"{name}: {value!r} does not fit; give {_wanted(name)}") from None
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a field is of its type, by itself: which one is not, an error of all of them does not tell apart."""
+    try:
+        msgspec.convert({name: value}, AgentShape)
+    except msgspec.ValidationError as error:
+        return error.__cause__ is not None
+    return True
+
+
+def _wanted(name: str) -> str:
+    if name in (*SECONDS, *COUNTS):
+        return f"[low, high], two {'' if name in SECONDS else 'whole '}numbers"
+    if name in PROBABILITIES:
+        return "a number from 0 to 1"
+    return WANTED[name]
 
 
 def _check_bounds(name: str, bounds: tuple[float, float], least: int, most: int) -> None:

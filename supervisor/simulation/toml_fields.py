@@ -1,0 +1,55 @@
+"""What the fields of a TOML file may not hold, as it is told: the field, the value, and what would be right. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ValidationError
+
+from supervisor.plans.complaints import ModelAt
+from supervisor.plans.fields import closest
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+__all__ = ["THE_KEYS", "is_name", "problems"]
+
+THE_KEYS = "the keys here are"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+
+
+def is_name(value: str) -> str:
+    """A name that may name files, too.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name; give up to 64 of a-z, 0-9 and -, the first of them no -")
+    return value
+
+
+def problems(where: str, error: ValidationError, model_at: ModelAt) -> Iterator[str]:
+    """Each refusal as a line that begins with *where*."""
+    for one in error.errors():
+        field = ".".join(map(str, one["loc"]))  # none, where fields do not go together
+        yield ": ".join(filter(None, (where, field, _words(one, model_at(one["loc"][:-1])))))
+
+
+def _words(one: ErrorDetails, model: type[BaseModel] | None) -> str:
+    """The value, and what would be right: of what pydantic itself refuses, in its words, but for those of Python."""
+    match one["type"]:
+        case "value_error":
+            return str(one["ctx"]["error"])
+        case "extra_forbidden":
+            return f"unknown key; {closest(str(one['loc'][-1]), model.model_fields if model else (), THE_KEYS)}"
+        case "missing":
+            return "is missing; add it"
+        case "dict_type" | "model_type":
+            return f"{one['input']!r} is no table; write {{ KEY = VALUE, ... }}, or leave it out"
+        case "tuple_type":
+            return f"{one['input']!r} is no list; write [VALUE, ...]"
+        case _:
+            return f"{one['input']!r}: {one['msg']}"
