@@ -325,9 +325,9 @@ class Ledger:
             self._give_up(error)
         if self.error is not None:
             return False
-        self._in_hand = []
-        for one in batch:
-            self._release(one)
+        while batch:  # in hand until it is released: who waits for one behind an error is told of that
+            self._release(batch[0])
+            del batch[0]
         return True
 
     async def _append_rest(self, batch: list[Append], durable_seq: int) -> None:
@@ -348,8 +348,8 @@ class Ledger:
 
     def _lost(self) -> str:
         """What became of the records that wait, in words."""
-        unknown, waiting = len(self._in_hand), self._seq - self._durable_seq
-        return f"{waiting - unknown} records are not in it, of {unknown} more it is not known"
+        unknown, waiting = len(self._in_hand), len(self._pending)
+        return f"{waiting} records are not in it, of {unknown} more it is not known"
 
     def _release(self, one: _Pending) -> None:
         """The record is durable: tell of it, and let its effects happen. A fault in one of them is that one's alone."""

@@ -123,15 +123,15 @@ class Redactor:
         for secret in (value, follows[1] if follows is not None else ""):
             if len(secret) >= VALUE_CHARS_MIN:
                 self._names.setdefault(secret, name)
+                self._names.setdefault(sound(secret), name)  # as somebody may have escaped it before
 
     def text(self, text: str) -> str:
         """*text* without what must not be kept, and without what no journal can hold."""
-        text = sound(text)
         if len(text) >= VALUE_CHARS_MIN:
             for mark in self._marks:
                 if mark in text:
-                    return self._found.sub(self._instead, text)
-        return text
+                    return sound(self._found.sub(self._instead, text))
+        return sound(text)
 
     def _instead(self, found: re.Match[str]) -> str:
         name = self._names.get(found[0])

@@ -135,6 +135,18 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
     assert (root.event, root.actor, root.reason) == ("Commanded", ME, "go")
 
 
+async def test_who_commands_may_have_any_name(tmp_path: Path) -> None:
+    """What UTF-8 cannot hold of it is escaped on record."""
+    async with going(tmp_path, plan_of(task("a", approval="before"), task("b", approval="after"))) as plan:
+        await plan.until("all_tasks_created", "workstream:plan")
+        await plan.operating.approve("a", by="caf\udce9")
+        await plan.until("approval_requested", "task:b")
+        await plan.operating.approve("b", by="caf\udce9")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+    commanded = [one.actor for one in plan.run.events() if one.event == "Commanded"]
+    assert commanded == [r"caf\udce9", r"caf\udce9"]
+
+
 async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
     """With ``approve_plan`` every task waits; one that is rejected is cancelled, and what depends on it not begun."""
     tasks = (task("a"), task("b"), task("c", "true", "b"))

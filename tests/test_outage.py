@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import anyio
@@ -24,6 +26,7 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
+from supervisor.ledger import Cause, Clock, Draft, Ledger
 from supervisor.lifecycles.events import BackoffElapsed
 from supervisor.lifecycles.task import TaskData
 from supervisor.outage import Outage
@@ -36,7 +39,7 @@ from supervisor.scheduling.workers import Pool
 from supervisor.surfaces.live import JsonTeller, PlainTeller, Reporter
 from supervisor.surfaces.render import receipt_text
 from supervisor.vocabulary import LifecycleEvent
-from tests.support import Run, ask, path_of, quick, supervising, until
+from tests.support import DEADLINE_S, Run, ask, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
 
@@ -178,6 +181,41 @@ async def test_an_error_of_our_own_at_the_journal_is_its_end(tmp_path: Path) -> 
         async with supervising(tmp_path, journal=BrokenJournal) as run:
             asked = await (await run.sup.start_session("s", agent=answers)).run("work")
             assert (asked.outcome, "nobody has thought of it" in asked.error) == ("failed", True)
+
+
+async def test_who_waits_behind_an_error_of_our_own_is_answered(tmp_path: Path) -> None:
+    """Records that are durable, and were not released when it came, are not known to be: their askers hear of that."""
+
+    class Told:
+        def __init__(self) -> None:
+            self.answers: list[str] = []
+
+        def resolve(self, value: Any) -> None:
+            self.answers.append("durable")
+
+        def fail(self, error: BaseException) -> None:
+            self.answers.append(str(error))
+
+    def publish(record: LifecycleEvent) -> None:
+        if record.seq == 2:
+            raise RuntimeError("nobody has thought of it")
+
+    failed: list[JournalError] = []
+    clock = Clock(SimpleNamespace(time=lambda: 1.0))
+    ledger = Ledger(
+        MemoryJournal(MemoryStore()), clock, perform=lambda owed: None, publish=publish, failed=failed.append
+    )
+    told = [Told() for _ in range(4)]
+    for number, one in enumerate(told):
+        subject = SimpleNamespace(
+            id=f"t{number}", parent_id=None, kind_name="task", state_name="OPEN", data={}, entity_seq=1, epoch=1
+        )
+        ledger.record(subject, Draft(name="it", outcome="fact", cause=Cause(), reply=one))
+    with anyio.fail_after(DEADLINE_S):
+        await ledger.run()
+    words = str(failed[0])
+    assert "0 records are not in it, of 3 more it is not known" in words
+    assert [one.answers for one in told] == [["durable"], [words], [words], [words]]
 
 
 # ------------------------------------------------------------------------------------------------- what does not begin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +53,16 @@ SPACED = ("https://joe:pw99@host", "Bearer 0123456789abcdefghij", "://", "Bearer
 def test_names_of_secrets(name: str) -> None:
     """What such a variable, or such a header of an MCP server, holds is a secret."""
     assert is_secret_name(name)
+
+
+def test_a_secret_that_utf_8_cannot_hold_is_one() -> None:
+    """As it is in the environment of a process, or escaped by whoever wrote an error about it; the rest is escaped."""
+    redactor = Redactor([{"API_TOKEN": os.fsdecode(b"p\xe4ssw\xf6rd-1234567")}])
+    secret = "p\udce4ssw\udcf6rd-1234567"
+    assert redactor.text(f"caf\udce9: {secret}, {secret!r}") == r"caf\udce9: $API_TOKEN, '$API_TOKEN'"
+    stream = Unbroken(redactor)
+    told = [stream.feed(one) for one in ("so: p\udce4ss", "w\udcf6rd-1234567 and on")]
+    assert "".join([*told, stream.end()]) == "so: $API_TOKEN and on"
 
 
 @pytest.mark.parametrize("name", ["HOME", "KEYBOARD", "TOKENIZERS", "AUTHOR", "PATH", "MONKEY"])

@@ -16,6 +16,7 @@ from supervisor.lifecycles import task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task
 from supervisor.logs import get_logger
+from supervisor.redaction import sound
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.execution import Execution
@@ -58,7 +59,7 @@ class Blocking:
         """
         if not on or not all(one.strip() for one in on):
             raise Refused(f"task {case.name!r} cannot be blocked on nothing; name what it waits for")
-        found = {one: self._task(one) for one in dict.fromkeys(on)}
+        found = {one: self._task(one) for one in dict.fromkeys(map(sound, on))}
         for one in found.values():
             if one is not None and case in self._needs(one):
                 raise Refused(

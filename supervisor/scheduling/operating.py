@@ -24,6 +24,7 @@ from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.moments import first_of
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import TaskConfig
+from supervisor.redaction import sound
 from supervisor.scheduling.blocking import PARENTS, Blocking
 from supervisor.scheduling.case import Case
 from supervisor.scheduling.closing import Closing
@@ -185,7 +186,7 @@ class Operating:
         self, verb: Verb, do: Do, name: str, by: str, reason: str, command_id: str | None, given: str = ""
     ) -> Answer:
         await self._wait_begun()
-        entity_id = self._id_of(name)
+        entity_id, by = self._id_of(name), sound(by)
         command = Command(verb=verb, entity_id=entity_id, by=by, reason=reason, id=command_id, given=given)
 
         async def take(cause: Cause) -> Effect:

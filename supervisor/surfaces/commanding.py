@@ -20,6 +20,7 @@ from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.outage import Outage
 from supervisor.ports import JournalError
 from supervisor.projection import Inspected
+from supervisor.redaction import sound
 from supervisor.surfaces.calling import request
 from supervisor.surfaces.failure import BadInput, ControlError, NotRunning, UnknownId
 from supervisor.surfaces.reading import ended, namesakes, used_by
@@ -34,7 +35,7 @@ Say = Callable[[str], None]
 def operator() -> str:
     """Who gives the command, as the records name them."""
     try:
-        return f"operator:{getpass.getuser()}"
+        return sound(f"operator:{getpass.getuser()}")
     except (KeyError, OSError):  # a user without a name, as in a container
         return "operator"
 
