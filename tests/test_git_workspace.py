@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
-from supervisor.ports import Merge, Released
+from supervisor.ports import Merge, Place, Released
 from supervisor.processes import WardenHost
 from supervisor.workspace.git import GitWorkspaces, WorkspaceError, branch_of
 
@@ -329,6 +330,47 @@ async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path) 
         (Path(git(place, "rev-parse", "--absolute-git-dir")) / "index.lock").touch()
         assert await spaces.put_away("fix", "partial") == Released(branch="supervisor/fix")
     assert git(repository, "show", "supervisor/fix:new.txt") == "new"
+
+
+def _nothing(link: Path) -> None:
+    """Its agent has only removed the file."""
+
+
+def _repository_of_its_own(link: Path) -> None:
+    git(link.parent, "init", "--quiet")
+
+
+def _the_main_one(link: Path) -> None:
+    link.write_text(f"gitdir: {link.parents[2] / 'repository' / '.git'}\n")
+
+
+@pytest.mark.parametrize("replace", [_nothing, Path.mkdir, os.mkfifo, _repository_of_its_own, _the_main_one])
+async def test_what_an_agent_made_of_its_worktree_is_left(repository: Path, replace: Callable[[Path], None]) -> None:
+    """Without its own link, git takes the repository above for it: of what is the user's nothing is committed or
+    removed, what is there is left, and the error says so."""
+    async with WardenHost() as host:
+        spaces = GitWorkspaces(host, repository / "worktrees", str(repository))
+        (repository / ".git" / "info" / "exclude").write_text("worktrees\n")
+        place, where = await prepared(spaces, "fix", repository), Place(owner="fix")
+        (place / "new.txt").write_text("new")
+        (place / ".git").unlink()
+        replace(place / ".git")
+        (repository / "a.txt").write_text("the user's\n")
+        head = git(repository, "rev-parse", "HEAD")
+        for ask in (
+            lambda: spaces.merge("fix", "merge"),
+            lambda: spaces.changes("fix", "review"),
+            lambda: spaces.save("fix", where, "save"),
+            lambda: spaces.roll_back("fix", where, "back"),
+            lambda: spaces.put_away("fix", "away"),
+            lambda: prepared(spaces, "fix", repository),
+        ):
+            with pytest.raises(WorkspaceError, match=r"is no worktree any more: its \.git was removed or replaced"):
+                await ask()
+        assert await spaces.left() == ["fix"]
+    assert (place / "new.txt").exists()
+    assert (repository / "a.txt").read_text() == "the user's\n"
+    assert git(repository, "rev-parse", "HEAD") == head
 
 
 async def test_what_was_set_aside_is_removed_later(repository: Path) -> None:

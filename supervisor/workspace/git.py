@@ -47,6 +47,8 @@ _IDENTITY: Final = {
 }
 _QUIET: Final = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "gc.auto=0")
 _SUBMODULE: Final = "160000"
+_LINK: Final = "gitdir: "
+"""How the one line of the ``.git`` of a worktree begins."""
 _GONE: Final = ".gone-"
 _SAVED: Final = "refs/supervisor/checkpoints"
 """Below it, what holds checkpoints: no branches, so that nobody sees, checks out or deletes one by mistake."""
@@ -455,7 +457,37 @@ def _plain(session_id: str) -> str:
 
 
 def _is_worktree(place: Path) -> bool:
-    return (place / ".git").exists()
+    """True if there is one, as git made it: with another ``.git``, or none, git finds a repository of the agent, or the
+    one above, where the user works.
+
+    Raises:
+        WorkspaceError: there is something else; an agent may have made it.
+    """
+    link = place / ".git"
+    if not os.path.lexists(link) and not (place.is_dir() and any(place.iterdir())):
+        return False
+    if not _is_linked(place):
+        words = f"{place} is no worktree any more: its .git was removed or replaced"
+        raise WorkspaceError(f"{words}; what is there is left, save what you need and remove it")
+    return True
+
+
+def _is_linked(place: Path) -> bool:
+    """True if its ``.git`` names a directory of git that names this place."""
+    if (name := _line_of(place / ".git")) is None or not name.startswith(_LINK):
+        return False
+    kept = place / name.removeprefix(_LINK)
+    if (back := _line_of(kept / "gitdir")) is None:
+        return False
+    where = (kept / back).parent
+    return where.name == place.name and os.path.realpath(where.parent) == os.path.realpath(place.parent)
+
+
+def _line_of(path: Path) -> str | None:
+    """What stands in a file; of what is no file, as a pipe that nobody writes to, nothing is read."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    return os.fsdecode(path.read_bytes()).rstrip("\n")
 
 
 def _is_being_made(kept: Path) -> bool:
@@ -485,13 +517,20 @@ def _sweep(root: Path) -> None:
 
 def _names_in(root: Path) -> list[str]:
     places = sorted(root.iterdir()) if root.is_dir() else []
-    return [place.name for place in places if _is_worktree(place) and not _is_kept(place)]
+    return [place.name for place in places if not place.name.startswith(_GONE) and _is_left(place)]
+
+
+def _is_left(place: Path) -> bool:
+    """True if it is to be put away; of what is no worktree any more whoever tries that is told."""
+    try:
+        return _is_worktree(place) and not _is_kept(place)
+    except WorkspaceError:
+        return True
 
 
 def _is_kept(place: Path) -> bool:
     """True if it has our lock, which is a file where git keeps what belongs to the worktree."""
-    kept = (place / ".git").read_text(errors="surrogateescape").removeprefix("gitdir:").strip()
-    lock = place / kept / "locked"
+    lock = place / (_line_of(place / ".git") or "").removeprefix(_LINK) / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == _KEPT
 
 
