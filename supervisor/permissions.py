@@ -10,6 +10,7 @@ import posixpath
 from collections.abc import Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Final, NamedTuple
 
 import msgspec
@@ -121,9 +122,15 @@ def _fits(rule: PermissionRule, wish: Wish, directory: str) -> bool:
 
 def _fits_paths(rule: PermissionRule, paths: Sequence[str], directory: str) -> bool:
     """To be allowed, every path must fit; one is enough to be denied, or asked about. Who names none fits nothing."""
-    pattern = posixpath.join(directory, rule.path)
-    fits = [fnmatchcase(posixpath.normpath(posixpath.join(directory, path)), pattern) for path in paths]
+    pattern = _led(escape(directory), rule.path)
+    fits = [fnmatchcase(_led(directory, path), pattern) for path in paths]
     return bool(fits) and (all(fits) if rule.then is Decision.ALLOW else any(fits))
+
+
+def _led(directory: str, path: str) -> str:
+    """Where *path* leads from *directory*; of two slashes at its beginning, which POSIX keeps apart, one is left."""
+    led = posixpath.normpath(posixpath.join(directory, path))
+    return led[1:] if led.startswith("//") else led
 
 
 def choice_of(options: Sequence[tuple[str, str]], *, allow: bool, always: bool = False) -> Choice:

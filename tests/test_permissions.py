@@ -68,6 +68,12 @@ def rule(then: str, **given: Any) -> PermissionRule:
         (rule("allow", path="src/*"), wish(paths=["src/../etc/b"]), False),
         (rule("deny", path="/etc/*"), wish(paths=["../etc/passwd"]), True),
         (rule("allow", path="*"), wish(), False),
+        (rule("deny", path="/etc/*"), wish(paths=["//etc/passwd"]), True),
+        (rule("deny", path="//etc/*"), wish(paths=["/etc/passwd"]), True),
+        (rule("deny", path="etc/*"), wish(paths=["//work/etc/b"]), True),
+        (rule("deny", path="./etc/*"), wish(paths=["etc/b"]), True),
+        (rule("deny", path="../etc/*"), wish(paths=["/etc/passwd"]), True),
+        (rule("deny", path="etc/"), wish(paths=["etc"]), True),
     ],
 )
 def test_a_rule_fits(one: PermissionRule, asked: Wish, fits: bool) -> None:
@@ -75,6 +81,15 @@ def test_a_rule_fits(one: PermissionRule, asked: Wish, fits: bool) -> None:
     other = Decision.ASK if one.then is not Decision.ASK else Decision.DENY
     policy = PermissionPolicy(default=other, rules=(one,))
     assert ruling(policy, asked, "/work").decision is (one.then if fits else other)
+
+
+@pytest.mark.parametrize(
+    ("then", "path", "fits"), [(Decision.DENY, "/a/[b]*/etc/c", True), (Decision.ALLOW, "/a/bc/etc/c", False)]
+)
+def test_the_directory_is_no_pattern(then: Decision, path: str, fits: bool) -> None:
+    """Only the rule's own words stand for anything, whatever the directory is called."""
+    policy = PermissionPolicy(default=Decision.ASK, rules=(rule(then, path="etc/*"),))
+    assert ruling(policy, wish(paths=[path]), "/a/[b]*").decision is (then if fits else Decision.ASK)
 
 
 def test_the_first_rule_that_fits_decides() -> None:
