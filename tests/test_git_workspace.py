@@ -108,6 +108,16 @@ async def test_a_conflict_is_refused_and_the_work_is_kept(repository: Path) -> N
     assert git(repository, "show", "supervisor/other:a.txt") == "by other"
 
 
+async def test_files_in_conflict_are_called_what_they_are_called(repository: Path) -> None:
+    """Not in the octal numbers of git."""
+    async with workspaces(repository) as spaces:
+        for name in ("one", "other"):
+            place = await prepared(spaces, name, repository)
+            (place / "über").write_text(f"by {name}\n")
+        assert (await finished(spaces, "one"))[0].outcome == "merged"
+        assert (await spaces.merge("other", "merge")).files == ("über",)
+
+
 async def test_local_changes_are_never_overwritten(repository: Path) -> None:
     """A merge that would change a file somebody is editing is refused; it goes through once that is out of the way."""
     async with workspaces(repository) as spaces:
@@ -117,6 +127,7 @@ async def test_local_changes_are_never_overwritten(repository: Path) -> None:
         refused = await spaces.merge("fix", "merge")
         assert refused.outcome == "refused"
         assert "has changes of its own in the way" in refused.why
+        assert refused.why.endswith(": a.txt")
         assert (repository / "a.txt").read_text() == "being edited\n"
         git(repository, "checkout", "--quiet", "a.txt")
         assert (await spaces.merge("fix", "merge")).outcome == "merged"
@@ -396,8 +407,24 @@ async def test_a_repository_without_a_target_is_refused(repository: Path) -> Non
             await prepared(spaces, "fix", repository)
     git(repository, "checkout", "--quiet", "--detach")
     async with workspaces(repository) as spaces:
-        with pytest.raises(WorkspaceError, match=r"name one as workspace\.target"):
+        with pytest.raises(WorkspaceError, match=r"name one as merge_into"):
             await prepared(spaces, "fix", repository)
+
+
+async def test_a_tag_may_be_called_as_the_target(repository: Path) -> None:
+    """What is checked out is a branch, whatever else has its name."""
+    git(repository, "tag", "main")
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+        assert await spaces.target() == "main"
+
+
+async def test_a_branch_in_the_way_of_all_others_is_refused(repository: Path) -> None:
+    """Git keeps no branch below another one: it is said before any session begins."""
+    git(repository, "branch", "supervisor")
+    async with workspaces(repository) as spaces:
+        with pytest.raises(WorkspaceError, match=r"has a branch 'supervisor', .*; rename it"):
+            await spaces.check()
 
 
 @pytest.mark.parametrize(

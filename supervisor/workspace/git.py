@@ -15,6 +15,7 @@ import re
 import shutil
 import tempfile
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -45,7 +46,15 @@ _IDENTITY: Final = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
-_QUIET: Final = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "gc.auto=0")
+_QUIET: Final = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.quotePath=false",
+    "commit.gpgSign=false",
+    "gc.auto=0",
+)
+_BRANCHES: Final = "supervisor"
+"""Below it, the branches of sessions."""
 _SUBMODULE: Final = "160000"
 _LINK: Final = "gitdir: "
 """How the one line of the ``.git`` of a worktree begins."""
@@ -84,7 +93,7 @@ class GitWorkspaces:
         """See that git can do what will be asked of it.
 
         Raises:
-            WorkspaceError: it is missing or too old; the repository, or its target, is not there.
+            WorkspaceError: it is missing or too old; there is no repository or no target, or a branch is in the way.
         """
         version = await self._git(self._repository, "version")
         if not version.ok:
@@ -96,6 +105,9 @@ class GitWorkspaces:
             )
         await self._inside(self._repository)
         await self.target()
+        if await self._commit_of(self._repository, f"refs/heads/{_BRANCHES}"):
+            words = f"{self._repository} has a branch {_BRANCHES!r}, so that no session can have one below {_BRANCHES}/"
+            raise WorkspaceError(f"{words}; rename it (git branch -m {_BRANCHES} NAME), or use workspace: directory")
 
     # ------------------------------------------------------------------------------------------ a place to work
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
@@ -175,10 +187,10 @@ class GitWorkspaces:
             WorkspaceError: there is none: no branch is checked out, or it has no commit.
         """
         if not self._target:
-            here = await self._git(self._repository, "symbolic-ref", "--quiet", "--short", "HEAD")
+            here = await self._git(self._repository, "symbolic-ref", "--quiet", "HEAD")
             if not here.ok:
-                raise WorkspaceError(f"{self._repository} has no branch checked out; name one as workspace.target")
-            self._target = _text(here)
+                raise WorkspaceError(f"{self._repository} has no branch checked out; name one as merge_into")
+            self._target = _text(here).removeprefix("refs/heads/")
         if not await self._commit_of(self._repository, f"refs/heads/{self._target}"):
             raise WorkspaceError(f"the branch {self._target!r} of {self._repository} has no commit; make a first one")
         return self._target
@@ -448,7 +460,7 @@ def branch_of(session_id: str) -> str:
     """The branch of a session: one path below ``supervisor/``, whatever its id holds."""
     name = quote(session_id, safe="", errors="surrogateescape").replace("~", "%7E")
     plain = ".." not in name and not name.startswith((".", "-")) and not name.endswith((".", ".lock"))
-    return f"supervisor/{name if plain else name.replace('.', '%2E').replace('-', '%2D')}"
+    return f"{_BRANCHES}/{name if plain else name.replace('.', '%2E').replace('-', '%2D')}"
 
 
 def _plain(session_id: str) -> str:
@@ -543,7 +555,10 @@ def _text(ran: Ran) -> str:
 
 
 def _last(ran: Ran) -> str:
-    """What git has to say, in a line: its first error, or its last word."""
+    """What git has to say, in a line: its first error, with the files that it lists below, or its last word."""
     lines = ran.output.strip().splitlines()
-    errors = [line for line in lines if line.startswith(("error:", "fatal:"))]
-    return ran.problem or (errors or lines[-1:] or [f"exit status {ran.status}"])[0]
+    errors = [at for at, line in enumerate(lines) if line.startswith(("error:", "fatal:"))]
+    if ran.problem or not errors:
+        return ran.problem or (lines[-1:] or [f"exit status {ran.status}"])[0]
+    files = [line.strip() for line in takewhile(lambda line: line.startswith("\t"), lines[errors[0] + 1 :])]
+    return f"{lines[errors[0]]} {', '.join(files)}".strip()
