@@ -43,10 +43,11 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         return b"\n".join(part.rstrip() for part in (self.stdout, self.stderr) if part.strip()).decode(errors="replace")
 
 
-async def run_program(host: ProcessHost, launch: Launch, *, timeout_s: float) -> Ran:
-    """Run *launch* to its end; whatever it started has ended too. Never raises for what the program does."""
+async def run_program(host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX) -> Ran:
+    """Run *launch* to its end; whatever it started has ended too. Never raises for what the program does. Of each
+    output the last *output_max* bytes are kept."""
     began = anyio.current_time()
-    out, err = _Tail(), _Tail()
+    out, err = _Tail(output_max), _Tail(output_max)
     status, problem = None, ""
     try:
         async with host.spawn(launch) as process:
@@ -59,7 +60,7 @@ async def run_program(host: ProcessHost, launch: Launch, *, timeout_s: float) ->
     except SpawnError as error:
         problem = str(error)
     took_s = round(anyio.current_time() - began, 6)
-    return Ran(status=status, stdout=out.kept, stderr=err.kept, problem=problem, took_s=took_s)
+    return Ran(status=status, stdout=bytes(out.kept), stderr=bytes(err.kept), problem=problem, took_s=took_s)
 
 
 async def _heard(process: Process, out: _Tail, err: _Tail, timeout_s: float) -> bool:
@@ -78,9 +79,11 @@ async def _heard(process: Process, out: _Tail, err: _Tail, timeout_s: float) -> 
 class _Tail:
     """The last bytes of an output."""
 
-    def __init__(self) -> None:
-        self.kept = b""
+    def __init__(self, bytes_max: int) -> None:
+        self.kept = bytearray()
+        self._bytes_max = bytes_max
 
     async def fill(self, receive: Callable[[], Awaitable[bytes]]) -> None:
         while piece := await receive():
-            self.kept = (self.kept + piece)[-OUTPUT_MAX:]
+            self.kept += piece
+            del self.kept[: -self._bytes_max]

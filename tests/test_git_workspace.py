@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from supervisor.ports import Merge, Place, Released
@@ -23,6 +24,14 @@ def git(where: Path, *words: str) -> str:
     return subprocess.run(
         ["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True
     ).stdout.strip()
+
+
+def committed_inside(where: Path) -> Path:
+    """A repository inside another one, with a commit of its own."""
+    where.mkdir()
+    git(where, "init", "--quiet")
+    git(where, "commit", "--quiet", "--allow-empty", "--message", "inside")
+    return where
 
 
 @pytest.fixture
@@ -182,10 +191,7 @@ async def test_a_repository_inside_the_worktree_is_not_removed(repository: Path)
     """Its commits are nowhere else: the directory stays, and is named."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
-        inner = place / "inner"
-        inner.mkdir()
-        git(inner, "init", "--quiet")
-        git(inner, "commit", "--quiet", "--allow-empty", "--message", "inside")
+        inner = committed_inside(place / "inner")
         released = await spaces.put_away("fix", "with a repository inside")
     assert released == Released(branch="supervisor/fix", directory=str(place))
     assert git(inner, "log", "--format=%s") == "inside"
@@ -282,14 +288,82 @@ async def test_a_repository_inside_is_not_merged(repository: Path) -> None:
     """Only its name would be, and its commits would go with the worktree."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
-        inner = place / "inner"
-        inner.mkdir()
-        git(inner, "init", "--quiet")
-        git(inner, "commit", "--quiet", "--allow-empty", "--message", "inside")
+        inner = committed_inside(place / "inner")
         merge, released = await finished(spaces, "fix")
     assert (merge.outcome, merge.files) == ("refused", ("inner",))
     assert released.directory == str(place)
     assert git(inner, "log", "--format=%s") == "inside"
+
+
+async def test_a_repository_inside_is_found_among_very_many_files(repository: Path) -> None:
+    """A list of changed files is read whole, or not believed: the name of a repository may stand at its very front."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        committed_inside(place / "aa")
+        for number in range(1_300):
+            (place / f"one-of-very-many-files-{number:04}.txt").write_text("new\n")
+        merge, released = await finished(spaces, "fix")
+    assert (merge.outcome, merge.files) == ("refused", ("aa",))
+    assert released == Released(branch="supervisor/fix", directory=str(place))
+
+
+async def test_who_has_the_target_is_found_among_hundreds_of_worktrees(repository: Path) -> None:
+    """The target never moves under those who have it checked out, however many worktrees there are besides."""
+    for number in range(320):
+        name = f"{number:03}-{'x' * 60}"
+        kept, other = repository / ".git" / "worktrees" / name, repository.parent / "others" / name
+        kept.mkdir(parents=True)
+        other.mkdir(parents=True)
+        (other / ".git").write_text(f"gitdir: {kept}\n")
+        for file, text in (("gitdir", f"{other}/.git"), ("commondir", "../.."), ("HEAD", f"ref: refs/heads/{name}")):
+            (kept / file).write_text(f"{text}\n")
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("changed\n")
+        assert (await spaces.merge("fix", "merge")).outcome == "merged"
+    assert (repository / "a.txt").read_text() == "changed\n"
+    assert git(repository, "status", "--porcelain") == ""
+
+
+async def test_names_that_are_no_text_can_be_kept(repository: Path) -> None:
+    """Whatever a file is called, and however git is set to show that, what is told of it can be put on record."""
+    git(repository, "config", "core.quotePath", "false")
+    named = (os.fsdecode(b"not-\xff-utf8"), "two\nlines", "two\u2028lines")
+    async with workspaces(repository) as spaces:
+        for session in ("one", "other"):
+            place = await prepared(spaces, session, repository)
+            for name in named:
+                (place / name).write_text(f"by {session}\n")
+        changes = await spaces.changes("one", "look")
+        merged, refused = await spaces.merge("one", "merge"), await spaces.merge("other", "merge")
+    assert changes is not None
+    assert set(changes.files) == set(refused.files) == {"not-\\xff-utf8", "two\nlines", "two\u2028lines"}
+    assert (merged.outcome, refused.outcome) == ("merged", "refused")
+    assert msgspec.json.decode(msgspec.json.encode(refused), type=Merge) == refused
+
+
+async def test_of_many_files_in_conflict_some_are_named(repository: Path) -> None:
+    """The reason stays short enough to be read."""
+    async with workspaces(repository) as spaces:
+        for session in ("one", "other"):
+            place = await prepared(spaces, session, repository)
+            for number in range(25):
+                (place / f"{number:02}").write_text(f"by {session}\n")
+        assert (await spaces.merge("one", "merge")).outcome == "merged"
+        refused = await spaces.merge("other", "merge")
+    assert len(refused.files) == 25
+    assert refused.why.endswith("18, 19 and 5 more")
+
+
+async def test_a_list_that_is_too_long_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a list decides nothing: what is there stays where it is."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "new.txt").write_text("new\n")
+        monkeypatch.setattr("supervisor.workspace.git.LISTED_MAX", 80)
+        with pytest.raises(WorkspaceError, match="it lists more than 80 bytes"):
+            await spaces.put_away("fix", "put away")
+    assert (place / "new.txt").exists()
 
 
 async def test_a_conflict_that_an_agent_left_is_not_merged(repository: Path) -> None:

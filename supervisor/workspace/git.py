@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -31,6 +32,12 @@ __all__ = ["GitWorkspaces", "WorkspaceError", "branch_of"]
 
 GIT_S = 60.0
 """How long one git command may take: a checkout of a large repository is the longest of them."""
+
+LISTED_MAX: Final = 16 * 1024 * 1024
+"""Bytes of what git lists that are read, some 100,000 files. A longer list is refused: all of it decides, or none."""
+
+NAMED_MAX: Final = 20
+"""Files that are named where somebody is told of them."""
 
 GIT_MIN: Final = (2, 38)
 """The first that merges without a worktree (``merge-tree --write-tree``)."""
@@ -55,7 +62,7 @@ _QUIET: Final = (
 )
 _BRANCHES: Final = "supervisor"
 """Below it, the branches of sessions."""
-_SUBMODULE: Final = "160000"
+_SUBMODULE: Final = b"160000"
 _LINK: Final = "gitdir: "
 """How the one line of the ``.git`` of a worktree begins."""
 _GONE: Final = ".gone-"
@@ -205,7 +212,7 @@ class GitWorkspaces:
         async with self._one_at_a_time:
             target = await self.target()
             if unmerged := await self._unmerged(session_id):
-                why = f"a merge was begun there and not ended: {', '.join(unmerged)}"
+                why = f"a merge was begun there and not ended: {_told(unmerged)}"
                 return Merge(outcome="refused", target=target, files=unmerged, why=why)
             work = await self._saved(session_id, message)
             if not work:
@@ -233,13 +240,14 @@ class GitWorkspaces:
             return await self._between(base, commit)
 
     async def _between(self, base: str, commit: str) -> Changes:
-        how = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
-        named = await self._must(self._repository, "diff", *how, "--name-only", "-z", base, commit)
-        patch = await self._must(self._repository, "diff", *how, base, commit)
-        files = tuple(one for one in named.stdout.decode(errors="surrogateescape").split("\0") if one)
+        how = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
+        named = await self._run(self._repository, *how, "--name-only", "-z", base, commit)
+        patch = await self._run(self._repository, *how, base, commit, output_max=OUTPUT_MAX)
+        if bad := next((ran for ran in (named, patch) if not ran.ok), None):
+            raise WorkspaceError(f"git diff failed in {self._repository}: {_last(bad)}")
         shown = patch.stdout.decode(errors="replace") if len(patch.stdout) < OUTPUT_MAX else ""
-        whole = len(named.stdout) < OUTPUT_MAX
-        return Changes(base=base, commit=commit, files=files, whole=whole, diff=shown)
+        whole = len(named.stdout) < LISTED_MAX
+        return Changes(base=base, commit=commit, files=_names(named.stdout), whole=whole, diff=shown)
 
     async def _saved(self, session_id: str, message: str) -> str:
         """The commit that a session has come to, with all that was not committed; ``""`` where there is none."""
@@ -258,8 +266,8 @@ class GitWorkspaces:
         place = self._place(session_id)
         if not _is_worktree(place):
             return ()
-        listed = await self._must(str(place), "diff", "--name-only", "--diff-filter=U")
-        return tuple(_text(listed).splitlines())
+        listed = await self._must(str(place), "diff", "--name-only", "--diff-filter=U", "-z")
+        return _names(listed.stdout)
 
     async def _named(self, where: str, branch: str) -> str:
         """The commit of the worktree, which a branch is made to hold: an agent may have checked out something else."""
@@ -277,14 +285,13 @@ class GitWorkspaces:
         if await self._contains(head, work):
             return Merge(outcome="nothing", commit=head, why=f"everything is in {target} already")
         if inside := await self._repositories_inside(head, work):
-            why = f"repositories inside it would be lost, since only their names are committed: {', '.join(inside)}"
+            why = f"repositories inside it would be lost, since only their names are committed: {_told(inside)}"
             return Merge(outcome="refused", files=inside, why=why)
-        tried = await self._git(
-            self._repository, "merge-tree", "--write-tree", "--name-only", "--no-messages", head, work
-        )
-        tree, *files = _text(tried).splitlines() or [""]
+        how = ("--write-tree", "--name-only", "--no-messages", "-z")
+        tried = await self._git(self._repository, "merge-tree", *how, head, work)
+        tree, *files = _names(tried.stdout) or ("",)
         if tried.status == 1 and tree:
-            return Merge(outcome="refused", files=tuple(files), why=f"in conflict with {target}: {', '.join(files)}")
+            return Merge(outcome="refused", files=tuple(files), why=f"in conflict with {target}: {_told(files)}")
         if not tried.ok:
             raise WorkspaceError(f"git merge-tree failed: {_last(tried)}")
         made = await self._must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
@@ -292,9 +299,11 @@ class GitWorkspaces:
 
     async def _repositories_inside(self, head: str, work: str) -> tuple[str, ...]:
         """The repositories inside the worktree that the work has and *head* has not, or not at that commit."""
-        listed = await self._must(self._repository, "diff", "--raw", f"{head}...{work}")
-        entries = [line.partition("\t") for line in _text(listed).splitlines()]
-        return tuple(name for how, _, name in entries if how.split()[1] == _SUBMODULE)
+        how = ("--raw", "-z", "--no-renames")
+        listed = await self._must(self._repository, "diff", *how, f"{head}...{work}")
+        fields = listed.stdout.split(b"\0")  # for each file what became of it, and its name
+        entries = zip(fields[::2], fields[1::2], strict=False)
+        return _names(b"\0".join(name for modes, name in entries if modes.split()[1] == _SUBMODULE))
 
     async def _advance(self, target: str, head: str, commit: str) -> Merge | None:
         """Move the target on; ``None`` if it moved meanwhile. Who has it checked out has all of it then, or nothing."""
@@ -450,10 +459,17 @@ class GitWorkspaces:
         return ran
 
     async def _git(self, where: str, *words: str) -> Ran:
+        """All that it says, or it has failed."""
+        ran = await self._run(where, *words)
+        if len(ran.stdout) < LISTED_MAX:
+            return ran
+        return msgspec.structs.replace(ran, status=None, problem=f"it lists more than {LISTED_MAX} bytes")
+
+    async def _run(self, where: str, *words: str, output_max: int = LISTED_MAX) -> Ran:
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
         config = [part for setting in _QUIET for part in ("-c", setting)]
         launch = Launch(argv=("git", *config, *words), cwd=where, env=env)
-        return await run_program(self._host, launch, timeout_s=GIT_S)
+        return await run_program(self._host, launch, timeout_s=GIT_S, output_max=output_max)
 
 
 def branch_of(session_id: str) -> str:
@@ -552,6 +568,16 @@ def _parent_of(place: Path) -> None:
 
 def _text(ran: Ran) -> str:
     return ran.stdout.decode(errors="surrogateescape").strip("\n")
+
+
+def _names(listed: bytes) -> tuple[str, ...]:
+    """Files that git lists with ``-z``, as text that can be kept: of a name that is not UTF-8, bytes as ``\\xff``."""
+    return tuple(name.decode(errors="backslashreplace") for name in listed.split(b"\0") if name)
+
+
+def _told(files: Sequence[str]) -> str:
+    more = f" and {len(files) - NAMED_MAX} more" if len(files) > NAMED_MAX else ""
+    return f"{', '.join(files[:NAMED_MAX])}{more}"
 
 
 def _last(ran: Ran) -> str:
