@@ -295,6 +295,18 @@ async def test_a_repository_inside_is_not_merged(repository: Path) -> None:
     assert git(inner, "log", "--format=%s") == "inside"
 
 
+async def test_no_setting_hides_a_repository_inside(repository: Path) -> None:
+    """An agent can change the settings of the repository; one that is inside is neither merged nor removed for that."""
+    git(repository, "config", "diff.ignoreSubmodules", "all")
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        inner = committed_inside(place / "inner")
+        merge, released = await finished(spaces, "fix")
+    assert (merge.outcome, merge.files) == ("refused", ("inner",))
+    assert released.directory == str(place)
+    assert git(inner, "log", "--format=%s") == "inside"
+
+
 async def test_a_repository_inside_is_found_among_very_many_files(repository: Path) -> None:
     """A list of changed files is read whole, or not believed: the name of a repository may stand at its very front."""
     async with workspaces(repository) as spaces:

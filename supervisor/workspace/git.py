@@ -62,6 +62,8 @@ _QUIET: Final = (
 )
 _BRANCHES: Final = "supervisor"
 """Below it, the branches of sessions."""
+_INNER: Final = "--ignore-submodules=none"
+"""Repositories inside are looked at, whatever the settings of this one say: an agent can change them."""
 _SUBMODULE: Final = b"160000"
 _LINK: Final = "gitdir: "
 """How the one line of the ``.git`` of a worktree begins."""
@@ -240,7 +242,7 @@ class GitWorkspaces:
             return await self._between(base, commit)
 
     async def _between(self, base: str, commit: str) -> Changes:
-        how = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
+        how = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", _INNER)
         named = await self._run(self._repository, *how, "--name-only", "-z", base, commit)
         patch = await self._run(self._repository, *how, base, commit, output_max=OUTPUT_MAX)
         if bad := next((ran for ran in (named, patch) if not ran.ok), None):
@@ -256,9 +258,10 @@ class GitWorkspaces:
             return await self._commit_of(self._repository, f"refs/heads/{branch}")
         where = str(place)
         await self._must(where, "add", "--all")
-        staged = await self._git(where, "diff", "--cached", "--quiet")
+        staged = await self._git(where, "diff", "--cached", "--quiet", _INNER)
         if not staged.ok:
-            await self._must(where, "commit", "--no-verify", "--quiet", "--message", message)
+            # Empty is for git what only changes a repository inside, where its settings say that those are ignored.
+            await self._must(where, "commit", "--allow-empty", "--no-verify", "--quiet", "--message", message)
         return await self._named(where, branch)
 
     async def _unmerged(self, session_id: str) -> tuple[str, ...]:
@@ -299,7 +302,7 @@ class GitWorkspaces:
 
     async def _repositories_inside(self, head: str, work: str) -> tuple[str, ...]:
         """The repositories inside the worktree that the work has and *head* has not, or not at that commit."""
-        how = ("--raw", "-z", "--no-renames")
+        how = ("--raw", "-z", "--no-renames", _INNER)
         listed = await self._must(self._repository, "diff", *how, f"{head}...{work}")
         fields = listed.stdout.split(b"\0")  # for each file what became of it, and its name
         entries = zip(fields[::2], fields[1::2], strict=False)
@@ -411,7 +414,7 @@ class GitWorkspaces:
 
     async def _holds_more(self, where: str, target: str) -> bool:
         """True if a removal would lose something: what is not committed, or a repository inside this one."""
-        status = await self._must(where, "status", "--porcelain", "--untracked-files=normal")
+        status = await self._must(where, "status", "--porcelain", "--untracked-files=normal", _INNER)
         here = await self._commit_of(where, "HEAD")
         return bool(status.stdout.strip()) or bool(await self._repositories_inside(f"refs/heads/{target}", here))
 
