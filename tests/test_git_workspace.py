@@ -419,14 +419,16 @@ async def test_other_worktrees_of_the_repository_are_left_alone(repository: Path
     assert git(tmp_path / "away", "branch", "--show-current") == "theirs"
 
 
-async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path) -> None:
-    """When nothing runs there any more, it is nobody's."""
+@pytest.mark.parametrize("what", ["changes", "merge", "save", "roll_back", "put_away"])
+async def test_a_lock_that_a_killed_git_left_holds_nothing_up(repository: Path, what: str) -> None:
+    """When nobody works there, it is nobody's."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new")
         (Path(git(place, "rev-parse", "--absolute-git-dir")) / "index.lock").touch()
-        assert await spaces.put_away("fix", "partial") == Released(branch="supervisor/fix")
-    assert git(repository, "show", "supervisor/fix:new.txt") == "new"
+        where = [Place(directory=str(place), owner="fix")] if what in ("save", "roll_back") else []
+        await getattr(spaces, what)("fix", *where, "partial")
+    assert "partial" in git(repository, "log", "--all", "--format=%s").splitlines()
 
 
 def _nothing(link: Path) -> None:

@@ -257,6 +257,7 @@ class GitWorkspaces:
         if not _is_worktree(place):
             return await self._commit_of(self._repository, f"refs/heads/{branch}")
         where = str(place)
+        await self._unlock(where)
         await self._must(where, "add", "--all")
         staged = await self._git(where, "diff", "--cached", "--quiet", _INNER)
         if not staged.ok:
@@ -398,7 +399,6 @@ class GitWorkspaces:
         """
         async with self._one_at_a_time:
             place, branch, target = self._place(session_id), branch_of(session_id), await self.target()
-            await self._unlock(place)
             await self._saved(session_id, message)
             if _is_worktree(place):
                 if await self._holds_more(str(place), target):
@@ -418,11 +418,10 @@ class GitWorkspaces:
         here = await self._commit_of(where, "HEAD")
         return bool(status.stdout.strip()) or bool(await self._repositories_inside(f"refs/heads/{target}", here))
 
-    async def _unlock(self, place: Path) -> None:
-        """Nothing runs there any more: a lock of the index is one that a git which was killed has left."""
-        if _is_worktree(place):
-            kept = await self._must(str(place), "rev-parse", "--absolute-git-dir")
-            await anyio.to_thread.run_sync(_no_lock, Path(_text(kept)))
+    async def _unlock(self, where: str) -> None:
+        """Nobody works there now: a lock of the index is one that a git which was killed has left."""
+        kept = await self._must(where, "rev-parse", "--absolute-git-dir")
+        await anyio.to_thread.run_sync(_no_lock, Path(_text(kept)))
 
     async def _remove(self, place: Path) -> None:
         """Remove a worktree: at once aside, so that half of one is never taken for work, and then for good."""
