@@ -593,6 +593,13 @@ OPTIONS = [
 ]
 
 
+def test_only_a_newline_ends_a_line_of_a_file(talk: Conversation) -> None:
+    """A form feed, or what else Unicode takes for the end of a line, stands within one."""
+    talk.request(7, "fs/read_text_file", path="/work/a", line=2, limit=1)
+    outs = talk.codec.file_answered("file-1", "a\fa\u2028a\rb\r\nsecond\fline\nthird\n")
+    assert sent(outs) == [{"id": 7, "result": {"content": "second\fline\n"}}]
+
+
 def ask(talk: Conversation, rpc_id: Any = 7, title: str | None = "rm -r /") -> list[Out]:
     call = {"toolCallId": "c", "title": title}
     return talk.request(rpc_id, "session/request_permission", toolCall=call, options=OPTIONS)

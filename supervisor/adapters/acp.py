@@ -11,6 +11,7 @@ and they did not complete. Agents answer a cancel with ``end_turn``, and call wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from io import StringIO
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, Raw
@@ -398,10 +399,10 @@ def _text(kind: str, chunk: wire.Chunk) -> list[Text]:
 
 
 def _part(text: str, first: int, count: int | None) -> str:
-    """Those lines of *text*."""
+    """Those lines of *text*. Only a newline ends one, as agents count them; a form feed does not."""
     if not first and count is None:
         return text
-    lines = text.splitlines(keepends=True)
+    lines = StringIO(text, newline="\n").readlines()
     return "".join(lines[first : None if count is None else first + count])
 
 
