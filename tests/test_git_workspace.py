@@ -14,6 +14,7 @@ import pytest
 
 from supervisor.ports import Merge, Place, Released
 from supervisor.processes import WardenHost
+from supervisor.programs import Ran
 from supervisor.workspace.git import GitWorkspaces, WorkspaceError, branch_of
 
 pytestmark = pytest.mark.anyio
@@ -140,6 +141,33 @@ async def test_local_changes_are_never_overwritten(repository: Path) -> None:
         assert (repository / "a.txt").read_text() == "being edited\n"
         git(repository, "checkout", "--quiet", "a.txt")
         assert (await spaces.merge("fix", "merge")).outcome == "merged"
+
+
+class Watched(GitWorkspaces):
+    """Its first merge finds the index of the user locked; by the second one that is over."""
+
+    async def _git(self, where: str, *words: str) -> Ran:
+        ran = await super()._git(where, *words)
+        if words[0] == "merge":
+            (Path(where) / ".git" / "index.lock").unlink(missing_ok=True)
+        return ran
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [(Watched, "merged"), (GitWorkspaces, "refused")])
+async def test_an_index_that_the_user_has_locked_is_waited_for(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, kind: type[GitWorkspaces], outcome: str
+) -> None:
+    """For a moment, since most locks are short; who has locked it for longer is no change in the way."""
+    monkeypatch.setattr("supervisor.workspace.git.LOCK_TRIES", 2)
+    monkeypatch.setattr("supervisor.workspace.git.LOCK_WAIT_S", 0.0)
+    async with WardenHost() as host:
+        spaces = kind(host, repository.parent / "worktrees", str(repository))
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        (repository / ".git" / "index.lock").touch()
+        merge = await spaces.merge("fix", "merge")
+    assert merge.outcome == outcome
+    assert merge.why.startswith("another git is at work in" if outcome == "refused" else "")
 
 
 async def test_a_target_that_nobody_has_checked_out(repository: Path) -> None:

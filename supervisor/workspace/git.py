@@ -45,6 +45,13 @@ GIT_MIN: Final = (2, 38)
 TRIES = 5
 """How often a merge is made anew because the target moved meanwhile."""
 
+LOCK_TRIES = 20
+"""How often the index of whoever has the target checked out is tried: who commits there, or has an editor that asks for
+the status, locks it for a moment."""
+
+LOCK_WAIT_S = 0.5
+"""The pause between two such tries."""
+
 _IDENTITY: Final = {
     "GIT_AUTHOR_NAME": "supervisor",
     "GIT_AUTHOR_EMAIL": "supervisor@localhost",
@@ -316,12 +323,18 @@ class GitWorkspaces:
             moved = await self._git(self._repository, "update-ref", f"refs/heads/{target}", commit, head)
             return Merge(outcome="merged", commit=commit) if moved.ok else None
         how = ("--ff-only", "--no-overwrite-ignore", "--no-autostash", "--quiet")
-        with anyio.CancelScope(shield=True):
-            moved = await self._git(holder, "merge", *how, commit)
-        if moved.ok:
-            return Merge(outcome="merged", commit=commit)
-        if await self._commit_of(self._repository, f"refs/heads/{target}") != head:
-            return None
+        for _ in range(LOCK_TRIES):
+            with anyio.CancelScope(shield=True):
+                moved = await self._git(holder, "merge", *how, commit)
+            if moved.ok:
+                return Merge(outcome="merged", commit=commit)
+            if await self._commit_of(self._repository, f"refs/heads/{target}") != head:
+                return None
+            if "index.lock" not in _last(moved):
+                break
+            await anyio.sleep(LOCK_WAIT_S)
+        else:
+            return Merge(outcome="refused", why=f"another git is at work in {holder}, or was killed: {_last(moved)}")
         return Merge(outcome="refused", why=f"{holder} has changes of its own in the way: {_last(moved)}")
 
     async def _holder(self, target: str) -> str | None:
