@@ -312,20 +312,11 @@ async def test_changes_of_the_user_are_not_stashed_away(repository: Path) -> Non
     assert git(repository, "stash", "list") == ""
 
 
-async def test_a_repository_inside_is_not_merged(repository: Path) -> None:
-    """Only its name would be, and its commits would go with the worktree."""
-    async with workspaces(repository) as spaces:
-        place = await prepared(spaces, "fix", repository)
-        inner = committed_inside(place / "inner")
-        merge, released = await finished(spaces, "fix")
-    assert (merge.outcome, merge.files) == ("refused", ("inner",))
-    assert released.directory == str(place)
-    assert git(inner, "log", "--format=%s") == "inside"
-
-
-async def test_no_setting_hides_a_repository_inside(repository: Path) -> None:
-    """An agent can change the settings of the repository; one that is inside is neither merged nor removed for that."""
-    git(repository, "config", "diff.ignoreSubmodules", "all")
+@pytest.mark.parametrize("ignored", ["none", "all"])
+async def test_a_repository_inside_is_not_merged(repository: Path, ignored: str) -> None:
+    """Only its name would be, and its commits would go with the worktree; no setting, which an agent can change, hides
+    it."""
+    git(repository, "config", "diff.ignoreSubmodules", ignored)
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         inner = committed_inside(place / "inner")
