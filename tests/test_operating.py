@@ -759,6 +759,19 @@ async def test_a_supervisor_that_ends_waits_for_no_provider(tmp_path: Path, gate
     assert [one.monotonic_s < breaker.metadata["free_at_s"] for one in ends] == [True, True]
 
 
+async def test_a_supervisor_that_ends_keeps_no_queue(tmp_path: Path, gate: Gate) -> None:
+    """Who is queued needs no slot to be cancelled, nor waits for one: the only one is held."""
+    queued = (task("b"), task("c"), task("d", "true", "c"))
+    async with going(tmp_path, plan_of(task("a", HELD, priority=1), *queued, max_sessions=1)) as plan:
+        await plan.until("started", "task:a")
+        await plan.run.sup.stop()
+        for name in ("b", "c"):
+            await plan.until("cancelled", f"task:{name}")
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "blocked"}
+    assert path_of(plan.run.events(), "job:c") == ["pending", "queued", "cancelled"]
+
+
 async def test_an_agent_in_the_process_blocks_its_own_task(tmp_path: Path) -> None:
     """Its turn is over with that; the next session goes on with it when the other task is closed."""
     said: list[str] = []

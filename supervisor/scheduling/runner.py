@@ -259,13 +259,27 @@ class PlanRunner:
             await self.load.woken()
 
     async def _watch_stop(self) -> None:
-        """Who waits for a person does not keep a supervisor that ends."""
+        """Who waits for a person, or for a worker, does not keep a supervisor that ends. Those of a long queue end side
+        by side: through a few slots, one after another, that would take as long as there are tasks."""
         await self._sup.stopping.wait()
         self.load.wake()  # nothing that is claimed asks a provider any more
-        for case in list(self.load.cases.values()):
-            async with case.lock:
-                if case.result is None and case.state in WAITING:
-                    await self._closing.cancelled(case, ENDING)
+        cases = [case for case in self.load.cases.values() if case.result is None]
+        self._cancel_all([case for case in cases if self._is_queued(case)], ENDING)
+        for case in cases:
+            if case.state in WAITING:
+                self.load.start(self._end_waiting, case)
+
+    def _is_queued(self, case: Case) -> bool:
+        """Nobody has it, and any worker may; whose delay a stop cuts short is offered to one by whoever waits for its
+        end."""
+        if case.unwanted or case.scope is not None or self.load.backlog.holder(case.name) is not None:
+            return False
+        return case.state is Task.OPEN and case.job is job.Job.QUEUED and not is_delayed(case)
+
+    async def _end_waiting(self, case: Case) -> None:
+        async with case.lock:  # somebody may be answering for it just now
+            if case.state in WAITING:
+                await self._closing.cancelled(case, ENDING)
 
     async def _watch_journal(self) -> None:
         """A run whose journal is lost is over, whatever its tasks wait for: nobody can move them on any more."""
@@ -563,8 +577,10 @@ class PlanRunner:
             await case.post(task.Split(subtasks=tuple(part.id for part in case.parts), reason="as the plan says"))
             self._blocking.watch(case)
             self._consider_all((*case.parts, case))  # its parts may all have been cancelled before
-            return
-        await self._assign(case, case.task.depends_on)
+        elif self._sup.stopping.is_set():  # it came after all others that wait for a worker were cancelled
+            await self._closing.cancelled(case, ENDING)
+        else:
+            await self._assign(case, case.task.depends_on)
 
     async def _assign(self, case: Case, needed: Iterable[str]) -> None:
         jobs = (self.load.cases[name].completed_job for name in needed)

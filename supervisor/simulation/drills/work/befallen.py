@@ -96,17 +96,16 @@ async def stopped(desk: Desk) -> None:
         but="""
         workstream:plan 0: Born tasks=17 > all_tasks_created count=17 > first_task_started / 40: settled_with_failures
             completed=7 failed=2 cancelled=8
-        task:queued 0: Born max_retries=0 / 40: cancelled
-        run:queued 0: Born max_attempts=5 / 40: cancelled
-        job:queued 0: Born max_retries=4 capabilities=x / 2: scheduler_assigned depends_on=job:early / 40:
-            worker_started worker_id=worker:v > user_cancelled
+        task:queued 0: Born max_retries=0 / 10: cancelled
+        run:queued 0: Born max_attempts=5 / 10: cancelled
+        job:queued 0: Born max_retries=4 capabilities=x / 2: scheduler_assigned depends_on=job:early / 10:
+            user_cancelled
         task:planned 0: Born max_retries=0 / 10: rejected
         run:planned 0: Born max_attempts=5 / 10: cancelled
         job:planned 0: Born max_retries=4 capabilities=o / 10: user_cancelled
         task:waiting 0: Born max_retries=0 / 30: cancelled
         run:waiting 0: Born max_attempts=5 / 30: cancelled
-        job:waiting 0: Born max_retries=4 capabilities=o / 30: scheduler_assigned depends_on=job:working >
-            worker_started worker_id=worker:w > user_cancelled
+        job:waiting 0: Born max_retries=4 capabilities=o / 30: user_cancelled
         task:delayed 0: Born max_retries=0 > claimed by=delayed > started / 10: failed > DeadLettered attempts=1
             claims=1
         run:delayed 0: Born max_attempts=5 > executor_started / 8: execution_failed error=RuntimeError: it broke

@@ -105,17 +105,11 @@ worker task_completed < worker task_assigned, worker task_completed
 workstream user_cancelled < workstream first_task_started: the plan was given up
 """
 STOPPED: Final = """
-job user_cancelled < run cancelled: session 'queued' is not started: the supervisor is ending
-job user_cancelled < run cancelled: session 'waiting' is not started: the supervisor is ending
 job user_cancelled < run cancelled, run circuit_opened: the supervisor is ending
-run cancelled < task cancelled: session 'queued' is not started: the supervisor is ending
-run cancelled < task cancelled: session 'waiting' is not started: the supervisor is ending
 run cancelled < task cancelled, task rejected: the supervisor is ending
 run circuit_opened < job execution_failed: the supervisor is ending
 task DeadLettered < task failed: RuntimeError: it broke (no further try: the supervisor is ending)
-task cancelled < job worker_lost, task approval_requested: the supervisor is ending
-task cancelled < job worker_started: session 'queued' is not started: the supervisor is ending
-task cancelled < job worker_started: session 'waiting' is not started: the supervisor is ending
+task cancelled < job scheduler_assigned, job worker_lost, task Born, task approval_requested: the supervisor is ending
 task failed < job user_cancelled: RuntimeError: it broke (no further try: the supervisor is ending)
 task rejected < task Born: the supervisor is ending
 """
