@@ -185,7 +185,8 @@ async def test_a_command_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody has approved it, and its work is on its way to where it is for: it does not end as if it were not."""
-    plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=quick().policy)
+    policy = quick(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
+    plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
         merge, states = run.sup.janitor.merge, list[str]()

@@ -416,7 +416,8 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
     """A cancelled run of a plan returns while the disk is down; the end of its task is recorded when it is up."""
     agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
     plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="sleep 1000"),))
-    async with supervising(tmp_path, journal=FailingJournal, agents=agents) as run:
+    settings = quick(ladder={"request_s": 0.1})
+    async with supervising(tmp_path, journal=FailingJournal, settings=settings, agents=agents) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan, run.sup, plan)
             await until(run.sup, "started", "task:a")

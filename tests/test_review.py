@@ -122,8 +122,9 @@ async def test_it_is_not_asked_about_work_that_fails_its_tests(tmp_path: Path) -
 async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
     """It is below the session of the task: nothing of it is left, and the task is cancelled."""
     results: list[PlanResult] = []
+    settings = quick(ladder={"request_s": 0.1})
     plan = plan_of("sleep 1000")
-    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+    async with supervising(tmp_path, settings=settings, agents=plan.agents) as run:
         async with anyio.create_task_group() as group:
 
             async def carry_out() -> None:
