@@ -31,8 +31,9 @@ REMEMBERED_MAX: Final = 256
 """Answers that who comes late is still told of; of older ones the journal knows."""
 
 OnPermission = Callable[[OpenPermission], Awaitable[bool | None]]
-"""The embedding program's answer: ``True`` allows, ``False`` denies, ``None`` leaves it to an operator. It is cancelled
-when somebody else has answered, or the time is over; what it raises is logged, and denies."""
+"""The embedding program's answer: ``True`` allows once, ``False`` denies, ``None`` leaves it to an operator. It is
+cancelled when somebody else has answered, or the time is over. What it raises is logged, and denies; so is ``True``
+where the agent offers nothing that allows once."""
 
 _log = get_logger()
 
@@ -116,11 +117,15 @@ class PermissionDesk:
 
         Raises:
             Refused: it is not open, or no longer; or the agent offers no such answer.
+            TypeError: *allow* is neither yes nor no.
         """
-        key = _key_of(permission_id)
-        waiting, wish = self._waiting.get(key), self._wish(*key)
-        if waiting is None or wish is None or permission_id in self._under_way:
+        if allow not in (True, False):  # "deny" is true as well
+            raise TypeError(f"allow: {allow!r} is neither yes nor no; give True or False")
+        key = next((one for one in self._waiting if _id_of(*one) == permission_id), None)
+        wish = self._wish(*key) if key is not None else None
+        if key is None or wish is None or permission_id in self._under_way:
             raise Refused(self._not_open(permission_id))
+        work = self._waiting[key].work
         choice = _chosen(permission_id, wish, allow=allow, always=always)
         answer = _answered(wish, choice, allow=allow, always=always, by=by, why=because)
         self._under_way[permission_id] = f"{answer.decision} by {by}"
@@ -132,7 +137,7 @@ class PermissionDesk:
             raise Refused(self._not_open(permission_id))
         self._remember(permission_id, words)
         if always and not (choice.kind or "").endswith("_always"):
-            waiting.work.settled[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
+            work.settled[_plain(wish)] = Decision.ALLOW if allow else Decision.DENY
         return choice
 
     def _remember(self, permission_id: str, words: str) -> None:
@@ -170,6 +175,8 @@ class PermissionDesk:
                     await self.answer(_id_of(*key), allow=allow, always=False, because="", by="host")
             except Refused as error:
                 _log.warning("the answer to a permission was not taken", permission=_id_of(*key), reason=str(error))
+                if key in self._waiting and _id_of(*key) not in self._under_way:  # what it says, nobody could grant
+                    self._deny(key, cause, "host", str(error))
             except Exception as error:
                 _log.error("asking for a permission failed", permission=_id_of(*key), exc_info=error)
                 self._deny(key, cause, "host", f"asking failed: {error!r}")
@@ -203,9 +210,3 @@ def _plain(wish: Permission) -> Wish:
 
 def _id_of(turn_id: str, number: int) -> str:
     return f"{turn_id}:p{number}"
-
-
-def _key_of(permission_id: str) -> tuple[str, int]:
-    """Whose it is, and its number; nobody's, where it is no such id."""
-    turn_id, found, number = permission_id.rpartition(":p")
-    return (turn_id, int(number)) if found and number.isdecimal() and number.isascii() else ("", 0)

@@ -521,6 +521,7 @@ class Supervisor:
         Raises:
             Refused: it does not wait for an answer, or not any more; or the agent offers no such answer. As
                 :class:`Degraded`: the journal cannot be written now.
+            TypeError: *allow* is neither yes nor no.
         """
         _check_text("because", because)
         _check_text("by", by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -33,7 +34,7 @@ from supervisor.surfaces import permitting
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import ControlError
 from supervisor.surfaces.render import inspected_text, tree_text
-from tests.support import Run, quick, supervising, until
+from tests.support import DEADLINE_S, Run, quick, supervising, until
 
 ASKS = {"a": AgentConfig(adapter="scripted", permissions="ask")}
 pytestmark = pytest.mark.anyio
@@ -249,6 +250,21 @@ async def test_waiting_for_a_human_is_no_stall(tmp_path: Path) -> None:
     assert answers(run) == [("deny", "deadline", "reject_once")]
 
 
+@pytest.mark.parametrize(
+    "number", ["01", "1" * 5000, "\N{ARABIC-INDIC DIGIT ONE}", "", "-1"], ids=["zero", "long", "other", "none", "minus"]
+)
+async def test_an_id_has_one_spelling(tmp_path: Path, number: str) -> None:
+    """What is spelled otherwise is the id of nothing that waits."""
+    async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="a")
+        group.start_soon(session.run, PROMPT)
+        asked = await waiting(run)
+        with pytest.raises(Refused, match="no permission 's:t1:p"):
+            await run.sup.answer(f"s:t1:p{number}", allow=True)
+        await run.sup.answer(asked.id, allow=False)
+    assert [decision for decision, *_ in answers(run)] == ["deny"]
+
+
 async def test_always_is_remembered_for_the_session(tmp_path: Path) -> None:
     """Where the agent offers no answer for good, the same wish is answered so from then on; another one is asked."""
     async with supervising(tmp_path, agents=ASKS) as run, anyio.create_task_group() as group:
@@ -344,6 +360,50 @@ async def test_a_program_that_fails_denies(tmp_path: Path) -> None:
     async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
         session = await sup.start_session("s", agent="a")
         assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
+
+
+@pytest.mark.parametrize("says", ["deny", 2, object()], ids=["text", "number", "object"])
+async def test_a_program_that_says_neither_yes_nor_no_denies(tmp_path: Path, says: Any) -> None:
+    """What is true by chance allows nothing."""
+
+    async def ask(asked: OpenPermission) -> Any:
+        return says
+
+    async with open_supervisor(agents=ASKS, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+        session = await sup.start_session("s", agent="a")
+        assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
+
+
+FOR_GOOD = """
+from supervisor.adapters import scripted_agent
+
+ask = scripted_agent.Turn.ask
+
+
+def for_good(turn, method, options, **params):
+    offered = [{"optionId": "x", "name": "for good", "kind": "allow_always"}, *options[1:]]
+    return ask(turn, method, options=offered, **params)
+
+
+scripted_agent.Turn.ask = for_good
+scripted_agent.main()
+"""
+
+
+async def test_a_program_that_allows_what_is_not_offered_denies(tmp_path: Path) -> None:
+    """An agent that only offers to be allowed for good is answered at once: nobody else is waited for."""
+    (tmp_path / "agent.py").write_text(FOR_GOOD)
+    root = str(Path(__file__).parents[1])
+    command = (sys.executable, str(tmp_path / "agent.py"))
+    agents = {"a": AgentConfig(adapter="acp", command=command, env={"PYTHONPATH": root}, permissions="ask")}
+
+    async def ask(asked: OpenPermission) -> bool:
+        return True
+
+    async with open_supervisor(agents=agents, settings=quick(), workdir=tmp_path, on_permission=ask) as sup:
+        session = await sup.start_session("s", agent="a")
+        with anyio.fail_after(DEADLINE_S):
+            assert (await session.run(PROMPT)).text == "refused: edit: a.txt\n"
 
 
 async def test_a_program_that_leaves_it_is_not_asked_on(tmp_path: Path) -> None:
