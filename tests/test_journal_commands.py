@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,8 +20,9 @@ from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.plans import RetentionConfig, Settings
-from supervisor.ports import Retention
+from supervisor.ports import JournalError, Retention
 from supervisor.surfaces import journalling
+from supervisor.surfaces.checking import validate_path
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import BadInput, ControlError, WorkFailed
 from supervisor.surfaces.reading import read_why
@@ -126,6 +128,14 @@ def test_where_there_is_no_journal_all_say_so(tmp_path: Path, command: Any) -> N
     with pytest.raises((BadInput, StateDirError), match=f"{tmp_path}/none: .*`supervisor run`"):
         said(command, tmp_path / "none", *extra, as_json=False)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_journal_whose_name_is_not_utf_8_is_refused(state: StateDir, tmp_path: Path) -> None:
+    """SQLite cannot open it: that is said, and no bug."""
+    path = shutil.copy(state.journal, tmp_path / os.fsdecode(b"\xff.db"))
+    for command in (journalling.check, validate_path):
+        with pytest.raises(JournalError, match=r"cannot be opened: its name is not UTF-8; rename it$"):
+            said(command, path, as_json=False)
 
 
 # ------------------------------------------------------------------------------------------- a supervisor that runs

@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import anyio
@@ -106,6 +107,18 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path, create: bool) -> Non
     with pytest.raises(StateDirError) as refused:
         StateDir.open(path, create=create)
     assert str(refused.value) == f"{path} cannot be a state directory: File name too long; use another --state-dir"
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, create: bool) -> None:
+    """Such a journal could not be opened; nothing is made. Below a directory that has such a name all is well."""
+    above = tmp_path / os.fsdecode(b"\xff")
+    with pytest.raises(StateDirError, match=r"its name is not UTF-8; use another --state-dir$"):
+        StateDir.open(above / "s", create=create)
+    assert not above.exists()
+    above.mkdir()
+    with chdir(above):
+        assert StateDir.open(Path("s")).lock_file.parent.is_dir()
 
 
 @pytest.mark.parametrize("closed", [".", "runtime"])
@@ -222,6 +235,7 @@ def test_a_second_supervisor_is_told_who_has_the_directory(tmp_path: Path) -> No
 
 HOLDER = """
 import sys
+from contextlib import chdir
 from pathlib import Path
 from supervisor.journal import StateDir
 with StateDir.open(Path(sys.argv[1])).lock():

@@ -285,6 +285,10 @@ def explaining(path: Path) -> Iterator[None]:
         yield
     except (apsw.Error, OSError, UnicodeDecodeError) as error:
         raise _kind(error)(f"{path} {_sentence(error)}") from error
+    except UnicodeEncodeError as error:
+        if error.object != str(path):
+            raise
+        raise JournalError(f"{path} cannot be opened: its name is not UTF-8; rename it") from error
 
 
 def _kind(error: _Errors) -> type[JournalError]:

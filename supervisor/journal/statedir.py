@@ -77,9 +77,11 @@ class StateDir:
         """The state directory at *path*; with *create*, made if it is missing.
 
         Raises:
-            StateDirError: something is in the way, it is not writable, or it is missing and *create* is false.
+            StateDirError: something is in the way, it is not writable, or it is missing and *create* is false; or its
+                path is not UTF-8.
         """
         state = cls(path)
+        _check_spelling(path)
         if create:
             _check_usable(path)
             _check_ours(state)
@@ -164,6 +166,16 @@ def _pid(text: bytes) -> int | None:
 
 
 # -------------------------------------------------------------------------------------------------------- making
+def _check_spelling(path: Path) -> None:
+    """SQLite takes no other paths; what is above a relative one may be spelled in any way."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise StateDirError(
+            f"{path} cannot be a state directory: its name is not UTF-8; use another --state-dir"
+        ) from None
+
+
 def _check_usable(path: Path) -> None:
     try:
         there = next(one for one in (path, *path.absolute().parents) if os.path.lexists(one))
