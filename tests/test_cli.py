@@ -476,6 +476,30 @@ def test_a_damaged_journal_is_exit_status_1(tmp_path: Path, tell: Tell, ended: P
     assert not (copy / "runtime" / "journal.db").exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("events",),
+        ("events", "lead"),
+        ("why", "lead"),
+        ("validate",),
+        ("replay",),
+        ("journal", "export"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_tells_damage_alike(tmp_path: Path, tell: Tell, ended: Path, command: tuple[str, ...]) -> None:
+    """What reads the records of a journal finds it, which is no bad input."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ended, copy, ignore=shutil.ignore_patterns("control.sock"))
+    with closing(apsw.Connection(str(copy / "runtime" / "journal.db"))) as db:
+        db.execute("UPDATE events SET reason = CAST(x'ff' AS TEXT)")
+    where = ("--state-dir", copy) if command[0] in ("events", "why") else (copy,)
+    told = tell(*command, *where)
+    assert told.status == 1
+    assert "journal.db is damaged" in told.err
+
+
 def test_ps_and_tree_of_a_running_supervisor(tell: Tell, running: Running) -> None:
     """While it runs one sees sessions with their agents, turns and open calls."""
     seen = {one["id"]: one for one in tell("ps", "--json", "--state-dir", running.state_dir).json}

@@ -20,7 +20,7 @@ from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.plans import RetentionConfig, Settings
-from supervisor.ports import JournalError, Retention
+from supervisor.ports import JournalDamaged, JournalError, Retention
 from supervisor.surfaces import journalling
 from supervisor.surfaces.checking import validate_path
 from supervisor.surfaces.control import serve_control
@@ -107,7 +107,7 @@ def test_a_damaged_journal_is_not_exported_in_part(state: StateDir, tmp_path: Pa
     """A part of a log looks like all of one: there is no file, and it has failed, since it had begun."""
     with closing(apsw.Connection(str(state.journal))) as db:
         db.execute("UPDATE events SET metadata = '{' WHERE seq = (SELECT max(seq) FROM events)")
-    with pytest.raises(WorkFailed, match=r"journal\.db is damaged"):
+    with pytest.raises(JournalDamaged, match=r"journal\.db is damaged"):
         said(journalling.export, state.root, tmp_path / "out", as_json=False)
     assert not (tmp_path / "out").exists()
 

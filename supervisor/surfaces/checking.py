@@ -8,7 +8,6 @@ written, and a supervisor may run on it meanwhile: what has not ended is no viol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +16,7 @@ import msgspec
 from supervisor.invariants import RecordChecker, Violation
 from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
-from supervisor.ports import JournalDamaged
-from supervisor.surfaces.failure import BadInput, WorkFailed
+from supervisor.surfaces.failure import BadInput
 from supervisor.surfaces.render import json_text, printable, report_text
 from supervisor.validate import Report, split_lines, validate_lines
 from supervisor.vocabulary import LifecycleEvent
@@ -29,7 +27,6 @@ __all__ = [
     "changed_since",
     "check_records",
     "journal_at",
-    "unreadable_fails",
     "validate_path",
     "violation_line",
 ]
@@ -80,7 +77,7 @@ def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
 
     Raises:
         BadInput: it cannot be read, or there is no journal.
-        WorkFailed: it is a journal, and too damaged to be read to its end.
+        JournalDamaged: it is a journal, and too damaged to be read to its end.
         JournalError, StateDirError: it is no journal.
     """
     report = _read_lines(path)
@@ -113,7 +110,7 @@ def _unreadable(path: Path, error: OSError, which: str) -> BadInput:
 
 # --------------------------------------------------------------------------------------------------------- records
 def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
-    with unreadable_fails(), History(path) as reader:
+    with History(path) as reader:
         report = check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
     if as_json:
         say(json_text({"file": str(path), "valid": not report.violations, "report": report}))
@@ -136,19 +133,6 @@ def changed_since(reader: History) -> list[Violation]:
         if seq is None and entity_id is None:
             found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=None, message=problem))
     return found
-
-
-@contextmanager
-def unreadable_fails() -> Iterator[None]:
-    """Damage of a journal is an answer, not bad input, also where it cannot be read on behind it, or not at all.
-
-    Raises:
-        WorkFailed: it cannot be.
-    """
-    try:
-        yield
-    except JournalDamaged as error:
-        raise WorkFailed(str(error)) from error
 
 
 def check_records(

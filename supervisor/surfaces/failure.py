@@ -92,9 +92,11 @@ def cause_of(error: BaseException) -> BaseException:
 def _known(error: BaseException) -> Failure | None:
     """Errors of the rooms below, which are imported only when something went wrong anyway."""
     from supervisor.journal.statedir import StateDirError
-    from supervisor.ports import JournalError
+    from supervisor.ports import JournalDamaged, JournalError
     from supervisor.workspace.git import WorkspaceError
 
+    if isinstance(error, JournalDamaged):  # it was looked into, and that is the answer
+        return Failure(WORK_FAILED, "failed", str(error))
     if isinstance(error, StateDirError | JournalError | WorkspaceError):
         return Failure(BAD_INPUT, "bad", str(error))
     return Failure(WORK_FAILED, "failed", str(error)) if isinstance(error, WorkFailed | OSError) else None

@@ -21,7 +21,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import explaining
 from supervisor.journal.statedir import StateDir
 from supervisor.ports import Compacted, JournalError, Retention
-from supervisor.surfaces.checking import journal_at, unreadable_fails
+from supervisor.surfaces.checking import journal_at
 from supervisor.surfaces.commanding import ask
 from supervisor.surfaces.failure import BadInput, NotRunning, WorkFailed
 from supervisor.surfaces.render import json_text
@@ -40,11 +40,10 @@ def check(path: Path, say: Say, *, as_json: bool) -> bool:
     sound.
 
     Raises:
-        WorkFailed: it is one, and too damaged to be opened.
+        JournalDamaged: it is one, and too damaged to be opened.
         JournalError, StateDirError: there is none.
     """
-    with unreadable_fails():
-        found = list(_checked(path))
+    found = list(_checked(path))
     sound = all(one.problem is None for one in found)
     say(json_text({"sound": sound, "files": found}) if as_json else "\n".join(map(_told, found)))
     return sound
@@ -121,10 +120,10 @@ def export(path: Path, out: Path | None, say: Say, *, as_json: bool) -> None:
 
     Raises:
         BadInput: *out* is there already, or cannot be written.
+        JournalDamaged: it is damaged, or an archive is missing; then there is no *out*.
         JournalError, StateDirError: there is no journal.
-        WorkFailed: it is damaged, or an archive is missing; then there is no *out*.
     """
-    with unreadable_fails(), History(journal_at(path)) as history:
+    with History(journal_at(path)) as history:
         lines = _lines(history.events())
         if out is None:
             for line in lines:

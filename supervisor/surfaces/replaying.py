@@ -16,7 +16,7 @@ from supervisor.invariants.aborting import EDGES
 from supervisor.journal.history import History
 from supervisor.overview import STAYING, tree
 from supervisor.replay import Difference, Replay
-from supervisor.surfaces.checking import VIOLATIONS_MAX, changed_since, journal_at, unreadable_fails, violation_line
+from supervisor.surfaces.checking import VIOLATIONS_MAX, changed_since, journal_at, violation_line
 from supervisor.surfaces.failure import BadInput
 from supervisor.surfaces.render import duration, json_text, printable, tree_json, tree_text
 from supervisor.what_if import LIMITS, Outcome, what_if
@@ -41,10 +41,10 @@ def replay_all(path: Path, say: Say, *, as_json: bool) -> bool:
 
     Raises:
         BadInput, JournalError, StateDirError: it cannot be read.
-        WorkFailed: it is damaged, and cannot be read to its end.
+        JournalDamaged: it is damaged, and cannot be read to its end.
     """
     path = journal_at(path)
-    with unreadable_fails(), History(path) as reader:
+    with History(path) as reader:
         _refuse_part(path, reader)
         changed = changed_since(reader)
         last_seq = reader.last_seq
@@ -101,7 +101,7 @@ def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
     """
     path = journal_at(path)
     replay = Replay()
-    with unreadable_fails(), History(path) as reader:
+    with History(path) as reader:
         _refuse_part(path, reader)
         last_seq = reader.last_seq
         if not 1 <= at <= last_seq:
@@ -126,7 +126,7 @@ def replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any
         BadInput, JournalError, StateDirError: it cannot be read.
     """
     path = journal_at(path)
-    with unreadable_fails(), History(path) as reader:
+    with History(path) as reader:
         _refuse_part(path, reader)
         outcome = what_if(list(reader.events()), edges=edges, limits=limits)
     if as_json:
