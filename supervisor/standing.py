@@ -108,7 +108,10 @@ class Standing:
     # ------------------------------------------------------------------ workstream
     def _of_workstream(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
         states = Counter(self._rows[task].state for task in self._tasks.get(row.id, ()))
-        yield f"{states[Task.CLOSED.value]} of {data.get('tasks', 0)} tasks closed"
+        tasks = data.get("tasks", 0)
+        yield f"{states[Task.CLOSED.value]} of {tasks} tasks closed"
+        gone = tasks - states.total()  # to an archive; or it ended before they were born
+        yield f"{gone} not in the journal" if gone > 0 else ""
         for state, words in ((Task.FAILED, "failed"), (Task.CANCELLED, "cancelled")):
             yield f"{states[state.value]} {words}" if states[state.value] else ""
         asked = sum(states[state] for state in _ASKED)
@@ -122,7 +125,7 @@ class Standing:
             yield f"held by {data.get('claimed_by')}"
             yield self._attempt(row)
         elif not row.ended and row.state != Task.FAILED.value:
-            waits = self._unmet(data)
+            waits = list(self._unmet(row, data))
             yield f"waits for {', '.join(waits)}" if waits else self._next_attempt(row)
         if row.state == Task.FAILED.value:
             yield str(data.get("last_failure", ""))
@@ -131,14 +134,15 @@ class Standing:
         retries = data.get("retries") or 0
         yield f"retry {retries} of {data.get('max_retries')}" if retries and not row.ended else ""
 
-    def _unmet(self, data: Mapping[str, Any]) -> list[str]:
-        """Those it waits for that are not closed, by name."""
-        return [
-            plan_name(found) if found is not None else str(name)
-            for name in data.get("waiting_for") or ()
-            if (found := self._find(str(data.get("workstream", "")), str(name))) is None
-            or self._rows[found].state != Task.CLOSED.value
-        ]
+    def _unmet(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+        """Those it waits for that are not closed, by name. A task that is not there was closed in a run that this one
+        resumes, or has gone to an archive; what is blocked may wait for what is no task."""
+        for name in data.get("waiting_for") or ():
+            found = self._find(str(data.get("workstream", "")), str(name))
+            if found is None and row.state == Task.BLOCKED.value:
+                yield str(name)
+            elif found is not None and self._rows[found].state != Task.CLOSED.value:
+                yield plan_name(found)
 
     def _find(self, stream: str, name: str) -> str | None:
         return name if name in self._rows else self._named.get((stream, name))

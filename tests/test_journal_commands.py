@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from supervisor.surfaces import journalling
 from supervisor.surfaces.checking import validate_path
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import BadInput, ControlError, WorkFailed
-from supervisor.surfaces.reading import read_why
+from supervisor.surfaces.reading import read_tree, read_why
+from supervisor.surfaces.records import Records, Say
 from supervisor.validate import validate_lines
 from tests.test_journal import entry
 from tests.test_journal_growth import kept_journal
@@ -119,6 +121,38 @@ def test_why_finds_what_has_gone_to_an_archive(state: StateDir) -> None:
     with JournalReader(state.journal) as reader:
         assert reader.entity("works") is None
     assert said(read_why, state.root, "works", as_json=False) == before
+
+
+def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> None:
+    """Nobody takes a part for the whole; after the last that is there none is missing."""
+    first, again, later = list[str](), list[str](), list[str]()
+    told = said(partial(read_records, state.root), first.append)
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    left = said(partial(read_records, state.root), again.append)
+    gone = len(told.splitlines()) - len(left.splitlines())
+    assert (first, gone > 0) == ([], True)
+    words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
+    assert again == [f"{gone} records are in an archive: {words}"]
+    said(partial(read_records, state.root, after=json.loads(left.splitlines()[-1])["seq"] - 1), later.append)
+    assert later == []
+
+
+def read_records(root: Path, warn: Say, say: Say, after: int = 0) -> None:
+    Records(root, None, say, warn, as_json=True).read(after=after, follow=False)
+
+
+def test_the_tree_needs_no_archive(state: StateDir) -> None:
+    """Where one is missing, what there is is shown, with what was used there, and that is said."""
+    said(journalling.compact, state.root, EVERYTHING, as_json=False)
+    plain, whole, alone = list[str](), list[str](), list[str]()
+    shown = partial(said, read_tree, state.root, all_of_it=True)
+    before = shown(as_json=False, warn=plain.append), shown(as_json=True, warn=whole.append)
+    [archive] = (state.root / "archive").glob("*.db")
+    archive.unlink()
+    assert (shown(as_json=False, warn=plain.append), shown(as_json=True, warn=alone.append)) == before
+    assert (plain[0], whole) == (plain[1], [])
+    words = f"{archive} is not there: {state.journal} has records in it; put the file back"
+    assert alone == [f"what was used is told without what is archived: {words}"]
 
 
 @pytest.mark.parametrize("command", [journalling.check, journalling.export, journalling.compact])

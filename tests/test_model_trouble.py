@@ -21,6 +21,7 @@ from supervisor.ports import ModelTrouble
 from supervisor.runtime import open_supervisor
 from supervisor.scheduling.runner import run_plan
 from supervisor.surfaces.reading import read_tree, used_by
+from supervisor.surfaces.replaying import replay_tree
 from supervisor.usage import UsageBooks
 from supervisor.vocabulary import (
     AbortReason,
@@ -298,7 +299,7 @@ async def test_sums_hold_what_is_far_below(tmp_path: Path) -> None:
         node = next((one for one in node["children"] if one["kind"] == "session"), None)
     path, short = [f"root{f'/{name}' * depth}" for depth in range(4)], f"root/~/{name}"
     assert found == list(zip([*path, short, f"{short}/{name}"], range(600, 0, -100), strict=True))
-    used = [used_by(state, entity_id) for entity_id in ("root", path[3], "root/~")]
+    used = [used_by(state, entity_id, said.append) for entity_id in ("root", path[3], "root/~")]
     assert [one and one.input_tokens for one in used] == [600, 300, None]
     with JournalReader(StateDir.open(state).journal) as reader:
         sums = UsageBooks(reader.events()).sums()
@@ -322,7 +323,11 @@ async def test_what_was_used_is_summed_up_and_survives(tmp_path: Path) -> None:
     assert nodes["workstream:plan"]["used"] == used
     assert nodes["a"]["used"] == {name: amount / 2 for name, amount in used.items()}
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
-        (record,) = reader.named("Used")
+        (record,), last = reader.named("Used"), reader.last_seq
+    replayed: list[str] = []
+    await anyio.to_thread.run_sync(partial(replay_tree, tmp_path / "state", last, replayed.append, as_json=True))
+    [stream, *_] = msgspec.json.decode(replayed[0])
+    assert (stream["id"], stream["used"]) == ("workstream:plan", used)
     assert (record.entity_id, record.metadata["used"]) == ("workstream:plan", used)
 
 

@@ -69,15 +69,19 @@ def test_a_task_says_whom_it_waits_for() -> None:
     assert said(*rows)["task:d"] == "waits for b, c"
 
 
-@pytest.mark.parametrize("state", ["WAITING_FOR_SUBTASKS", "BLOCKED"])
-def test_a_task_that_waits_says_for_what(state: str) -> None:
-    """Subtasks are known by their ids, what is no task of ours is said as it is, and what is closed is left out."""
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("OPEN", "waits for b"), ("WAITING_FOR_SUBTASKS", "waits for b"), ("BLOCKED", "waits for b, a key")],
+)
+def test_a_task_that_waits_says_for_what(state: str, words: str) -> None:
+    """Subtasks are known by their ids, what is closed is left out. What is blocked may wait for what is no task; else
+    what is not there was closed before its run, or has gone to an archive."""
     rows = (
         task(1, "a", "CLOSED", ended=True),
         task(2, "b", "OPEN"),
         task(3, "whole", state, waiting_for=["task:a", "task:b", "a key"]),
     )
-    assert said(*rows)["task:whole"] == "waits for b, a key"
+    assert said(*rows)["task:whole"] == words
 
 
 def test_a_task_that_waits_for_a_person_says_so() -> None:
@@ -135,10 +139,11 @@ def test_a_task_from_before_workstreams_is_told_too() -> None:
 
 # ----------------------------------------------------------------------------------------- workstreams, runs, the rest
 def test_a_workstream_counts_its_tasks() -> None:
-    """Those that are closed of all, and those that failed, were cancelled or wait for a person, if there are any."""
+    """Those that are closed of all, and those that failed, were cancelled, wait for a person or are in an archive, if
+    there are any."""
     stream = row(1, "workstream", STREAM, state="executing", data={"tasks": 6})
     closed = task(2, "a", "CLOSED", ended=True)
-    assert said(stream, closed)[STREAM] == "1 of 6 tasks closed"
+    assert said(stream, closed)[STREAM] == "1 of 6 tasks closed, 5 not in the journal"
     others = (
         task(3, "b", "FAILED"),
         task(4, "c", "CANCELLED", ended=True),
@@ -146,9 +151,12 @@ def test_a_workstream_counts_its_tasks() -> None:
         task(6, "e", "PENDING_APPROVAL"),
         row(7, "task", "task:x", data={"workstream": "workstream:other", "name": "x"}, state="FAILED"),
     )
-    assert said(stream, closed, *others)[STREAM] == "1 of 6 tasks closed, 1 failed, 1 cancelled, 2 to be approved"
+    again = task(8, "f", "OPEN")
+    assert said(stream, closed, *others, again)[STREAM] == (
+        "1 of 6 tasks closed, 1 failed, 1 cancelled, 2 to be approved"
+    )
     failed = row(1, "workstream", STREAM, state="failed", data={"tasks": 1, "last_error": "1 of 1 tasks failed"})
-    assert said(failed)[STREAM] == "0 of 1 tasks closed, 1 of 1 tasks failed"
+    assert said(failed, task(2, "a", "FAILED"))[STREAM] == "0 of 1 tasks closed, 1 failed, 1 of 1 tasks failed"
 
 
 @pytest.mark.parametrize(

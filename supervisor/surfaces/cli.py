@@ -283,7 +283,7 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
     """
     from supervisor.surfaces.records import Records
 
-    records = Records(state_dir, entity_id, click.echo, as_json=as_json)
+    records = Records(state_dir, entity_id, click.echo, warn, as_json=as_json)
     last = records.read(after=after, follow=follow)
     if follow:
         import anyio

@@ -112,7 +112,7 @@ def send(state_dir: Path, session: str, text: str, say: Say, *, urgent: bool, at
 def inspect(state_dir: Path, entity_id: str, say: Say, warn: Say, *, as_json: bool) -> None:
     """Print what goes on in a living entity, also in one that is stuck."""
     answer = ask(state_dir, {"do": "inspect", "entity": entity_id})
-    used = used_by(state_dir, entity_id)
+    used = used_by(state_dir, entity_id, warn)
     told = {**answer["inspected"], "used": used.told if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)
     words = inspected_text(inspected) + (f"\n  used: {used.words}" if used is not None and used.words else "")

@@ -19,12 +19,13 @@ from msgspec.structs import replace
 from supervisor.budgets import Amounts
 from supervisor.causality import Explanation, why
 from supervisor.journal.history import History
+from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.run import Run
 from supervisor.lifecycles.task import Task
 from supervisor.overview import STAYING, Seen, ps, tool_calls, tree
-from supervisor.ports import EntityRow
+from supervisor.ports import EntityRow, JournalDamaged
 from supervisor.standing import DeadLetter, dead_letters
 from supervisor.surfaces.calling import is_running, outage_of
 from supervisor.surfaces.failure import UnknownId
@@ -89,7 +90,7 @@ def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json:
     with _journal(state_dir) as (state, reader):
         running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
         rows = _wanted(reader.live.entities(), all_of_it)
-        used = _used(reader) if as_json else {}
+        used = _used(reader, warn) if as_json else {}
     nodes = tree(rows, used)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     if not running:
@@ -98,15 +99,24 @@ def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json:
         warn(outage.words)
 
 
-def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
+def used_by(state_dir: Path, entity_id: str, warn: Say) -> Amounts | None:
     """What agents say that it, and all below it, has used; ``None``: nothing."""
     with _journal(state_dir) as (_, reader):
-        return _used(reader).get(entity_id)
+        return _used(reader, warn).get(entity_id)
 
 
-def _used(reader: History) -> Mapping[str, Amounts]:
-    """By the id of every entity that has used something, itself or below it."""
+def _used(reader: History, warn: Say) -> Mapping[str, Amounts]:
+    """By the id of every entity that has used something, itself or below it. Where an archive is missing, what stands
+    there is not counted: that keeps nobody from seeing what there is."""
+    try:
+        return _sums(reader)
+    except JournalDamaged as error:
+        sums = _sums(reader.live)
+        warn(f"what was used is told without what is archived: {error}")
+        return sums
 
+
+def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
     def parent_of(session_id: str) -> str | None:
         row = reader.entity(session_id)
         return row.parent_id if row is not None else None

@@ -25,12 +25,16 @@ from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Records"]
 
+Say = Callable[[str], None]
+"""Prints text, and a newline."""
+
 
 class Records:
-    """Prints the records of *entity_id*, or of everything, with *say*."""
+    """Prints the records of *entity_id*, or of everything that the journal has, with *say*; *warn* is told how many it
+    has not any more."""
 
-    def __init__(self, state_dir: Path, entity_id: str | None, say: Callable[[str], None], *, as_json: bool) -> None:
-        self._state_dir, self._id, self._say, self._as_json = state_dir, entity_id, say, as_json
+    def __init__(self, state_dir: Path, entity_id: str | None, say: Say, warn: Say, *, as_json: bool) -> None:
+        self._state_dir, self._id, self._say, self._warn, self._as_json = state_dir, entity_id, say, warn, as_json
         self._entity: str | None = None
         self._call: int | None = None
         if entity_id is not None:
@@ -43,13 +47,16 @@ class Records:
         Raises:
             BadInput: nothing of that id is recorded, and nothing of it is waited for.
         """
-        last = after
+        last, shown = after, 0
         with History(StateDir.open(self._state_dir, create=False).journal) as reader:
             if not follow:
                 self._check_known(reader)
             for event in self._where(reader).events(self._entity):  # from the first: what starts a call names it
                 self._show(event, after)
-                last = max(last, event.seq)
+                last, shown = max(last, event.seq), shown + (event.seq > after)
+        if self._entity is None and (archived := last - after - shown):
+            words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
+            self._warn(f"{archived} records are in an archive: {words}")
         return last
 
     def _where(self, history: History) -> History | JournalReader:

@@ -19,6 +19,8 @@ from supervisor.replay import Difference, Replay
 from supervisor.surfaces.checking import VIOLATIONS_MAX, changed_since, journal_at, violation_line
 from supervisor.surfaces.failure import BadInput
 from supervisor.surfaces.render import duration, json_text, printable, tree_json, tree_text
+from supervisor.usage import TOLD_IN, UsageBooks
+from supervisor.vocabulary import LifecycleEvent
 from supervisor.what_if import LIMITS, Outcome, what_if
 
 __all__ = ["parse_edges", "parse_limits", "replay_all", "replay_tree", "replay_under"]
@@ -100,7 +102,7 @@ def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
         BadInput: there is no such record, or the journal cannot be read.
     """
     path = journal_at(path)
-    replay = Replay()
+    replay, told = Replay(), list[LifecycleEvent]()
     with History(path) as reader:
         _refuse_part(path, reader)
         last_seq = reader.last_seq
@@ -108,9 +110,14 @@ def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
             raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
         for record in reader.events():
             replay.take(record)
+            if as_json and record.event in TOLD_IN:
+                told.append(record)
             if record.seq >= at:
                 break
-    nodes = tree([row for row in replay.rows() if not row.ended or row.kind in STAYING])
+    rows = replay.rows()
+    parents = {row.id: row.parent_id for row in rows}
+    used = UsageBooks(told, parents.get).sums()
+    nodes = tree([row for row in rows if not row.ended or row.kind in STAYING], used)
     say(tree_json(nodes) if as_json else tree_text(nodes))
 
 
