@@ -300,6 +300,61 @@ async def test_ignored_files_of_the_user_are_never_overwritten(repository: Path)
     assert released.branch == "supervisor/fix"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("merge.verifySignatures", "true"),
+        ("merge.ff", "false"),
+        ("branch.main.mergeOptions", "--squash"),
+        ("branch.main.mergeOptions", "--no-ff --no-commit --verify-signatures"),
+    ],
+)
+async def test_what_the_user_wants_of_his_own_merges_is_not_asked_of_ours(
+    repository: Path, key: str, value: str
+) -> None:
+    """A fast-forward is made all the same."""
+    git(repository, "config", key, value)
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        merge, _ = await finished(spaces, "fix")
+    assert merge.outcome == "merged"
+    assert git(repository, "rev-parse", "HEAD") == merge.commit
+    assert git(repository, "status", "--porcelain") == ""
+
+
+async def test_a_history_of_its_own_is_not_merged(repository: Path) -> None:
+    """Work that has no commit in common with the target is kept, and the words say where."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        git(place, "checkout", "--quiet", "--orphan", "anew")
+        git(place, "commit", "--quiet", "--all", "--message", "anew")
+        tip = git(place, "rev-parse", "HEAD")
+        words = (
+            f"the commit {tip[:12]} that it has come to has no history in common with the branch that it is for; take"
+        )
+        for ask in (spaces.merge, spaces.changes):
+            with pytest.raises(WorkspaceError, match=words):
+                await ask("fix", "merge")
+        released = await spaces.put_away("fix", "put away")
+    assert released == Released(branch=f"supervisor/fix.{tip[:12]}")
+    assert git(repository, "rev-parse", released.branch) == tip
+
+
+async def test_the_branch_of_another_supervisor_is_not_ours(repository: Path, tmp_path: Path) -> None:
+    """Who comes second has no worktree, and nothing that is left of it."""
+    async with workspaces(repository) as spaces, WardenHost() as host:
+        second = GitWorkspaces(host, tmp_path / "others", str(repository))
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        with pytest.raises(
+            WorkspaceError, match=f"the branch supervisor/fix is checked out in {place}; end what works"
+        ):
+            await prepared(second, "fix", repository)
+        assert await second.put_away("fix", "put away") == Released()
+        assert (await finished(spaces, "fix"))[0].outcome == "merged"
+
+
 async def test_changes_of_the_user_are_not_stashed_away(repository: Path) -> None:
     """Whatever the user's own configuration says of merges."""
     git(repository, "config", "merge.autoStash", "true")
@@ -324,6 +379,43 @@ async def test_a_repository_inside_is_not_merged(repository: Path, ignored: str)
     assert (merge.outcome, merge.files) == ("refused", ("inner",))
     assert released.directory == str(place)
     assert git(inner, "log", "--format=%s") == "inside"
+
+
+async def test_a_repository_without_a_commit_is_told(repository: Path) -> None:
+    """Git adds nothing then: what is there is left, and the words say what to do."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "new.txt").write_text("new\n")
+        (place / "inner").mkdir()
+        git(place / "inner", "init", "--quiet")
+        with pytest.raises(WorkspaceError) as told:
+            await spaces.merge("fix", "merge")
+        with pytest.raises(WorkspaceError):
+            await spaces.put_away("fix", "put away")
+    assert str(told.value) == (
+        f"nothing can be committed in {place}: {place}/inner/ is a repository without a commit;"
+        f" remove {place}/inner/.git, or commit there"
+    )
+    assert (place / "new.txt").read_text() == "new\n"
+
+
+async def test_what_is_changed_in_a_submodule_is_not_left_behind(repository: Path, tmp_path: Path) -> None:
+    """A merge would not have it: it is refused, and the worktree left. One that is as it was is in nobody's way."""
+    inner = committed_inside(tmp_path / "inner")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub")
+    git(repository, "commit", "--quiet", "--message", "a submodule")
+    async with workspaces(repository) as spaces:
+        for name, outcome in (("fix", "merged"), ("change", "refused")):
+            place = await prepared(spaces, name, repository)
+            git(place, "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init")
+            (place / f"{name}.txt").write_text("new\n")
+            if outcome == "refused":
+                (place / "sub" / "work.txt").write_text("work\n")
+            merge, released = await finished(spaces, name)
+            assert merge.outcome == outcome
+        assert (merge.files, released.directory) == (("sub",), str(place))
+        assert merge.why == "what is not committed in repositories inside it would be left behind: sub"
+    assert (place / "sub" / "work.txt").read_text() == "work\n"
 
 
 async def test_a_repository_inside_is_found_among_very_many_files(repository: Path) -> None:
@@ -510,7 +602,7 @@ async def test_a_directory_that_is_no_repository_is_refused(tmp_path: Path, repo
 async def test_a_repository_without_a_target_is_refused(repository: Path) -> None:
     """No branch checked out, or none of that name: the error says what to do."""
     async with workspaces(repository, "nowhere") as spaces:
-        with pytest.raises(WorkspaceError, match=r"the branch 'nowhere' of .* has no commit"):
+        with pytest.raises(WorkspaceError, match=r"the branch 'nowhere' of .* is not there, or has no commit; make it"):
             await prepared(spaces, "fix", repository)
     git(repository, "checkout", "--quiet", "--detach")
     async with workspaces(repository) as spaces:

@@ -71,6 +71,7 @@ _BRANCHES: Final = "supervisor"
 """Below it, the branches of sessions."""
 _INNER: Final = "--ignore-submodules=none"
 """Repositories inside are looked at, whatever the settings of this one say: an agent can change them."""
+_RAW: Final = ("--raw", "-z", "--no-renames", _INNER)
 _SUBMODULE: Final = b"160000"
 _LINK: Final = "gitdir: "
 """How the one line of the ``.git`` of a worktree begins."""
@@ -194,7 +195,7 @@ class GitWorkspaces:
         """A branch of that name that holds work of an earlier journal gets another name."""
         tip = await self._commit_of(self._repository, f"refs/heads/{branch}")
         if tip and not await self._contains(f"refs/heads/{target}", tip):
-            await self._must(self._repository, "branch", "--move", branch, f"{branch}.{tip[:12]}")
+            await self._must(self._repository, "branch", "--move", branch, _elsewhere(branch, tip))
 
     async def target(self) -> str:
         """The branch that the work is for.
@@ -208,7 +209,8 @@ class GitWorkspaces:
                 raise WorkspaceError(f"{self._repository} has no branch checked out; name one as merge_into")
             self._target = _text(here).removeprefix("refs/heads/")
         if not await self._commit_of(self._repository, f"refs/heads/{self._target}"):
-            raise WorkspaceError(f"the branch {self._target!r} of {self._repository} has no commit; make a first one")
+            words = f"the branch {self._target!r} of {self._repository} is not there, or has no commit"
+            raise WorkspaceError(f"{words}; make it, with a first commit, or name another one as merge_into")
         return self._target
 
     # ------------------------------------------------------------------------------------------ the way back
@@ -226,6 +228,9 @@ class GitWorkspaces:
             work = await self._saved(session_id, message)
             if not work:
                 return Merge(outcome="nothing", target=target, why="there is no branch of that session")
+            if inside := await self._changed_inside(session_id):
+                why = f"what is not committed in repositories inside it would be left behind: {_told(inside)}"
+                return Merge(outcome="refused", target=target, files=inside, why=why)
             for _ in range(TRIES):
                 merge = await self._merge_once(target, work, message)
                 if merge is not None:
@@ -245,8 +250,18 @@ class GitWorkspaces:
             commit = await self._saved(session_id, message)
             if not commit:
                 return None
-            base = _text(await self._must(self._repository, "merge-base", f"refs/heads/{target}", commit))
-            return await self._between(base, commit)
+            return await self._between(await self._parted(f"refs/heads/{target}", commit), commit)
+
+    async def _parted(self, head: str, commit: str) -> str:
+        """Where a session's work and *head*, which is the target's, parted.
+
+        Raises:
+            WorkspaceError: nowhere: its agent began a history of its own.
+        """
+        if base := await self._base(head, commit):
+            return base
+        words = f"the commit {commit[:12]} that it has come to has no history in common with the branch that it is for"
+        raise WorkspaceError(f"{words}; take what you need from there by hand (git cherry-pick)")
 
     async def _between(self, base: str, commit: str) -> Changes:
         how = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", _INNER)
@@ -265,7 +280,12 @@ class GitWorkspaces:
             return await self._commit_of(self._repository, f"refs/heads/{branch}")
         where = str(place)
         await self._unlock(where)
-        await self._must(where, "add", "--all")
+        added = await self._git(where, "add", "--all")
+        if not added.ok:
+            unborn = re.search("'(.+)' does not have a commit checked out", added.output)
+            words = f"{where}/{unborn[1]} is a repository without a commit" if unborn else _last(added)
+            fix = f"; remove {where}/{unborn[1]}.git, or commit there" if unborn else ""
+            raise WorkspaceError(f"nothing can be committed in {where}: {words}{fix}")
         staged = await self._git(where, "diff", "--cached", "--quiet", _INNER)
         if not staged.ok:
             # Empty is for git what only changes a repository inside, where its settings say that those are ignored.
@@ -285,7 +305,7 @@ class GitWorkspaces:
         here = await self._commit_of(where, "HEAD")
         if not await self._contains(f"refs/heads/{branch}", here):
             moved = await self._contains(here, f"refs/heads/{branch}")
-            name = branch if moved else f"{branch}.{here[:12]}"
+            name = branch if moved else _elsewhere(branch, here)
             before = await self._commit_of(where, f"refs/heads/{name}") or NOTHING
             await self._must(where, "update-ref", f"refs/heads/{name}", here, before)
         return here
@@ -295,7 +315,7 @@ class GitWorkspaces:
         head = await self._commit_of(self._repository, f"refs/heads/{target}")
         if await self._contains(head, work):
             return Merge(outcome="nothing", commit=head, why=f"everything is in {target} already")
-        if inside := await self._repositories_inside(head, work):
+        if inside := await self._repositories_inside(await self._parted(head, work), work):
             why = f"repositories inside it would be lost, since only their names are committed: {_told(inside)}"
             return Merge(outcome="refused", files=inside, why=why)
         how = ("--write-tree", "--name-only", "--no-messages", "-z")
@@ -308,13 +328,16 @@ class GitWorkspaces:
         made = await self._must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
         return await self._advance(target, head, _text(made))
 
-    async def _repositories_inside(self, head: str, work: str) -> tuple[str, ...]:
-        """The repositories inside the worktree that the work has and *head* has not, or not at that commit."""
-        how = ("--raw", "-z", "--no-renames", _INNER)
-        listed = await self._must(self._repository, "diff", *how, f"{head}...{work}")
-        fields = listed.stdout.split(b"\0")  # for each file what became of it, and its name
-        entries = zip(fields[::2], fields[1::2], strict=False)
-        return _names(b"\0".join(name for modes, name in entries if modes.split()[1] == _SUBMODULE))
+    async def _repositories_inside(self, base: str, work: str) -> tuple[str, ...]:
+        """The repositories inside the worktree that the work has and *base* has not, or not at that commit."""
+        return _repositories((await self._must(self._repository, "diff", *_RAW, base, work)).stdout)
+
+    async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
+        """The repositories inside the worktree in which something is changed that they have not committed."""
+        place = self._place(session_id)
+        if not _is_worktree(place):
+            return ()
+        return _repositories((await self._must(str(place), "diff", *_RAW)).stdout)
 
     async def _advance(self, target: str, head: str, commit: str) -> Merge | None:
         """Move the target on; ``None`` if it moved meanwhile. Who has it checked out has all of it then, or nothing."""
@@ -322,7 +345,14 @@ class GitWorkspaces:
         if holder is None:
             moved = await self._git(self._repository, "update-ref", f"refs/heads/{target}", commit, head)
             return Merge(outcome="merged", commit=commit) if moved.ok else None
-        how = ("--ff-only", "--no-overwrite-ignore", "--no-autostash", "--quiet")
+        how = (
+            "--ff-only",
+            "--no-squash",
+            "--no-verify-signatures",
+            "--no-overwrite-ignore",
+            "--no-autostash",
+            "--quiet",
+        )
         for _ in range(LOCK_TRIES):
             with anyio.CancelScope(shield=True):
                 moved = await self._git(holder, "merge", *how, commit)
@@ -381,7 +411,7 @@ class GitWorkspaces:
             tip = await self._commit_of(where, f"refs/heads/{branch}")
             if tip and tip != commit:  # its agent had checked out something else
                 await self._must(self._repository, "update-ref", f"{_SAVED}/{_plain(session_id)}/{tip}", tip)
-            base = place.starts_at or _text(await self._must(where, "merge-base", f"refs/heads/{target}", commit))
+            base = place.starts_at or await self._parted(f"refs/heads/{target}", commit)
             await self._must(where, "checkout", "--quiet", "--force", "-B", branch, base)
             await self._must(where, "clean", "--quiet", "--force", "-d", "-x")
             return commit
@@ -412,12 +442,17 @@ class GitWorkspaces:
         """
         async with self._one_at_a_time:
             place, branch, target = self._place(session_id), branch_of(session_id), await self.target()
-            await self._saved(session_id, message)
+            commit = await self._saved(session_id, message)
+            if not _is_worktree(place) and await self._holder(branch) is not None:
+                return Released()  # somebody else's, who had it first
             if _is_worktree(place):
                 if await self._holds_more(str(place), target):
                     return Released(branch=branch, directory=str(place))
                 await self._remove(place)
-            return Released(branch="" if await self._dropped(branch, target) else branch)
+            if not await self._dropped(branch, target):
+                return Released(branch=branch)
+            elsewhere = commit and not await self._contains(f"refs/heads/{target}", commit)
+            return Released(branch=_elsewhere(branch, commit) if elsewhere else "")
 
     async def left(self) -> list[str]:
         """The sessions that have a worktree which is not kept."""
@@ -428,8 +463,9 @@ class GitWorkspaces:
     async def _holds_more(self, where: str, target: str) -> bool:
         """True if a removal would lose something: what is not committed, or a repository inside this one."""
         status = await self._must(where, "status", "--porcelain", "--untracked-files=normal", _INNER)
-        here = await self._commit_of(where, "HEAD")
-        return bool(status.stdout.strip()) or bool(await self._repositories_inside(f"refs/heads/{target}", here))
+        here, head = await self._commit_of(where, "HEAD"), f"refs/heads/{target}"
+        base = await self._base(head, here) or head
+        return bool(status.stdout.strip()) or bool(await self._repositories_inside(base, here))
 
     async def _unlock(self, where: str) -> None:
         """Nobody works there now: a lock of the index is one that a git which was killed has left."""
@@ -463,6 +499,11 @@ class GitWorkspaces:
         """True if *other* is *one*, or came before it."""
         return (await self._git(self._repository, "merge-base", "--is-ancestor", other, one)).ok
 
+    async def _base(self, one: str, other: str) -> str:
+        """The last commit that both came from; ``""`` where there is none."""
+        found = await self._git(self._repository, "merge-base", one, other)
+        return _text(found) if found.ok else ""
+
     async def _commit_of(self, where: str, name: str) -> str:
         found = await self._git(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return _text(found) if found.ok else ""
@@ -492,6 +533,11 @@ def branch_of(session_id: str) -> str:
     name = quote(session_id, safe="", errors="surrogateescape").replace("~", "%7E")
     plain = ".." not in name and not name.startswith((".", "-")) and not name.endswith((".", ".lock"))
     return f"{_BRANCHES}/{name if plain else name.replace('.', '%2E').replace('-', '%2D')}"
+
+
+def _elsewhere(branch: str, commit: str) -> str:
+    """The branch that holds what a session came to beside its own."""
+    return f"{branch}.{commit[:12]}"
 
 
 def _plain(session_id: str) -> str:
@@ -588,6 +634,13 @@ def _text(ran: Ran) -> str:
 def _names(listed: bytes) -> tuple[str, ...]:
     """Files that git lists with ``-z``, as text that can be kept: of a name that is not UTF-8, bytes as ``\\xff``."""
     return tuple(name.decode(errors="backslashreplace") for name in listed.split(b"\0") if name)
+
+
+def _repositories(listed: bytes) -> tuple[str, ...]:
+    """The repositories among what git lists with ``--raw -z``: for each file what became of it, and its name."""
+    fields = listed.split(b"\0")
+    entries = zip(fields[::2], fields[1::2], strict=False)
+    return _names(b"\0".join(name for modes, name in entries if modes.split()[1] == _SUBMODULE))
 
 
 def _told(files: Sequence[str]) -> str:
