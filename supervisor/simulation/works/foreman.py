@@ -94,9 +94,11 @@ class Foreman:
         return self._books.waiting(state, self._names)
 
     async def _look(self) -> None:
-        """What is told to wait for a word before it is begun does so on record, where nothing is on its way there."""
+        """What is told to wait for a word before it is begun does so on record, where nothing is on its way there, or
+        was lost on it."""
         planned = await self._control.planned()
-        if self._runner.load.running and self._runner.load.sup.ledger.clean:
+        ledger = self._runner.load.sup.ledger
+        if self._runner.load.running and ledger.clean and ledger.error is None:
             self._books.shown(planned, self._of("PLANNED"))
 
     def _errand(self, name: str) -> Errand:
