@@ -81,6 +81,12 @@ class ActorSystem:
         return actor_id in self._cells
 
     @property
+    def broken(self) -> bool:
+        """True once something has come out of one of its tasks that ends the whole: a hook that raised, a Ctrl-C. Every
+        actor is being cancelled, no timer fires any more; whoever waits for one of them waits for nothing."""
+        return self.group.cancel_scope.cancel_called
+
+    @property
     def dead_letters(self) -> int:
         """How many messages nobody has handled, or were in hand at a crash."""
         return self.counts.get(DeadLetter.__name__, 0)

@@ -165,6 +165,7 @@ class Ledger:
         self._due: Moment | None = None
         """When what was performed is settled, though no record came; there is none while nobody wants that."""
         self.error: JournalError | None = None
+        self._closed = False
         self.disk = DiskWatch(journal, clock.wall)
 
     @property
@@ -290,6 +291,9 @@ class Ledger:
             lost = JournalError(f"the supervisor failed at writing it: {error!r}: {self._lost()}")
             lost.__cause__ = error
             self._give_up(lost)
+        finally:
+            if not self._closed:  # the system that it runs in breaks
+                self._give_up(JournalError(f"the supervisor broke: {self._lost()}"))
 
     async def _commit_all(self) -> None:
         while True:
@@ -390,11 +394,14 @@ class Ledger:
 
     async def close(self) -> None:
         """Wait until nothing is left to record, and settle what was performed since."""
-        while self.error is None and not self.clean:
-            self._cleaned = cleaned = self._cleaned or Moment()
-            await cleaned.wait()
-        with suppress(JournalError):  # whoever owns the ledger has heard of it
-            await self.settle_all()
+        try:
+            while self.error is None and not self.clean:
+                self._cleaned = cleaned = self._cleaned or Moment()
+                await cleaned.wait()
+            with suppress(JournalError):  # whoever owns the ledger has heard of it
+                await self.settle_all()
+        finally:
+            self._closed = True
 
     async def _settle_due(self, due: Moment) -> bool:
         """All records are durable: settle what none of them has. Whoever asks meanwhile has that settled next."""

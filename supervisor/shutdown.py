@@ -170,7 +170,7 @@ class Shutdown:
                 break  # no disk has held it up: nothing more comes
             if waited.cancelled_caught and disk.outage is not None and not await self._recovers_soon():
                 self._tree.ledger.abandon()
-        if self.failure is not None:
+        if self.failure is not None and not self._system.broken:
             with self._system.timers.limit(bound_s + 3 * SLACK_S):
                 for work in list(works.values()):
                     await work.quiet()

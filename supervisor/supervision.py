@@ -764,6 +764,8 @@ class Supervisor:
         """Everything was told to end; the tasks that nobody has taken up end as well."""
         await self._shutdown.all_ended(self._succession.end_work if self.inherited.work else None)
         await self.janitor.rest()
+        for work in self.tree.works.values():  # whose last record was lost
+            work.transcript.close()
 
     # ------------------------------------------------------------------ looking
     def state_of(self, entity_id: str) -> str:

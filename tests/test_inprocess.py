@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor import aborter, hands, ladder
+from supervisor import Session, aborter, hands, ladder, open_supervisor
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-from supervisor.vocabulary import AbortScope
-from tests.support import ask, data_of, nothing_left, path_of, quick, supervising, until
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.ports import JournalError
+from supervisor.vocabulary import AbortScope, Kind
+from tests.support import DEADLINE_S, ask, data_of, nothing_left, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio
 
@@ -139,6 +143,72 @@ async def test_an_error_of_a_tool_is_the_functions(tmp_path: Path) -> None:
         assert (await (await run.sup.start_session("s", agent=agent)).run("")).text == "so what"
     [completed] = run.transitions("tool_completed")
     assert (completed.metadata["outcome"], "no such thing" in completed.reason) == ("failed", True)
+
+
+@pytest.mark.parametrize("where", ["turn", "tool"])
+async def test_a_function_that_exits_ends_itself_alone(tmp_path: Path, where: str) -> None:
+    """``sys.exit`` fails its turn, or is an error of its tool, and takes neither other sessions nor the host along."""
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    async def agent(turn: AgentTurn) -> str:
+        if turn.prompt == "stay":
+            return "here"
+        await (leave() if where == "turn" else turn.call("a tool", leave))
+        return "not reached"
+
+    settings = quick(max_total_errors=1, max_consecutive_errors=1)
+    async with supervising(tmp_path, settings=settings) as run:
+        other = await run.sup.start_session("other", agent=agent)
+        session = await run.sup.start_session("s", agent=agent)
+        result = await session.run("leave")
+        assert (await other.run("stay")).text == "here"
+    assert result.outcome == "failed"
+    assert ("SystemExit: it exited with 3" if where == "turn" else "RuntimeError: it exited with 3") in result.error
+
+
+class Outcome(BaseException):
+    """What a test framework raises to end a test."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Outcome])
+@pytest.mark.parametrize("where", ["turn", "tool"])
+async def test_what_is_the_hosts_ends_the_supervisor(tmp_path: Path, where: str, error: type[BaseException]) -> None:
+    """It comes out of the block, and nobody waits for ever: who asked is answered, also from outside of the block. The
+    next supervisor closes the books."""
+
+    async def leave() -> None:
+        raise error
+
+    async def agent(turn: AgentTurn) -> None:
+        await (leave() if where == "turn" else turn.call("a tool", leave))
+
+    answers = list[str]()
+
+    async def wait(session: Session) -> None:
+        answers.append((await session.run("leave")).outcome)
+
+    caught = list[BaseException]()
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as group:
+            try:
+                async with open_supervisor(tmp_path / "state", workdir=tmp_path) as sup:
+                    group.start_soon(wait, await sup.start_session("s", agent=agent))
+                    await anyio.sleep_forever()
+            except BaseExceptionGroup as broken:
+                caught += [*all_of(broken)]
+        assert answers == ["failed"]
+        assert [type(one) for one in caught if not isinstance(one, JournalError)] == [error]
+        async with open_supervisor(tmp_path / "state", workdir=tmp_path):
+            pass
+    with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
+        assert [(row.id, row.state) for row in reader.entities() if row.kind == Kind.SESSION] == [("s", "Stopped")]
+
+
+def all_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        yield from all_of(one) if isinstance(one, BaseExceptionGroup) else (one,)
 
 
 async def test_what_utf_8_cannot_hold_is_escaped(tmp_path: Path) -> None:

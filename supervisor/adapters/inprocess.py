@@ -2,7 +2,8 @@
 
 The function is given its turn and works on it: it may speak, call tools, and delegate. It runs in the turn's cancel
 scope and every tool in a scope of its own, so that an abort reaches exactly what it names. What it returns ends the
-turn well; an exception ends it badly; swallowing a cancellation only makes the ladder go on.
+turn well; an exception ends it badly, ``SystemExit`` too; swallowing a cancellation only makes the ladder go on. What
+else is no ``Exception``, as a Ctrl-C or what a test framework raises, is the host's: it ends the supervisor.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
 
 T = TypeVar("T")
+
+_OWN = (*RAISED, SystemExit)
+"""What a function may raise and end only itself: an agent that exits does not take its host along."""
+
+
+def _as_error(error: BaseException) -> Exception:
+    return RuntimeError(f"it exited with {error.code!r}") if isinstance(error, SystemExit) else as_error(error)
 
 
 class ToolAborted(Exception):
@@ -239,10 +247,10 @@ class FunctionLink(LinkBase):
                     if isinstance(result, str):
                         self.speak(result)
                     stop = "end_turn"
-        except RAISED as raised:
+        except _OWN as raised:
             if is_cancellation(raised):
                 raise
-            stop, error = "error", f"{type(raised).__name__}: {as_error(raised)}"
+            stop, error = "error", f"{type(raised).__name__}: {_as_error(raised)}"
         finally:
             self._scope = None
             self._conclude(stop, error)
@@ -306,10 +314,10 @@ class FunctionLink(LinkBase):
     async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
         try:
             call.finish(await fn(*args), None)
-        except RAISED as error:
+        except _OWN as error:
             if is_cancellation(error):
                 raise
-            call.finish(None, as_error(error))
+            call.finish(None, _as_error(error))
         finally:
             call.done.set()
             call.settled.set()

@@ -158,14 +158,18 @@ async def test_a_hook_that_raises_ends_the_system_loudly(hook: str) -> None:
             await blocked(system)
             fatal.tell("go")
             fatal.tell("unread")
-            await anyio.sleep_forever()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                log.append("broken" if system.broken else "whole")
 
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as outside:
             with pytest.raises(ExceptionGroup) as caught:
                 await host()
     assert caught.group_contains(Boom, match=hook)
-    assert sorted(line for line in log if not line.startswith("actor")) == ["answered", "task a", "task b", "task c"]
+    told = sorted(line for line in log if not line.startswith("actor"))
+    assert told == ["answered", "broken", "task a", "task b", "task c"]
 
 
 @both

@@ -292,7 +292,8 @@ async def programs(desk: Desk) -> None:
     strict = Bureau(desk, ask)
     strict.open(1, options=())
     await anyio.sleep(5.0)
-    desk.same("what cannot be said stays open", (strict.open_ids, strict.tree.told), ([f"{TURN}:p1"], []))
+    why = f"{TURN}:p1: the agent does not offer allowing it (it offers: nothing); deny it"
+    desk.same("what cannot be said is denied", strict.tree.said, [(TURN, 1, "deny", None, None, "host", why, False)])
     strict.gone(1)
 
 
