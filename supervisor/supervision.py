@@ -57,7 +57,7 @@ from supervisor.ports import NO_PLACE, Compacted, EntityRow, JournalError, Launc
 from supervisor.projection import Inspected
 from supervisor.prompting import Prompting
 from supervisor.recovery import Recovered
-from supervisor.redaction import Redactor
+from supervisor.redaction import Redactor, sound
 from supervisor.shutdown import Shutdown
 from supervisor.subscriptions import Subscriptions
 from supervisor.succession import Choose, Inherited, Succession
@@ -199,6 +199,7 @@ class Supervisor:
 
         Raises:
             ValueError: the name has characters that ids may not have, or there is no such agent or cancel mode.
+            TypeError: something given is of another type.
             NoSuchEntity: the parent does not live.
             Refused: the parent, or the supervisor, is ending: nothing is born under it. As :class:`Degraded`: the
                 journal cannot be written now.
@@ -213,6 +214,13 @@ class Supervisor:
         if directory is not None:
             profile = msgspec.structs.replace(profile, directory=directory)
         _check_name(name)
+        _check_types(AbortPolicy, policy=policy)
+        _check_types(Budget, budget=budget)
+        _check_types(Scope, within=within)
+        _check_types(str, directory=directory)
+        _check_type("cause", cause, Cause)
+        _check_type("patience", patience, Patience)
+        _check_type("place", place, Place)
         if parent is not None or not self.stopping.is_set():
             self._check_disk(f"session {name!r}")
         allowance = Allowance(budget, within, patience)
@@ -284,7 +292,8 @@ class Supervisor:
             return profile
         if agent is None:
             raise ValueError("agent: missing; name a configured agent or give an async function")
-        return AgentProfile(name=getattr(agent, "__name__", "function"), adapter="inprocess", function=agent)
+        name = sound(getattr(agent, "__name__", "function"))
+        return AgentProfile(name=name, adapter="inprocess", function=agent)
 
     def _start(
         self,
@@ -385,6 +394,10 @@ class Supervisor:
         Returns:
             The scope; *parent*, where *budget* bounds nothing.
         """
+        _check_text("scope_id", scope_id)
+        _check_text("title", title)
+        _check_type("budget", budget, Budget)
+        _check_types(Scope, parent=parent)
         return self.overseer.scope(hosts_scope(scope_id), title, budget, parent)
 
     def close_scope(self, scope_id: str) -> None:
@@ -496,6 +509,7 @@ class Supervisor:
         point = _point(urgent, at)
         self.tree.work(session_id)
         _check_text("text", text)
+        _check_type("sender", sender, str)
         self._check_disk(f"a message for {session_id}")
         return await self._prompting.send(session_id, text, sender=sender, urgent=point if urgent else None)
 
@@ -671,6 +685,8 @@ class Supervisor:
             NoSiblings: SIBLING of a root session.
             Refused: the plan of that id would not be carried out; nothing was ended.
         """
+        _check_type("reason", reason, str)
+        _check_type("actor", actor, str)
         reason = reason or f"aborted by {actor}"
         return await self._aborts.abort(
             target, scope, reason=reason, actor=actor, now=now, within_s=within_s, plan_id=plan_id
@@ -690,6 +706,9 @@ class Supervisor:
         Raises:
             Refused: the tree has changed since the plan was made; nothing was ended. Make a new plan.
         """
+        _check_type("plan", plan, AbortPlan)
+        _check_type("reason", reason, str)
+        _check_type("actor", actor, str)
         return await self._aborts.execute(plan, reason=reason, actor=actor, now=now, within_s=within_s)
 
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
@@ -698,6 +717,7 @@ class Supervisor:
         Raises:
             JournalError: the journal was lost meanwhile; the session was ended all the same.
         """
+        _check_type("reason", reason, str)
         work = self.tree.works.get(session_id)
         if work is None:
             return
@@ -713,6 +733,7 @@ class Supervisor:
         It returns when that is under way; the supervisor has ended when its block has been left. One that has ended
         already stays so.
         """
+        _check_type("actor", actor, str)
         if self._system.context(JANITOR) is None:  # a command may come as its socket closes
             return
         with suppress(ActorStopped):  # or as the last of its actors end
@@ -756,6 +777,7 @@ class Supervisor:
 
     async def abort_all(self, reason: str) -> None:
         """End every session by the ladder, with that cause; bounded."""
+        _check_type("reason", reason, str)
         self.stopping.set()
         self._shutdown.stop_all(reason, "host", now=False)
         await self._ended()
@@ -830,11 +852,24 @@ class Supervisor:
 
 def _check_text(field: str, text: str) -> None:
     """Text goes into the journal as UTF-8; half a surrogate pair cannot."""
+    _check_type(field, text, str)
     try:
         text.encode()
     except UnicodeEncodeError as error:
         words = f"{field}: character {error.start} is half a surrogate pair; give valid Unicode text"
         raise ValueError(words) from None
+
+
+def _check_type(field: str, value: object, wanted: type) -> None:
+    """What is of another type would be found out on its way to the journal, where it ended every session."""
+    if not isinstance(value, wanted):
+        raise TypeError(f"{field}: {value!r} is no {wanted.__name__}")
+
+
+def _check_types(wanted: type, **given: object) -> None:
+    for field, value in given.items():
+        if value is not None:
+            _check_type(field, value, wanted)
 
 
 def _point(urgent: bool, at: DeliveryPoint | str | None) -> DeliveryPoint:
@@ -850,6 +885,7 @@ def _point(urgent: bool, at: DeliveryPoint | str | None) -> DeliveryPoint:
 
 
 def _check_name(name: str) -> None:
+    _check_type("name", name, str)
     bad = [char for char in name if not (char.isalnum() or char in "._-")]
     if not name or bad or len(name) > 64:
         raise ValueError(f"name: {name!r} cannot be a session's name; use up to 64 letters, digits, '.', '_' and '-'")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
-from supervisor import Session, aborter, hands, ladder, open_supervisor
+from supervisor import Session, Supervisor, aborter, hands, ladder, open_supervisor
 from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -487,3 +488,40 @@ async def test_an_abort_fifty_levels_deep(tmp_path: Path) -> None:
     assert [node.id.count("/") for node in receipt.nodes] == list(range(50, -1, -1))
     assert {node.outcome for node in receipt.nodes} == {"ended"}
     assert [one.entity_id.count("/") for one in run.transitions("Ended")] == list(range(50, -1, -1))
+
+
+# ------------------------------------------------------------------------------------------- mistakes of the host
+async def here(turn: AgentTurn) -> str:
+    return "here"
+
+
+MISTAKES: dict[str, Callable[[Supervisor, Session, Any], Awaitable[Any]]] = {
+    "sender": lambda sup, session, value: session.send("x", sender=value),
+    "text": lambda sup, session, value: session.send(value),
+    "prompt": lambda sup, session, value: session.run(value),
+    "reason": lambda sup, session, value: session.abort(reason=value),
+    "actor": lambda sup, session, value: sup.abort(session.id, "session", actor=value),
+    "plan": lambda sup, session, value: sup.execute(value, reason="x"),
+    "close": lambda sup, session, value: session.close(value),
+    "stop": lambda sup, session, value: sup.stop(actor=value),
+    "abort_all": lambda sup, session, value: sup.abort_all(value),
+    "name": lambda sup, session, value: sup.start_session(value, agent=here),
+    "policy": lambda sup, session, value: sup.start_session("x", agent=here, policy=value),
+    "budget": lambda sup, session, value: sup.start_session("x", agent=here, budget=value),
+    "within": lambda sup, session, value: sup.start_session("x", agent=here, within=value),
+    "cause": lambda sup, session, value: sup.start_session("x", agent=here, cause=value),
+    "directory": lambda sup, session, value: sup.start_session("x", agent=here, directory=value),
+}
+
+
+@pytest.mark.parametrize("value", [5, b"x"], ids=["number", "bytes"])
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_a_value_of_another_type_harms_nobody(tmp_path: Path, mistake: str, value: Any) -> None:
+    """It is refused where it is given, and not found out by the journal, which ended every session."""
+
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent=here)
+        with pytest.raises(TypeError, match=rf"{value!r} is no \w+$"):
+            await MISTAKES[mistake](run.sup, session, value)
+        assert (await session.run("")).text == "here"
+    assert run.sup.failure is None
