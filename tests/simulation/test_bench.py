@@ -469,6 +469,17 @@ def test_what_cannot_be_written_is_told_before_the_work(
     assert not [one for one in tmp_path.rglob("*") if one.is_file() and one != suite]
 
 
+@pytest.mark.parametrize("name", ["out", "x" * 300], ids=["work", "name"])
+def test_a_directory_is_made_when_there_is_something_for_it(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Where the work breaks, or its last part cannot be made, nothing of it is there."""
+    monkeypatch.setattr("supervisor.simulation.bench.bench", None)
+    told = _invoke("--suite", suite_file, "--seeds", 1, "--out", tmp_path / "new" / name)
+    assert isinstance(told.exception, TypeError if name == "out" else BadInput)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_there_are_no_digests_until_they_are_written(suite_file: Path) -> None:
     """What to do about it is told."""
     suite_file.with_suffix(".digests").unlink(missing_ok=True)

@@ -6,8 +6,10 @@ Exit status: 0 done; 1 a run went wrong, or a digest differs; 2 bad input.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +70,7 @@ def command(
         if write_digests:
             refuse_unwritable("--write-digests", place.digests_file, "copy the suite to where you may write")
         if out is not None:
-            _make(out, suite.files)
+            _refuse_unwritable(out, suite.files)
         result, complete = _bench(suite, seeds, first_seed, jobs)
         if not complete:
             _show(result, None, as_json=as_json, complete=False)
@@ -120,17 +122,28 @@ def _bench(suite: Suite, seeds: int, first_seed: int, jobs: int) -> tuple[Bench,
         progress.end()
 
 
-def _make(out: Path, names: Iterable[str]) -> None:
-    """The directory; and each file is tried."""
+def _refuse_unwritable(out: Path, names: Iterable[str]) -> None:
+    """Each file is tried, as one is; nothing is left of that either, no directory that was not there."""
+    missing = [one for one in (out, *out.parents) if not os.path.lexists(one)]
+    try:
+        _make(out)
+        for name in names:
+            refuse_unwritable("--out", out / name, A_DIRECTORY)
+    finally:
+        for one in missing:
+            with suppress(OSError):  # it could not be made
+                one.rmdir()
+
+
+def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable("--out", out, error, A_DIRECTORY) from None
-    for name in names:
-        refuse_unwritable("--out", out / name, A_DIRECTORY)
 
 
 def _write(out: Path, files: dict[str, str]) -> None:
+    _make(out)
     for name, text in files.items():
         try:
             (out / name).write_text(text, encoding="utf-8", newline="\n")
