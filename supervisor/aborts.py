@@ -42,13 +42,11 @@ class Aborts:
 
     async def _has_ended(self, target: str) -> bool:
         """True if the journal knows *target*: a session, or a tool call of one of its turns."""
-        turn_id, _, call = target.rpartition(":c")
+        turn_id, _, number = target.rpartition(":c")
         if any(row.kind == Kind.SESSION for row in await self._journal.entities(ids=[target])):
             return True
-        if not (turn_id and call.isdigit()):
-            return False
-        events = await self._journal.events(entity_id=turn_id)
-        return any(event.event == "tool_started" and event.metadata.get("number") == int(call) for event in events)
+        events = await self._journal.events(entity_id=turn_id) if turn_id else []
+        return any(event.event == "tool_started" and str(event.metadata.get("number")) == number for event in events)
 
     async def abort(
         self,

@@ -468,6 +468,16 @@ async def test_what_has_ended_is_no_error(tmp_path: Path) -> None:
             assert (await session.abort(scope)).already_ended
 
 
+@pytest.mark.parametrize("number", ["01", "1" * 5000, "\N{SUPERSCRIPT ONE}"], ids=["zero", "long", "other"])
+async def test_a_call_has_one_spelling(tmp_path: Path, number: str) -> None:
+    """What is spelled otherwise is the id of nothing."""
+    async with supervising(tmp_path) as run:
+        session = await run.sup.start_session("s", agent="scripted")
+        await session.run("@run true")
+        with pytest.raises(UnknownTarget, match="no session or tool call has the id 's:t1:c"):
+            await run.sup.abort(f"s:t1:c{number}", TOOL)
+
+
 async def test_what_never_was_is_an_error(tmp_path: Path) -> None:
     """An id that nothing has, and the siblings of a root, are told apart from what has ended."""
     async with supervising(tmp_path) as run:

@@ -567,12 +567,24 @@ def test_why(tell: Tell, running: Running) -> None:
     assert "too slow" in out
 
 
-@pytest.mark.parametrize("command", [["why", "nobody"], ["events", "nobody"], ["logs", "nobody"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["why", "nobody"],
+        ["events", "nobody"],
+        ["logs", "nobody"],
+        ["why", "lead:t1:c01"],
+        ["events", "lead:t1:c01"],
+        ["why", f"lead:t1:c{'1' * 5000}"],
+        ["events", f"lead:t1:c{'1' * 5000}"],
+    ],
+    ids=lambda command: " ".join(command)[:20],
+)
 def test_an_unknown_id_is_bad_input(tell: Tell, ended: Path, command: list[str]) -> None:
-    """What the journal does not know is named, with where the ids are; exit status 2."""
+    """What the journal does not know is named, with where the ids are; exit status 2. A call has one spelling."""
     told = tell(*command, "--state-dir", ended)
     assert (told.status, told.out) == (2, "")
-    assert told.err == "supervisor: nothing has the id 'nobody'; `supervisor ps --all` shows the ids\n"
+    assert told.err == f"supervisor: nothing has the id {command[1]!r}; `supervisor ps --all` shows the ids\n"
 
 
 def test_logs(tell: Tell, ended: Path) -> None:

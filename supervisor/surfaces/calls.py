@@ -13,7 +13,8 @@ from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = ["Calls", "split_call"]
 
-_CALL: Final = re.compile(r"(?P<turn>.+:t\d+):c(?P<number>\d+)")
+_CALL: Final = re.compile(r"(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
+"""A number has one spelling, and the most calls of a turn have fewer digits."""
 
 
 def split_call(entity_id: str) -> tuple[str, int | None]:
