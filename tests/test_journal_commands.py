@@ -137,6 +137,15 @@ def test_the_records_of_all_tell_how_many_are_in_an_archive(state: StateDir) -> 
     assert later == []
 
 
+def test_the_records_of_all_take_none_that_is_lost_for_archived(state: StateDir) -> None:
+    """A record that is not there is in an archive only where the journal says so."""
+    with closing(open_database(state.journal, state.transitions)) as database:
+        database.db.execute("DELETE FROM events WHERE seq = 2")
+    told = list[str]()
+    said(partial(read_records, state.root), told.append)
+    assert told == []
+
+
 def read_records(root: Path, warn: Say, say: Say, after: int = 0) -> None:
     Records(root, None, say, warn, as_json=True).read(after=after, follow=False)
 

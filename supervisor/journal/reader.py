@@ -35,6 +35,7 @@ __all__ = ["Changed", "JournalReader", "last_seq_of"]
 
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
+_ELSEWHERE: Final = "SELECT coalesce(sum(last_seq - max(first_seq - 1, ?1)), 0) FROM gaps WHERE last_seq > ?1"
 
 
 class Changed(NamedTuple):
@@ -101,6 +102,11 @@ class JournalReader:
         """How many ranges of records are elsewhere."""
         with explaining(self._path):
             return int(self._db.execute("SELECT count(*) FROM gaps").get)
+
+    def elsewhere(self, after_seq: int = 0) -> int:
+        """How many records after *after_seq* are in those."""
+        with explaining(self._path):
+            return int(self._db.execute(_ELSEWHERE, (after_seq,)).get)
 
     def archives(self) -> dict[str, bytes]:
         """The names of the archives that have records of this journal, oldest first, and the digests of their files."""

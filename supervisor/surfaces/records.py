@@ -47,14 +47,15 @@ class Records:
         Raises:
             BadInput: nothing of that id is recorded, and nothing of it is waited for.
         """
-        last, shown = after, 0
+        last = after
         with History(StateDir.open(self._state_dir, create=False).journal) as reader:
             if not follow:
                 self._check_known(reader)
             for event in self._where(reader).events(self._entity):  # from the first: what starts a call names it
                 self._show(event, after)
-                last, shown = max(last, event.seq), shown + (event.seq > after)
-        if self._entity is None and (archived := last - after - shown):
+                last = max(last, event.seq)
+            archived = reader.live.elsewhere(after)  # what is lost is no part of it
+        if self._entity is None and archived:
             words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
             self._warn(f"{archived} records are in an archive: {words}")
         return last
