@@ -92,6 +92,40 @@ async def test_what_an_agent_left_uncommitted_reaches_the_target(repository: Pat
     assert not place.exists()
 
 
+@pytest.mark.parametrize("told", ["--assume-unchanged", "--skip-worktree", "core.ignoreStat"])
+async def test_a_change_that_git_was_told_not_to_look_for_is_work(repository: Path, told: str) -> None:
+    """It is in the worktree, nobody ignores it, and it would go with that."""
+    async with workspaces(repository) as spaces:
+        if told == "core.ignoreStat":
+            git(repository, "config", told, "true")
+        place = await prepared(spaces, "fix", repository)
+        if told.startswith("--"):
+            git(place, "update-index", told, "a.txt", "part/b.txt")
+        (place / "a.txt").write_text("changed\n")
+        merge, _ = await finished(spaces, "fix")
+    assert merge.outcome == "merged"
+    assert git(repository, "show", "--format=", "--name-only", f"{merge.commit}^2") == "a.txt"
+
+
+async def test_what_is_outside_of_a_sparse_checkout_is_work(repository: Path) -> None:
+    """New or changed, it is in the worktree; what is left out there is as it was."""
+    for name in ("other", "third"):
+        (repository / name).mkdir()
+        (repository / name / "c.txt").write_text("three\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "more parts")
+    git(repository, "sparse-checkout", "set", "part")
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "other").mkdir(exist_ok=True)
+        (place / "other" / "c.txt").write_text("changed\n")
+        (place / "other" / "new.txt").write_text("new\n")
+        merge, _ = await finished(spaces, "fix")
+    assert merge.outcome == "merged"
+    changed = git(repository, "show", "--format=", "--name-only", f"{merge.commit}^2")
+    assert changed.splitlines() == ["other/c.txt", "other/new.txt"]
+
+
 async def test_a_session_that_changed_nothing_has_nothing_to_merge(repository: Path) -> None:
     """The target stays where it is."""
     before = git(repository, "rev-parse", "main")

@@ -71,6 +71,9 @@ _BRANCHES: Final = "supervisor"
 """Below it, the branches of sessions."""
 _INNER: Final = "--ignore-submodules=none"
 """Repositories inside are looked at, whatever the settings of this one say: an agent can change them."""
+_ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.expectFilesOutsideOfPatterns=false")
+"""So git looks at files that it was to leave out of the worktree (sparse checkout, ``--skip-worktree``), where they are
+in it all the same."""
 _RAW: Final = ("--raw", "-z", "--no-renames", _INNER)
 _SUBMODULE: Final = b"160000"
 _LINK: Final = "gitdir: "
@@ -280,7 +283,9 @@ class GitWorkspaces:
             return await self._commit_of(self._repository, f"refs/heads/{branch}")
         where = str(place)
         await self._unlock(where)
-        added = await self._git(where, "add", "--all")
+        # What git was told to take for unchanged, or to leave out, is work all the same where it has changed.
+        await self._git(where, "update-index", "-q", "--really-refresh")
+        added = await self._git(where, *_ALL_THAT_IS_THERE, "add", "--all", "--sparse")
         if not added.ok:
             unborn = re.search("'(.+)' does not have a commit checked out", added.output)
             words = f"{where}/{unborn[1]} is a repository without a commit" if unborn else _last(added)
