@@ -540,6 +540,104 @@ async def test_a_conflict_that_an_agent_left_is_not_merged(repository: Path) -> 
     assert (repository / "a.txt").read_text() == "one\n"
 
 
+def begin_rebase(place: Path) -> None:
+    git(place, "-c", "sequence.editor=sed -i 1s/pick/edit/", "rebase", "--interactive", "HEAD~2")
+
+
+def begin_cherry_picks(place: Path) -> None:
+    """Of two, where the first is in conflict; that is resolved, and the second forgotten."""
+    git(place, "checkout", "--quiet", "-b", "picked", "HEAD~3")
+    (place / "1.txt").write_text("another\n")
+    git(place, "add", "--all")
+    git(place, "commit", "--quiet", "--message", "another")
+    with pytest.raises(subprocess.CalledProcessError):
+        git(place, "cherry-pick", "supervisor/fix~1", "supervisor/fix")
+    git(place, "add", "--all")
+
+
+def begin_bisection(place: Path) -> None:
+    git(place, "bisect", "start", "HEAD", "HEAD~3")
+
+
+begun = pytest.mark.parametrize(
+    ("begin", "what"),
+    [
+        (begin_rebase, "rebase"),
+        (begin_cherry_picks, r"cherry-pick (or revert)"),
+        (begin_bisection, "bisection"),
+    ],
+)
+
+
+async def three_commits(spaces: GitWorkspaces, repository: Path) -> Path:
+    place = await prepared(spaces, "fix", repository)
+    for number in range(3):
+        (place / f"{number}.txt").write_text("new\n")
+        git(place, "add", "--all")
+        git(place, "commit", "--quiet", "--message", str(number))
+    return place
+
+
+@begun
+async def test_half_of_what_an_agent_did_is_not_merged(
+    repository: Path, begin: Callable[[Path], None], what: str
+) -> None:
+    """It began what goes through its commits one by one, and did not end it."""
+    async with workspaces(repository) as spaces:
+        place = await three_commits(spaces, repository)
+        tip = git(place, "rev-parse", "HEAD")
+        begin(place)
+        assert await spaces.changes("fix", "saved") is None
+        assert await spaces.save("fix", Place(owner="task:fix", directory=str(repository)), "saved") == ""
+        merge, released = await finished(spaces, "fix")
+    assert (merge.outcome, merge.why) == ("refused", f"a {what} was begun there and not ended")
+    assert released.branch == "supervisor/fix"
+    assert git(repository, "rev-parse", "supervisor/fix") == tip
+
+
+@begun
+async def test_what_an_agent_began_and_did_not_end_is_taken_back(
+    repository: Path, begin: Callable[[Path], None], what: str
+) -> None:
+    """Else the next attempt would end it, and have what was taken back."""
+    place = Place(owner="task:fix", directory=str(repository), rollback=True)
+    async with workspaces(repository) as spaces:
+        begin(await three_commits(spaces, repository))
+        await spaces.roll_back("fix", place, "taken back")
+        where = await prepared(spaces, "fix", repository)
+        status = git(where, "status").splitlines()
+        assert status == ["On branch supervisor/fix", "nothing to commit, working tree clean"]
+        (where / "a.txt").write_text("of the next one\n")
+        merge, _ = await finished(spaces, "fix")
+    assert merge.outcome == "merged"
+    assert git(repository, "show", "--format=", "--name-only", f"{merge.commit}^2") == "a.txt"
+
+
+async def test_what_a_rebase_had_stashed_is_kept(repository: Path) -> None:
+    """It is on no branch, and the worktree that knows of it goes."""
+    git(repository, "config", "rebase.autoStash", "true")
+    async with workspaces(repository) as spaces:
+        place = await three_commits(spaces, repository)
+        (place / "a.txt").write_text("stashed\n")
+        begin_rebase(place)
+        await spaces.put_away("fix", "put away")
+    assert not place.exists()
+    assert git(repository, "show", "stash@{0}:a.txt") == "stashed"
+
+
+async def test_what_an_agent_looked_at_again_is_not_all_of_its_work(repository: Path) -> None:
+    """It left an older commit checked out: its branch has more, which is not merged for nothing."""
+    async with workspaces(repository) as spaces:
+        place = await three_commits(spaces, repository)
+        git(place, "checkout", "--quiet", "--detach", "HEAD~2")
+        older = git(place, "rev-parse", "HEAD")
+        merge, released = await finished(spaces, "fix")
+    assert merge.outcome == "refused"
+    assert merge.why == f"the commit {older[:12]} was left checked out there, and supervisor/fix has more"
+    assert released == Released(branch="supervisor/fix")
+    assert git(repository, "log", "--format=%s", "main..supervisor/fix").split() == ["2", "1", "0"]
+
+
 async def test_a_worktree_that_somebody_locked_is_kept(repository: Path) -> None:
     """Only a lock that git set while it made the worktree says that it is not whole."""
     async with workspaces(repository) as spaces:

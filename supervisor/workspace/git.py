@@ -78,6 +78,15 @@ _RAW: Final = ("--raw", "-z", "--no-renames", _INNER)
 _SUBMODULE: Final = b"160000"
 _LINK: Final = "gitdir: "
 """How the one line of the ``.git`` of a worktree begins."""
+_BEGUN: Final = {
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase (or git am)",
+    "sequencer": "cherry-pick (or revert)",
+    "BISECT_LOG": "bisection",
+}
+"""What git keeps with a worktree while something is under way there that moves its ``HEAD``."""
+_QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
+"""The ends of all that, which leave ``HEAD`` where it is."""
 _GONE: Final = ".gone-"
 _SAVED: Final = "refs/supervisor/checkpoints"
 """Below it, what holds checkpoints: no branches, so that nobody sees, checks out or deletes one by mistake."""
@@ -225,12 +234,14 @@ class GitWorkspaces:
         """
         async with self._one_at_a_time:
             target = await self.target()
-            if unmerged := await self._unmerged(session_id):
-                why = f"a merge was begun there and not ended: {_told(unmerged)}"
-                return Merge(outcome="refused", target=target, files=unmerged, why=why)
+            begun, unmerged = await self._begun(session_id)
+            if begun:
+                return Merge(outcome="refused", target=target, files=unmerged, why=begun)
             work = await self._saved(session_id, message)
             if not work:
                 return Merge(outcome="nothing", target=target, why="there is no branch of that session")
+            if ahead := await self._ahead(target, branch_of(session_id), work):
+                return Merge(outcome="refused", target=target, why=ahead)
             if inside := await self._changed_inside(session_id):
                 why = f"what is not committed in repositories inside it would be left behind: {_told(inside)}"
                 return Merge(outcome="refused", target=target, files=inside, why=why)
@@ -248,7 +259,7 @@ class GitWorkspaces:
         """
         async with self._one_at_a_time:
             target = await self.target()
-            if await self._unmerged(session_id):
+            if any(await self._begun(session_id)):
                 return None
             commit = await self._saved(session_id, message)
             if not commit:
@@ -297,13 +308,25 @@ class GitWorkspaces:
             await self._must(where, "commit", "--allow-empty", "--no-verify", "--quiet", "--message", message)
         return await self._named(where, branch)
 
-    async def _unmerged(self, session_id: str) -> tuple[str, ...]:
-        """Files that an agent left in conflict."""
+    async def _begun(self, session_id: str) -> tuple[str, tuple[str, ...]]:
+        """What an agent began and did not end, in words, and the files that it left in conflict: what is there is half
+        of its work."""
         place = self._place(session_id)
         if not _is_worktree(place):
-            return ()
+            return "", ()
         listed = await self._must(str(place), "diff", "--name-only", "--diff-filter=U", "-z")
-        return _names(listed.stdout)
+        if unmerged := _names(listed.stdout):
+            return f"a merge was begun there and not ended: {_told(unmerged)}", unmerged
+        begun = await anyio.to_thread.run_sync(_begun_in, place)
+        return f"a {begun} was begun there and not ended" if begun else "", ()
+
+    async def _ahead(self, target: str, branch: str, work: str) -> str:
+        """Why *work* is not all that a session has done: it is what came before, looked at again."""
+        tip = await self._commit_of(self._repository, f"refs/heads/{branch}")
+        if tip in ("", work) or await self._contains(f"refs/heads/{target}", tip):
+            return ""
+        came_before = await self._contains(tip, work)
+        return f"the commit {work[:12]} was left checked out there, and {branch} has more" if came_before else ""
 
     async def _named(self, where: str, branch: str) -> str:
         """The commit of the worktree, which a branch is made to hold: an agent may have checked out something else."""
@@ -384,13 +407,13 @@ class GitWorkspaces:
     # ------------------------------------------------------------------------------------------ checkpoints
     async def save(self, session_id: str, place: Place, message: str) -> str:
         """Commit what a session has not committed, and hold the commit that it has come to; ``""`` where there is none,
-        or it is in the middle of a merge.
+        or something was begun there and not ended.
 
         Raises:
             WorkspaceError: git cannot do what it must.
         """
         async with self._one_at_a_time:
-            return "" if await self._unmerged(session_id) else await self._held(session_id, message)
+            return "" if any(await self._begun(session_id)) else await self._held(session_id, message)
 
     async def _held(self, session_id: str, message: str) -> str:
         commit = await self._saved(session_id, message)
@@ -417,6 +440,7 @@ class GitWorkspaces:
             if tip and tip != commit:  # its agent had checked out something else
                 await self._must(self._repository, "update-ref", f"{_SAVED}/{_plain(session_id)}/{tip}", tip)
             base = place.starts_at or await self._parted(f"refs/heads/{target}", commit)
+            await self._quit(path)
             await self._must(where, "checkout", "--quiet", "--force", "-B", branch, base)
             await self._must(where, "clean", "--quiet", "--force", "-d", "-x")
             return commit
@@ -453,6 +477,7 @@ class GitWorkspaces:
             if _is_worktree(place):
                 if await self._holds_more(str(place), target):
                     return Released(branch=branch, directory=str(place))
+                await self._quit(place)
                 await self._remove(place)
             if not await self._dropped(branch, target):
                 return Released(branch=branch)
@@ -471,6 +496,12 @@ class GitWorkspaces:
         here, head = await self._commit_of(where, "HEAD"), f"refs/heads/{target}"
         base = await self._base(head, here) or head
         return bool(status.stdout.strip()) or bool(await self._repositories_inside(base, here))
+
+    async def _quit(self, place: Path) -> None:
+        """Nothing is under way there any more; what a rebase had stashed is a stash then, and would be lost else."""
+        if await anyio.to_thread.run_sync(_begun_in, place):
+            for words in _QUIT:
+                await self._git(str(place), *words)
 
     async def _unlock(self, where: str) -> None:
         """Nobody works there now: a lock of the index is one that a git which was killed has left."""
@@ -588,6 +619,11 @@ def _is_being_made(kept: Path) -> bool:
     """True if git had not made it to the end; a lock with other words is somebody's."""
     lock = kept / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == "initializing"
+
+
+def _begun_in(place: Path) -> str:
+    kept = place / (_line_of(place / ".git") or "").removeprefix(_LINK)
+    return next((what for name, what in _BEGUN.items() if (kept / name).exists()), "")
 
 
 def _no_lock(kept: Path) -> None:
