@@ -375,6 +375,22 @@ async def test_a_history_of_its_own_is_not_merged(repository: Path) -> None:
     assert git(repository, "rev-parse", released.branch) == tip
 
 
+async def test_a_target_that_is_being_rebased_is_not_moved(repository: Path) -> None:
+    """Git could not end the rebase then."""
+    for name in ("one", "two"):
+        git(repository, "commit", "--quiet", "--allow-empty", "--message", name)
+    async with workspaces(repository, target="main") as spaces:
+        begin_rebase(repository)
+        place = await prepared(spaces, "fix", repository)
+        (place / "a.txt").write_text("fixed\n")
+        merge, released = await finished(spaces, "fix")
+        assert (merge.outcome, merge.why) == ("refused", "a rebase of it is under way, which could not be ended then")
+        assert released == Released(branch="supervisor/fix")
+        git(repository, "rebase", "--continue")
+        assert (await spaces.merge("fix", "merge")).outcome == "merged"
+    assert (repository / "a.txt").read_text() == "fixed\n"
+
+
 async def test_the_branch_of_another_supervisor_is_not_ours(repository: Path, tmp_path: Path) -> None:
     """Who comes second has no worktree, and nothing that is left of it."""
     async with workspaces(repository) as spaces, WardenHost() as host:

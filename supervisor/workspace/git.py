@@ -85,6 +85,7 @@ _BEGUN: Final = {
     "BISECT_LOG": "bisection",
 }
 """What git keeps with a worktree while something is under way there that moves its ``HEAD``."""
+_REBASES: Final = ("rebase-merge", "rebase-apply")
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
 """The ends of all that, which leave ``HEAD`` where it is."""
 _GONE: Final = ".gone-"
@@ -371,6 +372,8 @@ class GitWorkspaces:
         """Move the target on; ``None`` if it moved meanwhile. Who has it checked out has all of it then, or nothing."""
         holder = await self._holder(target)
         if holder is None:
+            if await self._is_rebased(target):
+                return Merge(outcome="refused", why="a rebase of it is under way, which could not be ended then")
             moved = await self._git(self._repository, "update-ref", f"refs/heads/{target}", commit, head)
             return Merge(outcome="merged", commit=commit) if moved.ok else None
         how = (
@@ -403,6 +406,12 @@ class GitWorkspaces:
             if fields.get("branch") == f"refs/heads/{target}" and "prunable" not in fields:
                 return fields["worktree"]
         return None
+
+    async def _is_rebased(self, target: str) -> bool:
+        """True while somebody rebases *target*: no worktree has it checked out then, and one will move it."""
+        common = await self._must(self._repository, "rev-parse", "--path-format=absolute", "--git-common-dir")
+        heads = await anyio.to_thread.run_sync(_rebased_in, Path(_text(common)))
+        return f"refs/heads/{target}" in heads
 
     # ------------------------------------------------------------------------------------------ checkpoints
     async def save(self, session_id: str, place: Place, message: str) -> str:
@@ -624,6 +633,12 @@ def _is_being_made(kept: Path) -> bool:
 def _begun_in(place: Path) -> str:
     kept = place / (_line_of(place / ".git") or "").removeprefix(_LINK)
     return next((what for name, what in _BEGUN.items() if (kept / name).exists()), "")
+
+
+def _rebased_in(common: Path) -> list[str]:
+    """The branches that are being rebased in any worktree."""
+    rebases = (one / way / "head-name" for one in (common, *common.glob("worktrees/*")) for way in _REBASES)
+    return [name for name in map(_line_of, rebases) if name is not None]
 
 
 def _no_lock(kept: Path) -> None:
