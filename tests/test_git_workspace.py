@@ -274,6 +274,22 @@ async def test_work_that_nobody_merged_is_kept_on_its_branch(repository: Path) -
     assert git(repository, "log", "-1", "--format=%s", kept) == "partial work"
 
 
+async def test_what_was_set_aside_before_is_so_still(repository: Path) -> None:
+    """A session that begins with a checkpoint again and again, and adds nothing to it, is not in its own way."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "new.txt").write_text("new")
+        commit = await spaces.save("fix", Place(owner="task:fix", directory=str(repository)), "saved")
+        at_it = Place(owner="task:fix", directory=str(repository), starts_at=commit)
+        for _ in range(3):
+            await spaces.put_away("fix", "put away")
+            await spaces.begin("fix", at_it)
+            assert (place / "new.txt").exists()
+    assert git(repository, "branch", "--list", "--format=%(refname:short)", "supervisor/fix.*").splitlines() == [
+        f"supervisor/fix.{commit[:12]}"
+    ]
+
+
 async def test_a_child_works_where_its_root_does(repository: Path) -> None:
     """At the place that its own agent is configured for."""
     async with workspaces(repository) as spaces:
@@ -373,6 +389,21 @@ async def test_a_history_of_its_own_is_not_merged(repository: Path) -> None:
         released = await spaces.put_away("fix", "put away")
     assert released == Released(branch=f"supervisor/fix.{tip[:12]}")
     assert git(repository, "rev-parse", released.branch) == tip
+
+
+async def test_an_empty_branch_without_a_commit_is_told(repository: Path) -> None:
+    """There is nothing to commit, and no commit to merge: what was committed before stays on its branch."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / "new.txt").write_text("new\n")
+        git(place, "add", "--all")
+        git(place, "commit", "--quiet", "--message", "new")
+        git(place, "checkout", "--quiet", "--orphan", "anew")
+        git(place, "rm", "-r", "--quiet", "--force", ".")
+        for ask in (spaces.merge, spaces.put_away):
+            with pytest.raises(WorkspaceError, match=f"nothing is left in {place}, .*; check out supervisor/fix,"):
+                await ask("fix", "merge")
+    assert git(repository, "show", "supervisor/fix:new.txt") == "new"
 
 
 async def test_a_target_that_is_being_rebased_is_not_moved(repository: Path) -> None:

@@ -205,9 +205,12 @@ class GitWorkspaces:
             raise WorkspaceError(f"no worktree for session {session_id!r}: {_last(made)}")
 
     async def _set_aside(self, branch: str, target: str) -> None:
-        """A branch of that name that holds work of an earlier journal gets another name."""
+        """A branch of that name that holds work of an earlier journal gets another name, unless one of that name has it
+        already."""
         tip = await self._commit_of(self._repository, f"refs/heads/{branch}")
-        if tip and not await self._contains(f"refs/heads/{target}", tip):
+        if not tip or await self._contains(f"refs/heads/{target}", tip):
+            return
+        if not await self._contains(f"refs/heads/{_elsewhere(branch, tip)}", tip):
             await self._must(self._repository, "branch", "--move", branch, _elsewhere(branch, tip))
 
     async def target(self) -> str:
@@ -332,6 +335,9 @@ class GitWorkspaces:
     async def _named(self, where: str, branch: str) -> str:
         """The commit of the worktree, which a branch is made to hold: an agent may have checked out something else."""
         here = await self._commit_of(where, "HEAD")
+        if not here:
+            words = f"nothing is left in {where}, and a branch without a commit is checked out there"
+            raise WorkspaceError(f"{words}; check out {branch}, which has what was committed, or remove the worktree")
         if not await self._contains(f"refs/heads/{branch}", here):
             moved = await self._contains(here, f"refs/heads/{branch}")
             name = branch if moved else _elsewhere(branch, here)
