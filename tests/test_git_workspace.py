@@ -762,6 +762,23 @@ async def test_what_an_agent_made_of_its_worktree_is_left(repository: Path, repl
     assert git(repository, "rev-parse", "HEAD") == head
 
 
+async def test_a_worktree_that_was_moved_is_told_and_can_be_repaired(repository: Path) -> None:
+    """With its repository, as by who gives the directory of a project another name."""
+    project = repository.parent / "project"
+    async with workspaces(repository) as spaces:
+        (await prepared(spaces, "fix", repository) / "new.txt").write_text("new")
+    (repository.parent / "worktrees").rename(repository / "worktrees")
+    repository.rename(project)
+    place = project / "worktrees" / "fix"
+    async with WardenHost() as host:
+        spaces = GitWorkspaces(host, project / "worktrees", str(project))
+        with pytest.raises(WorkspaceError, match=f"repository was moved; .*: git worktree repair {place},"):
+            await spaces.merge("fix", "merge")
+        git(project, "worktree", "repair", str(place))
+        assert (await finished(spaces, "fix"))[0].outcome == "merged"
+    assert (project / "new.txt").exists()
+
+
 async def test_what_was_set_aside_is_removed_later(repository: Path) -> None:
     """A removal that was cut short is ended by the next look, and half of it is never taken for work."""
     async with workspaces(repository) as spaces:

@@ -607,8 +607,10 @@ def _is_worktree(place: Path) -> bool:
     if not os.path.lexists(link) and not (place.is_dir() and any(place.iterdir())):
         return False
     if not _is_linked(place):
-        words = f"{place} is no worktree any more: its .git was removed or replaced"
-        raise WorkspaceError(f"{words}; what is there is left, save what you need and remove it")
+        words = f"{place} is no worktree any more: its .git was removed or replaced, or it or its repository was moved"
+        raise WorkspaceError(
+            f"{words}; what is there is left: git worktree repair {place}, or save what you need and remove it"
+        )
     return True
 
 
