@@ -180,8 +180,8 @@ async def test_local_changes_are_never_overwritten(repository: Path) -> None:
 class Watched(GitWorkspaces):
     """Its first merge finds the index of the user locked; by the second one that is over."""
 
-    async def _git(self, where: str, *words: str) -> Ran:
-        ran = await super()._git(where, *words)
+    async def _git(self, where: str, *words: str, timeout_s: float | None = None) -> Ran:
+        ran = await super()._git(where, *words, timeout_s=timeout_s)
         if words[0] == "merge":
             (Path(where) / ".git" / "index.lock").unlink(missing_ok=True)
         return ran
@@ -202,6 +202,19 @@ async def test_an_index_that_the_user_has_locked_is_waited_for(
         merge = await spaces.merge("fix", "merge")
     assert merge.outcome == outcome
     assert merge.why.startswith("another git is at work in" if outcome == "refused" else "")
+
+
+async def test_a_fast_forward_that_does_not_end_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it may be in the user's directory then; who is told so has the way to look."""
+    git(repository, "config", "filter.slow.smudge", "sleep 1000")
+    monkeypatch.setattr("supervisor.workspace.git.FORWARD_S", 0.5)
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        (place / ".gitattributes").write_text("*.slow filter=slow\n")
+        (place / "a.slow").write_text("new\n")
+        merge, released = await finished(spaces, "fix")
+    assert (merge.outcome, released.branch) == ("refused", "supervisor/fix")
+    assert merge.why.endswith(f"after 0.5 s; half of it may be there (git -C {repository} status)")
 
 
 async def test_a_target_that_nobody_has_checked_out(repository: Path) -> None:

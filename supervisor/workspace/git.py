@@ -4,8 +4,8 @@ What an agent leaves is committed before its worktree goes; a branch goes only w
 is ever checked out over, reset or forced, but a worktree that is rolled back, and what was done there is a checkpoint
 by then. A checkpoint is a commit that a reference of its own holds, whatever becomes of branches, until the target has
 it. The target moves by fast-forward alone: a merge is made beside every worktree, and whoever has the target checked
-out keeps local changes, or the merge is refused. Hooks and helpers that an agent may have put into the repository are
-not run.
+out keeps local changes, or the merge is refused. Hooks that an agent may have put into the repository are not run;
+filters and merge drivers of its settings are, as the user's own are needed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ __all__ = ["GitWorkspaces", "WorkspaceError", "branch_of"]
 
 GIT_S = 60.0
 """How long one git command may take: a checkout of a large repository is the longest of them."""
+
+FORWARD_S = 300.0
+"""How long a fast-forward may take where the target is checked out: one that is ended leaves half of it there, and a
+large repository with filters (LFS) on a slow disk takes minutes."""
 
 LISTED_MAX: Final = 16 * 1024 * 1024
 """Bytes of what git lists that are read, some 100,000 files. A longer list is refused: all of it decides, or none."""
@@ -392,11 +396,14 @@ class GitWorkspaces:
         )
         for _ in range(LOCK_TRIES):
             with anyio.CancelScope(shield=True):
-                moved = await self._git(holder, "merge", *how, commit)
+                moved = await self._git(holder, "merge", *how, commit, timeout_s=FORWARD_S)
             if moved.ok:
                 return Merge(outcome="merged", commit=commit)
             if await self._commit_of(self._repository, f"refs/heads/{target}") != head:
                 return None
+            if moved.problem:
+                why = f"{moved.problem}; half of it may be there (git -C {holder} status)"
+                return Merge(outcome="refused", why=f"git merge --ff-only {commit[:12]} in {holder}: {why}")
             if "index.lock" not in _last(moved):
                 break
             await anyio.sleep(LOCK_WAIT_S)
@@ -565,18 +572,18 @@ class GitWorkspaces:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {_last(ran)}")
         return ran
 
-    async def _git(self, where: str, *words: str) -> Ran:
+    async def _git(self, where: str, *words: str, timeout_s: float | None = None) -> Ran:
         """All that it says, or it has failed."""
-        ran = await self._run(where, *words)
+        ran = await self._run(where, *words, timeout_s=timeout_s)
         if len(ran.stdout) < LISTED_MAX:
             return ran
         return msgspec.structs.replace(ran, status=None, problem=f"it lists more than {LISTED_MAX} bytes")
 
-    async def _run(self, where: str, *words: str, output_max: int = LISTED_MAX) -> Ran:
+    async def _run(self, where: str, *words: str, output_max: int = LISTED_MAX, timeout_s: float | None = None) -> Ran:
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
         config = [part for setting in _QUIET for part in ("-c", setting)]
         launch = Launch(argv=("git", *config, *words), cwd=where, env=env)
-        return await run_program(self._host, launch, timeout_s=GIT_S, output_max=output_max)
+        return await run_program(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
 
 
 def branch_of(session_id: str) -> str:
