@@ -54,6 +54,8 @@ class HostOwner(Protocol):
 
     def advance(self) -> None: ...
 
+    def broken(self) -> None: ...
+
 
 class Host:
     """The task that owns an actor's scope and task group."""
@@ -131,6 +133,9 @@ class Host:
                     group.start_soon(fn, *args)
                 self._waiting.clear()
                 await self._until_closed(owner)
+        except BaseExceptionGroup:  # what is no error of the actor alone, as a Ctrl-C, comes out of its task
+            owner.broken()
+            raise
         finally:
             self.ended = True
             self._group = None

@@ -86,6 +86,11 @@ class ActorSystem:
         actor is being cancelled, no timer fires any more; whoever waits for one of them waits for nothing."""
         return self.group.cancel_scope.cancel_called
 
+    def break_off(self) -> None:
+        """Cancel every actor at once. The error that is on its way out would do so level by level, and who is not
+        reached yet would take the ends of the others for news."""
+        self.group.cancel_scope.cancel()
+
     @property
     def dead_letters(self) -> int:
         """How many messages nobody has handled, or were in hand at a crash."""

@@ -95,6 +95,8 @@ class Surroundings(Protocol):
 
     def start_host(self, run: Callable[[HostOwner], Coroutine[Any, Any, None]], owner: HostOwner) -> None: ...
 
+    def break_off(self) -> None: ...
+
 
 class Rare:
     """What most actors never need."""

@@ -207,6 +207,10 @@ class Workplace(Reader):
             else:
                 self.crash(failed)
 
+    def broken(self) -> None:
+        """Something came out of one of its tasks that ends the whole system."""
+        self.system.break_off()
+
     def abandon_work(self) -> None:
         """A handler that swallows its cancellation is left behind: what it does from now on is nothing to the actor."""
         if self._rare is not None and self._rare.worker is not None:

@@ -17,6 +17,7 @@ from supervisor.adapters.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.ports import JournalError
+from supervisor.surfaces.checking import validate_path
 from supervisor.vocabulary import AbortScope, Kind
 from tests.support import DEADLINE_S, ask, data_of, nothing_left, path_of, quick, supervising, until
 
@@ -169,6 +170,41 @@ async def test_a_function_that_exits_ends_itself_alone(tmp_path: Path, where: st
     assert ("SystemExit: it exited with 3" if where == "turn" else "RuntimeError: it exited with 3") in result.error
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("where", ["turn", "tool"])
+async def test_an_error_that_cannot_be_said_is_one_all_the_same(tmp_path: Path, where: str) -> None:
+    """Its name is the reason."""
+
+    async def fail() -> None:
+        raise Mute
+
+    async def agent(turn: AgentTurn) -> None:
+        await (fail() if where == "turn" else turn.call("a tool", fail))
+
+    async with supervising(tmp_path, settings=quick(max_total_errors=1, max_consecutive_errors=1)) as run:
+        result = await (await run.sup.start_session("s", agent=agent)).run("")
+    assert result.error.endswith("Mute: (its __str__ raised RuntimeError)")
+
+
+async def test_a_title_is_text(tmp_path: Path) -> None:
+    """What is none is refused before the call is on record."""
+
+    async def agent(turn: AgentTurn) -> str:
+        titles: list[Any] = [5, ["a"], None]
+        for title in titles:
+            with pytest.raises(TypeError, match=r"title: .* is no str"):
+                await turn.call(title, anyio.sleep, 0)
+        return "so what"
+
+    async with supervising(tmp_path) as run:
+        assert (await (await run.sup.start_session("s", agent=agent)).run("")).text == "so what"
+    assert run.transitions("tool_started") == []
+
+
 class Outcome(BaseException):
     """What a test framework raises to end a test."""
 
@@ -205,6 +241,8 @@ async def test_what_is_the_hosts_ends_the_supervisor(tmp_path: Path, where: str,
             pass
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
         assert [(row.id, row.state) for row in reader.entities() if row.kind == Kind.SESSION] == [("s", "Stopped")]
+    said = list[str]()
+    assert validate_path(tmp_path / "state", said.append, as_json=False), said
 
 
 def all_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -42,6 +42,14 @@ def _as_error(error: BaseException) -> Exception:
     return RuntimeError(f"it exited with {error.code!r}") if isinstance(error, SystemExit) else as_error(error)
 
 
+def _words(error: Exception) -> str:
+    """What it says, where it can say that."""
+    try:
+        return str(error)
+    except Exception as fault:
+        return f"(its __str__ raised {type(fault).__name__})"
+
+
 class ToolAborted(Exception):
     """The tool call was aborted; the turn goes on."""
 
@@ -112,8 +120,11 @@ class AgentTurn:
 
         Raises:
             ToolAborted: an abort ended this call; the turn goes on.
+            TypeError: *title* is no text.
             Exception: whatever *fn* raised.
         """
+        if not isinstance(title, str):
+            raise TypeError(f"title: {title!r} is no str")
         value: T = await self._link.call(title, fn, args)
         return value
 
@@ -250,7 +261,7 @@ class FunctionLink(LinkBase):
         except _OWN as raised:
             if is_cancellation(raised):
                 raise
-            stop, error = "error", f"{type(raised).__name__}: {_as_error(raised)}"
+            stop, error = "error", f"{type(raised).__name__}: {_words(_as_error(raised))}"
         finally:
             self._scope = None
             self._conclude(stop, error)
@@ -289,7 +300,7 @@ class FunctionLink(LinkBase):
         if not call.finished:
             raise ToolAborted(title)
         outcome = ToolOutcome.FAILED if call.error else ToolOutcome.COMPLETED
-        error = str(call.error or "")
+        error = _words(call.error) if call.error is not None else ""
         answered = digest(repr(call.error) if call.error is not None else call.value)
         await self._close_call(call_id, outcome, error, asked=digest(args), answered=answered)
         if call.error is not None:
