@@ -166,6 +166,7 @@ class Ledger:
         """When what was performed is settled, though no record came; there is none while nobody wants that."""
         self.error: JournalError | None = None
         self._closed = False
+        """Nothing more is recorded: its task may be cancelled."""
         self.disk = DiskWatch(journal, clock.wall)
 
     @property
