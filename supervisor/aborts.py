@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of
 from supervisor.aborter import Aborter
+from supervisor.causality import split_call
 from supervisor.entity import Refused
 from supervisor.ports import Journal
 from supervisor.tree import Tree
@@ -42,11 +43,13 @@ class Aborts:
 
     async def _has_ended(self, target: str) -> bool:
         """True if the journal knows *target*: a session, or a tool call of one of its turns."""
-        turn_id, _, number = target.rpartition(":c")
+        turn_id, number = split_call(target)
         if any(row.kind == Kind.SESSION for row in await self._journal.entities(ids=[target])):
             return True
-        events = await self._journal.events(entity_id=turn_id) if turn_id else []
-        return any(event.event == "tool_started" and str(event.metadata.get("number")) == number for event in events)
+        if number is None:
+            return False
+        events = await self._journal.events(entity_id=turn_id)
+        return any(event.event == "tool_started" and event.metadata.get("number") == number for event in events)
 
     async def abort(
         self,

@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["Branch", "Explanation", "Role", "Step", "roots", "why"]
+__all__ = ["Branch", "Explanation", "Role", "Step", "roots", "split_call", "why"]
 
 ABORT_RECORD: Final = "AbortRecord"
 _CALL: Final = re.compile(r"(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
@@ -26,6 +26,12 @@ _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceEx
 
 Events = Mapping[int, LifecycleEvent] | Iterable[LifecycleEvent]
 BySeq = Mapping[int, LifecycleEvent]
+
+
+def split_call(entity_id: str) -> tuple[str, int | None]:
+    """``lead:t1:c2`` as its turn and number; any other id as itself and ``None``."""
+    found = _CALL.fullmatch(entity_id)
+    return (found["turn"], int(found["number"])) if found else (entity_id, None)
 
 
 class Role(StrEnum):
@@ -208,8 +214,8 @@ def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
     own = _of(by_seq, entity_id)
     if own:
         return ([one for one in own if _changes_state(one)] or own)[-1]
-    call = _CALL.fullmatch(entity_id)
-    found = _last_of_call(_of(by_seq, call["turn"]), int(call["number"])) if call else None
+    turn_id, number = split_call(entity_id)
+    found = _last_of_call(_of(by_seq, turn_id), number) if number is not None else None
     if found is None:
         raise LookupError(f"the journal has no record of {entity_id!r}; `supervisor tree --all` shows the ids")
     return found

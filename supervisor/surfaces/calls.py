@@ -6,21 +6,10 @@ call was never seen to start is about no known call: nothing is guessed.
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
+from supervisor.causality import split_call
 from supervisor.vocabulary import Kind, LifecycleEvent
 
-__all__ = ["Calls", "split_call"]
-
-_CALL: Final = re.compile(r"(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
-"""A number has one spelling, and the most calls of a turn have fewer digits."""
-
-
-def split_call(entity_id: str) -> tuple[str, int | None]:
-    """``lead:t1:c2`` as its turn and number; any other id as itself and ``None``."""
-    found = _CALL.fullmatch(entity_id)
-    return (found["turn"], int(found["number"])) if found else (entity_id, None)
+__all__ = ["Calls"]
 
 
 class Calls:

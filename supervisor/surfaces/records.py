@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 
+from supervisor.causality import split_call
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.overview import tool_calls
 from supervisor.surfaces.calling import request
-from supervisor.surfaces.calls import Calls, split_call
+from supervisor.surfaces.calls import Calls
 from supervisor.surfaces.failure import NotRunning, UnknownId
 from supervisor.surfaces.render import event_line, json_line
 from supervisor.vocabulary import LifecycleEvent
@@ -54,8 +55,8 @@ class Records:
             for event in self._where(reader).events(self._entity):  # from the first: what starts a call names it
                 self._show(event, after)
                 last = max(last, event.seq)
-            archived = reader.live.elsewhere(after)  # what is lost is no part of it
-        if self._entity is None and archived:
+            archived = reader.live.elsewhere(after) if self._entity is None else 0  # what is lost is no part of it
+        if archived:
             words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
             self._warn(f"{archived} records are in an archive: {words}")
         return last
