@@ -27,6 +27,11 @@ def git(where: Path, *words: str) -> str:
     ).stdout.strip()
 
 
+def commit_all(where: Path, message: str) -> None:
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message", message)
+
+
 def committed_inside(where: Path) -> Path:
     """A repository inside another one, with a commit of its own."""
     where.mkdir()
@@ -43,8 +48,7 @@ def repository(tmp_path: Path) -> Path:
     (where / "a.txt").write_text("one\n")
     (where / "part" / "b.txt").write_text("two\n")
     git(where, "init", "--quiet", "--initial-branch=main")
-    git(where, "add", "--all")
-    git(where, "commit", "--quiet", "--message", "first")
+    commit_all(where, "first")
     return where
 
 
@@ -112,8 +116,7 @@ async def test_what_is_outside_of_a_sparse_checkout_is_work(repository: Path) ->
     for name in ("other", "third"):
         (repository / name).mkdir()
         (repository / name / "c.txt").write_text("three\n")
-    git(repository, "add", "--all")
-    git(repository, "commit", "--quiet", "--message", "more parts")
+    commit_all(repository, "more parts")
     git(repository, "sparse-checkout", "set", "part")
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
@@ -251,8 +254,7 @@ async def test_what_is_committed_elsewhere_than_on_the_branch_is_kept(repository
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "on-branch.txt").write_text("1")
-        git(place, "add", "--all")
-        git(place, "commit", "--quiet", "--message", "on the branch")
+        commit_all(place, "on the branch")
         git(place, "checkout", "--quiet", "--detach", "main")
         (place / "detached.txt").write_text("2")
         merge, released = await finished(spaces, "fix")
@@ -350,8 +352,7 @@ async def test_hooks_of_the_repository_are_not_run(repository: Path) -> None:
 async def test_ignored_files_of_the_user_are_never_overwritten(repository: Path) -> None:
     """Git itself would: a file that is ignored is nobody's to it."""
     (repository / ".gitignore").write_text("secret.txt\n")
-    git(repository, "add", "--all")
-    git(repository, "commit", "--quiet", "--message", "ignore")
+    commit_all(repository, "ignore")
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / ".gitignore").unlink()
@@ -409,8 +410,7 @@ async def test_an_empty_branch_without_a_commit_is_told(repository: Path) -> Non
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new\n")
-        git(place, "add", "--all")
-        git(place, "commit", "--quiet", "--message", "new")
+        commit_all(place, "new")
         git(place, "checkout", "--quiet", "--orphan", "anew")
         git(place, "rm", "-r", "--quiet", "--force", ".")
         for ask in (spaces.merge, spaces.put_away):
@@ -608,8 +608,7 @@ def begin_cherry_picks(place: Path) -> None:
     """Of two, where the first is in conflict; that is resolved, and the second forgotten."""
     git(place, "checkout", "--quiet", "-b", "picked", "HEAD~3")
     (place / "1.txt").write_text("another\n")
-    git(place, "add", "--all")
-    git(place, "commit", "--quiet", "--message", "another")
+    commit_all(place, "another")
     with pytest.raises(subprocess.CalledProcessError):
         git(place, "cherry-pick", "supervisor/fix~1", "supervisor/fix")
     git(place, "add", "--all")
@@ -633,8 +632,7 @@ async def three_commits(spaces: GitWorkspaces, repository: Path) -> Path:
     place = await prepared(spaces, "fix", repository)
     for number in range(3):
         (place / f"{number}.txt").write_text("new\n")
-        git(place, "add", "--all")
-        git(place, "commit", "--quiet", "--message", str(number))
+        commit_all(place, str(number))
     return place
 
 
