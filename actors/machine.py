@@ -30,7 +30,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     spelled: ClassVar[str | None] = None
-    """The event's name where a specification spells it otherwise than the class."""
+    """The event's name in records. An event that a journal keeps has its own, so that its class can be renamed while
+    journals stay readable; an event without one is named like its class."""
 
     at: float = 0.0
 

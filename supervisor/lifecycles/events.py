@@ -56,6 +56,7 @@ class TurnRequested(Event, frozen=True, kw_only=True):
     ready: whoever asks decides about that. *timeout_s* is what its turns may take, if not what the session's may, and
     *hard_cap_s* what they may take while progress is seen (``None``: no more than that)."""
 
+    spelled = "TurnRequested"
     request_id: str
     prompt: str
     once: bool = False
@@ -66,12 +67,14 @@ class TurnRequested(Event, frozen=True, kw_only=True):
 class WorktreeReady(Event, frozen=True, kw_only=True):
     """There is a directory to work in."""
 
+    spelled = "WorktreeReady"
     path: str = ""
 
 
 class PromptReady(Event, frozen=True, kw_only=True):
     """The prompt is written. The oldest ``messages`` of those that wait are in it (``None``: all of them)."""
 
+    spelled = "PromptReady"
     prompt: str
     messages: int | None = None
 
@@ -79,6 +82,7 @@ class PromptReady(Event, frozen=True, kw_only=True):
 class AgentLaunched(Event, frozen=True, kw_only=True):
     """The agent's process runs; it is not ready yet."""
 
+    spelled = "AgentLaunched"
     incarnation: int
     agent_id: str
 
@@ -86,6 +90,7 @@ class AgentLaunched(Event, frozen=True, kw_only=True):
 class SessionStarted(Event, frozen=True, kw_only=True):
     """The agent is ready for the prompt."""
 
+    spelled = "SessionStarted"
     seq: int
     incarnation: int
     agent_id: str = ""
@@ -96,6 +101,7 @@ class SessionExited(Event, frozen=True, kw_only=True):
     supervisor, *due_s* is when that would have timed out, and *most_s* until when that may be extended (the journal's
     seconds)."""
 
+    spelled = "SessionExited"
     incarnation: int
     verdict: Verdict
     due_s: float | None = None
@@ -105,6 +111,7 @@ class SessionExited(Event, frozen=True, kw_only=True):
 class SessionStable(Event, frozen=True, kw_only=True):
     """It has been Running for as long as ``stable_after_s`` asks."""
 
+    spelled = "SessionStable"
     incarnation: int
 
 
@@ -112,6 +119,7 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
     """A message that cannot wait for the next prompt; *point* says how long it can wait. *steer*: the agent can be told
     within the turn that runs, and is interrupted only if it does not take it up."""
 
+    spelled = "UrgentMessage"
     message_id: str
     sender: str
     text: str
@@ -122,6 +130,7 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
 class MessageHeard(Event, frozen=True, kw_only=True):
     """The agent has taken up a message within its turn: it is delivered as if it had been in the prompt."""
 
+    spelled = "MessageHeard"
     incarnation: int
     message_id: str
 
@@ -129,6 +138,7 @@ class MessageHeard(Event, frozen=True, kw_only=True):
 class SteerElapsed(Event, frozen=True, kw_only=True):
     """The time that an agent has to take up a message within its turn is over, or it cannot take it (*reason*)."""
 
+    spelled = "SteerElapsed"
     incarnation: int
     message_id: str
     reason: str = ""
@@ -137,12 +147,14 @@ class SteerElapsed(Event, frozen=True, kw_only=True):
 class BoundaryReached(Event, frozen=True, kw_only=True):
     """No tool call of the turn is open: what waited for that may interrupt it."""
 
+    spelled = "BoundaryReached"
     incarnation: int
 
 
 class MessageReceived(Event, frozen=True, kw_only=True):
     """A message for the next prompt."""
 
+    spelled = "MessageReceived"
     message_id: str
     sender: str
     text: str
@@ -151,16 +163,20 @@ class MessageReceived(Event, frozen=True, kw_only=True):
 class GraceExceeded(Event, frozen=True, kw_only=True):
     """It was asked to stop and did not."""
 
+    spelled = "GraceExceeded"
     incarnation: int
 
 
 class BackoffElapsed(Event, frozen=True, kw_only=True):
     """It may try again."""
 
+    spelled = "BackoffElapsed"
+
 
 class OperatorStop(Event, frozen=True, kw_only=True):
     """Somebody with the right to says stop: an operator, an abort, or the owner that has no more work for it."""
 
+    spelled = "OperatorStop"
     reason: str
     outcome: str = "aborted"
     abort_id: str | None = None
@@ -172,12 +188,14 @@ class OperatorStop(Event, frozen=True, kw_only=True):
 class FatalError(Event, frozen=True, kw_only=True):
     """There is no point in going on."""
 
+    spelled = "FatalError"
     message: str
 
 
 class TurnReaped(Event, frozen=True, kw_only=True):
     """A turn of this session has been cleaned up after."""
 
+    spelled = "TurnReaped"
     turn_id: str
     completed: bool
     error: str = ""
@@ -187,6 +205,7 @@ class TurnReaped(Event, frozen=True, kw_only=True):
 class Ended(Event, frozen=True, kw_only=True):
     """Everything below this session has ended: its last record."""
 
+    spelled = "Ended"
     rung: str
     took_s: float
     survivors: int = 0
@@ -264,17 +283,21 @@ class TaskFailed(Event, frozen=True, kw_only=True):
 class ProgressSeen(Event, frozen=True, kw_only=True):
     """The agent moves, and the time of its turn is over in *left_s* seconds of those in which anybody runs."""
 
+    spelled = "ProgressSeen"
     left_s: float
 
 
 class BoundaryAwaited(Event, frozen=True, kw_only=True):
     """The session wants to be told when no call of this turn is open."""
 
+    spelled = "BoundaryAwaited"
+
 
 class PermissionRequested(Event, frozen=True, kw_only=True):
     """The agent asks whether it may. *option* answers it at once, as *decision* says; of one that a human is *asked*
     about, ``within_s`` is how long that may take."""
 
+    spelled = "PermissionRequested"
     number: int
     request_id: str
     title: str
@@ -296,6 +319,7 @@ class PermissionAnswered(Event, frozen=True, kw_only=True):
     the agent is told, of its own *options*, and *kind* which kind of answer that is; ``None``: it is told that nothing
     was chosen."""
 
+    spelled = "PermissionAnswered"
     number: int
     decision: str
     option: str | None = None

@@ -43,15 +43,15 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
 """The first that fits, counts."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", tag=str.lower, forbid_unknown_fields=True):
-    """A request; ``do`` is its class's name."""
+class Asked(msgspec.Struct, frozen=True, kw_only=True, tag_field="do", forbid_unknown_fields=True):
+    """A request; its tag is the ``do`` of the line that a client sends."""
 
 
-class Ping(Asked, frozen=True, kw_only=True):
+class Ping(Asked, frozen=True, kw_only=True, tag="ping"):
     pass
 
 
-class Abort(Asked, frozen=True, kw_only=True):
+class Abort(Asked, frozen=True, kw_only=True, tag="abort"):
     """*scope* is looked at by the supervisor, which says what it expected; *plan* is the id of the plan to execute."""
 
     target: str
@@ -64,7 +64,7 @@ class Abort(Asked, frozen=True, kw_only=True):
     plan: str | None = None
 
 
-class Send(Asked, frozen=True, kw_only=True):
+class Send(Asked, frozen=True, kw_only=True, tag="send"):
     session: str
     text: str
     urgent: bool = False
@@ -72,22 +72,22 @@ class Send(Asked, frozen=True, kw_only=True):
     sender: str = "control"
 
 
-class Stop(Asked, frozen=True, kw_only=True):
+class Stop(Asked, frozen=True, kw_only=True, tag="stop"):
     now: bool = False
     actor: str = "control"
 
 
-class Inspect(Asked, frozen=True, kw_only=True):
+class Inspect(Asked, frozen=True, kw_only=True, tag="inspect"):
     """What goes on in one living entity, or tool call."""
 
     entity: str
 
 
-class Permissions(Asked, frozen=True, kw_only=True):
+class Permissions(Asked, frozen=True, kw_only=True, tag="permissions"):
     """The permissions that wait for a human."""
 
 
-class Answer(Asked, frozen=True, kw_only=True):
+class Answer(Asked, frozen=True, kw_only=True, tag="answer"):
     """Answer one of them; *always*: as often as the agent asks for the same."""
 
     permission: str
@@ -97,20 +97,20 @@ class Answer(Asked, frozen=True, kw_only=True):
     by: str = "control"
 
 
-class Follow(Asked, frozen=True, kw_only=True):
+class Follow(Asked, frozen=True, kw_only=True, tag="follow"):
     """Events with a number above *after*, those of *entity* only if it is given, until the supervisor ends."""
 
     after: int = 0
     entity: str | None = None
 
 
-class Compact(Asked, frozen=True, kw_only=True):
+class Compact(Asked, frozen=True, kw_only=True, tag="compact"):
     """Move what ended long ago to the archive: what *retention*, or else the supervisor's own, does not keep."""
 
     retention: Retention | None = None
 
 
-class Steer(Asked, frozen=True, kw_only=True):
+class Steer(Asked, frozen=True, kw_only=True, tag="steer"):
     """A command about *tasks*, or about all that are planned; *on* is what they are to be blocked on.
 
     What is asked with a *command_id* takes effect once; of several tasks, each has its own, made of it.
@@ -125,7 +125,7 @@ class Steer(Asked, frozen=True, kw_only=True):
     command_id: str | None = None
 
 
-class Split(Asked, frozen=True, kw_only=True):
+class Split(Asked, frozen=True, kw_only=True, tag="split"):
     """Split *task* into the *subtasks*, which are YAML, and come from *source*."""
 
     task: str

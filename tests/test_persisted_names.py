@@ -1,0 +1,66 @@
+"""Names that journals and clients hold: they stay when a class is renamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors.machine import Machine
+from supervisor.effects import EFFECTS
+from supervisor.lifecycles import MACHINES
+from supervisor.surfaces.requests import Asked
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_an_event_has_a_name_that_is_not_its_class(machine: Machine[Any, Any]) -> None:
+    """Each event of a table states its name in records, and inherits none."""
+    unnamed = [event.__qualname__ for event in machine.events.values() if not vars(event).get("spelled")]
+    assert unnamed == []
+
+
+def test_effects_keep_their_names() -> None:
+    """The journal finds an effect that is still to be done by these names."""
+    assert sorted(EFFECTS) == [
+        "Answer",
+        "AnswerPermission",
+        "AskPermission",
+        "BuildPrompt",
+        "Bury",
+        "CancelSession",
+        "CancelStep",
+        "CancelTool",
+        "CleanUp",
+        "EndScope",
+        "ForceStopSession",
+        "LaunchAgent",
+        "LogFatal",
+        "OpenTurn",
+        "PrepareWorktree",
+        "SendPrompt",
+        "StartTimer",
+        "SteerAgent",
+        "StorePrompt",
+        "Tell",
+        "TellNow",
+        "Verify",
+    ]
+
+
+def test_requests_keep_their_names() -> None:
+    """A client of another version names its request by these."""
+    tags = [msgspec.inspect.type_info(kind).tag for kind in Asked.__subclasses__()]
+    assert sorted(tags) == [
+        "abort",
+        "answer",
+        "compact",
+        "follow",
+        "inspect",
+        "permissions",
+        "ping",
+        "send",
+        "split",
+        "steer",
+        "stop",
+    ]
