@@ -23,7 +23,7 @@ from time import perf_counter, process_time
 from typing import NamedTuple
 
 import anyio
-import anyio.lowlevel
+import msgspec
 
 from benchmarks.harness import Missing
 from benchmarks.peers import ask_peer
@@ -38,6 +38,8 @@ __all__ = ["Shape", "abort_tree", "main"]
 ROUNDS = 3
 BARE_DEPTH_MAX = {"asyncio": 250, "trio": 2_000}
 BACKENDS = ("asyncio", "trio")
+DATA = msgspec.json.encode({"text": "x" * 469})
+"""Of an entity, in 480 bytes of JSON."""
 
 
 class Shape(NamedTuple):
@@ -167,7 +169,7 @@ def _row(seq: int) -> Append:
         abort_id="abort-1",
         metadata={"reason": "benchmark", "outcome": "aborted"},
     )
-    return Append(record=record, parent_id="root", state="Stopped", data=b'{"errors":0}' * 40)
+    return Append(record=record, parent_id="root", state="Stopped", data=DATA)
 
 
 # ---------------------------------------------------------------------------------------------------- the table

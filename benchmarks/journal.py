@@ -28,6 +28,8 @@ BATCHES = (1, 10, 100, 512)
 ROUNDS = 4
 ROUND_S = 0.5
 ENTITIES = 1_000
+DATA = msgspec.json.encode({"text": "x" * 229})
+"""Of an entity, in 240 bytes of JSON: the journal reads it again when the next record of the entity comes."""
 
 
 def batch_after(seq: int, size: int) -> list[Append]:
@@ -51,7 +53,7 @@ def _entry(seq: int) -> Append:
         metadata={"session_seq": turn, "exit": "Success"},
     )
     owed = ((f"effect-{seq}", b'{"type":"launch"}'),) if seq % 4 == 0 else ()
-    return Append(record=record, parent_id="main", state="SessionComplete", data=b'{"errors":0}' * 20, owed=owed)
+    return Append(record=record, parent_id="main", state="SessionComplete", data=DATA, owed=owed)
 
 
 async def journal_round(journal: SqliteJournal, size: int) -> list[float]:
