@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := actors supervisor tests benchmarks examples
 
-.PHONY: simulate soak demo test scale lint types docs bench bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants mutants-simulation clean
+.PHONY: simulate soak demo test scale lint types docs bench bench-short bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants mutants-simulation clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -61,16 +61,32 @@ mutants-simulation: $(VENV)/ready  ## Mutants of the runtime, which only the sim
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutation]'
 	$(BIN)/python tests/mutation/by_simulation.py
 
-bench: $(VENV)/ready  ## One table for both backends, with aims; ratios against what is measured in the same run
+bench: $(VENV)/ready  ## The kernel, aborts, the journal, processes; ratios against what is measured in the same run
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.abort
 	$(BIN)/python -m benchmarks.journal
+	$(BIN)/python -m benchmarks.processes
 
 $(VENV)/peers: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	touch $@
 
-bench-peers: $(VENV)/peers  ## The same with other actor frameworks installed, and a table of them all
+$(VENV)/bench: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@ $(VENV)/peers
+
+bench-short: $(VENV)/peers  ## Each benchmark once, at its smallest sizes, without aims: it shows only that they all run
+	$(BIN)/python -m benchmarks --short
+	$(BIN)/python -m benchmarks.abort --short
+	$(BIN)/python -m benchmarks.journal --short
+	$(BIN)/python -m benchmarks.processes --short
+	$(BIN)/python -m benchmarks.peers --short
+	$(BIN)/python -m benchmarks.recovery --short
+	$(BIN)/python -m benchmarks.scheduler --short
+	$(BIN)/python -m benchmarks.soak --short
+	$(BIN)/python -m benchmarks.growth --short
+
+bench-peers: $(VENV)/bench  ## The same with other actor frameworks installed, and a table of them all
 	$(BIN)/python -m benchmarks.peers
 	$(MAKE) bench
 
@@ -83,7 +99,7 @@ bench-scheduler: $(VENV)/ready  ## Claims per second, and what a task costs, as 
 bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)
 
-bench-growth: $(VENV)/peers  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
+bench-growth: $(VENV)/bench  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
 	$(BIN)/python -m benchmarks.growth
 
 clean:

@@ -1,9 +1,8 @@
-"""The one table: ``python -m benchmarks [--rounds N] [--only TEXT]``."""
+"""The table of the kernel and of hostile sessions: ``python -m benchmarks [--rounds N] [--only TEXT] [--short]``."""
 
 from __future__ import annotations
 
-from benchmarks import hostile, kernel
 from benchmarks.table import main
 
 if __name__ == "__main__":
-    main((*kernel.CASES, *hostile.CASES))
+    main()

@@ -8,16 +8,15 @@ which the journal commits as many rows by itself, in batches as large as the led
 groups deeper than about 300, so there the bare figure of a chain stands for 250 levels, and says so.
 
 What waits for no disk is measured in process time, which a loaded machine does not stretch; what does, by the wall.
-``abort_tree`` is what other benchmarks call. Run: ``python benchmarks/abort.py [--quick] [folder on the disk]``.
+Run: ``python -m benchmarks.abort [--rounds N] [--folder DIR] [--short]``.
 """
 
 from __future__ import annotations
 
 import gc
 import statistics
-import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 
-from benchmarks.harness import Missing
+from benchmarks.harness import BACKENDS, Missing, options
 from benchmarks.peers import ask_peer
 from supervisor import AbortScope, AgentTurn, Session, Supervisor, open_supervisor
 from supervisor.journal import SqliteJournal
@@ -33,11 +32,9 @@ from supervisor.ledger import BATCH_MAX
 from supervisor.ports import Append
 from supervisor.vocabulary import LifecycleEvent
 
-__all__ = ["Shape", "abort_tree", "main"]
+__all__ = ["main"]
 
-ROUNDS = 3
 BARE_DEPTH_MAX = {"asyncio": 250, "trio": 2_000}
-BACKENDS = ("asyncio", "trio")
 DATA = msgspec.json.encode({"text": "x" * 469})
 """Of an entity, in 480 bytes of JSON."""
 
@@ -59,11 +56,21 @@ class Shape(NamedTuple):
         return self.depth or 1 + self.branches * (1 + self.leaves)
 
 
-TREE = Shape("100 x 100 at rest", branches=100, leaves=99)
-TENTH = Shape("100 x 100, a tenth in a call", branches=100, leaves=99, working=10)
-WIDE = Shape("1 x 10,000 at rest", branches=10_000)
-CHAINS = [Shape(f"chain of {depth}", depth=depth) for depth in (250, 500, 1_000, 2_000)]
-WORKING = [Shape(f"chain of {depth}, all in a call", depth=depth, working=1) for depth in (250, 500, 1_000)]
+FULL = (
+    Shape("100 x 100 at rest", branches=100, leaves=99),
+    Shape("100 x 100, a tenth in a call", branches=100, leaves=99, working=10),
+    Shape("1 x 10,000 at rest", branches=10_000),
+    *(Shape(f"chain of {depth:,}", depth=depth) for depth in (250, 500, 1_000, 2_000)),
+    *(Shape(f"chain of {depth:,}, all in a call", depth=depth, working=1) for depth in (250, 500, 1_000)),
+)
+"""The first of them is also measured in Erlang."""
+SHORT = (
+    Shape("3 x 3 at rest", branches=3, leaves=2),
+    Shape("3 x 3, a tenth in a call", branches=3, leaves=2, working=10),
+    Shape("1 x 10 at rest", branches=10),
+    Shape("chain of 5", depth=5),
+    Shape("chain of 5, all in a call", depth=5, working=1),
+)
 
 
 # ---------------------------------------------------------------------------------------------------- ours
@@ -190,10 +197,10 @@ def _print(shape: Shape, backend: str, what: str, took_s: float, note: str = "")
     print(f"{shape.name:<32} {backend:<8} {what:<22} {took_s * 1000:>9.1f} ms {each_us:>8.1f} us each  {note}")
 
 
-def against_erlang(took_s: float) -> str:
+def against_erlang(took_s: float, branches: int) -> str:
     """How often it takes what Erlang/OTP's supervisors take for the same tree (aim: at most once), measured now."""
     try:
-        (erlang_ms,) = ask_peer("erlang", "tree", TREE.branches)
+        (erlang_ms,) = ask_peer("erlang", "tree", branches)
     except Missing as why:
         return f"Erlang: {why}"
     return f"{took_s * 1000 / erlang_ms:.1f}x Erlang's {erlang_ms:.0f} ms"
@@ -206,7 +213,7 @@ def measure(shape: Shape, backend: str, rounds: int, disk: Path | None) -> None:
     bare_s = median_s(lambda: bare_tree(least), backend, rounds) / least.sessions * shape.sessions
     _print(shape, backend, "bare cancel scopes", bare_s, f"from {depth_max} levels" if least != shape else "")
     memory_s = median_s(lambda: abort_tree(shape), backend, rounds)
-    erlang = f", {against_erlang(memory_s)}" if shape == TREE else ""
+    erlang = f", {against_erlang(memory_s, shape.branches)}" if shape in (FULL[0], SHORT[0]) else ""
     _print(shape, backend, "in memory", memory_s, f"{memory_s / bare_s:.1f}x bare{erlang}")
     rows = 2 * shape.sessions
     disk_s = median_s(_on_disk(lambda folder: abort_tree(shape, folder / ".sdd"), disk), backend, rounds)
@@ -214,15 +221,15 @@ def measure(shape: Shape, backend: str, rounds: int, disk: Path | None) -> None:
     _print(shape, backend, "durable", disk_s, f"{disk_s / commit_s:.1f}x a commit of {rows:,} rows")
 
 
-def main() -> None:
-    arguments = sys.argv[1:]
-    quick = "--quick" in arguments
-    folders = [Path(one) for one in arguments if not one.startswith("--")]
-    rounds = 1 if quick else ROUNDS
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options(__doc__, folder=True)
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of each measurement")
+    args = parser.parse_args(arguments)
+    rounds = 1 if args.short else args.rounds
     print(f"abort of a session and all below it, with records and a receipt; medians of {rounds}")
-    for shape in [TREE, TENTH, WIDE, *CHAINS, *WORKING]:
+    for shape in SHORT if args.short else FULL:
         for backend in BACKENDS:
-            measure(shape, backend, rounds, folders[0] if folders else None)
+            measure(shape, backend, rounds, args.folder)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 """How costs grow from a hundred actors to a hundred thousand: a curve that bends upwards is a bug.
 
 Each quantity is measured at each size, for the kernel on both backends and for bare tasks with a queue each, in turns.
-``python -m benchmarks.growth`` writes one CSV, and one PNG if matplotlib is there, to ``benchmarks/results``.
+``python -m benchmarks.growth`` writes one CSV, and one PNG if matplotlib is there, to ``benchmarks/results``;
+``--short`` writes them, of ten actors at most, to a temporary folder unless ``--out`` names one.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gc
 import statistics
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,9 +23,11 @@ from actors import ActorSystem, Ref, open_system
 from benchmarks.harness import (
     BACKENDS,
     FULL,
+    SHORT,
     Missing,
     Sizes,
     Stopwatch,
+    options,
     per_us,
     percentile,
     round_trips_us,
@@ -200,23 +203,31 @@ def write_csv(points: Sequence[Point], path: Path) -> None:
         writer.writerows(points)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print as it goes, write the files."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--most", type=int, default=FULL.growth[-1], help="the largest number of actors")
-    parser.add_argument("--into", type=Path, default=RESULTS, help="the folder to write to")
-    args = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="the folder to write to")
+    args = parser.parse_args(arguments)
+    full = FULL._replace(asks=500, growth=tuple(n for n in FULL.growth if n <= args.most))
+    with tempfile.TemporaryDirectory(prefix="growth-") as scratch:
+        out = args.out or Path(scratch if args.short else RESULTS)
+        _measure_and_write(SHORT if args.short else full, out)
+        if out != Path(scratch):
+            print(f"written to {out}")
+
+
+def _measure_and_write(sizes: Sizes, out: Path) -> None:
     points = []
-    for point in measure_growth(FULL._replace(asks=500, growth=tuple(n for n in FULL.growth if n <= args.most))):
+    for point in measure_growth(sizes):
         points.append(point)
         print(f"{point.actors:>8,}  {point.quantity:<22}{point.who:<22}{point.value:>10.2f} {point.unit}", flush=True)
-    args.into.mkdir(parents=True, exist_ok=True)
-    write_csv(points, args.into / "growth.csv")
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(points, out / "growth.csv")
     try:
-        draw(points, args.into / "growth.png")
+        draw(points, out / "growth.png")
     except Missing as why:
         print(f"no plot: {why}")
-    print(f"written to {args.into}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How things are measured here.
+"""Measurements and their ratios, and the option that every benchmark has.
 
 Both sides of a ratio take turns, round by round, so that a busy machine shifts both; a figure is the median of its
 rounds, and a ratio the median of the rounds' ratios. What happens in this process alone is measured in processor time;
@@ -8,11 +8,13 @@ state between calls, that returns its figures in the units its lines name.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import statistics
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
@@ -20,7 +22,7 @@ import anyio
 __all__ = [
     "BACKENDS",
     "FULL",
-    "TINY",
+    "SHORT",
     "Aim",
     "Case",
     "Figures",
@@ -36,6 +38,7 @@ __all__ = [
     "faster_by",
     "measure",
     "on_both",
+    "options",
     "per_us",
     "percentile",
     "round_trips_us",
@@ -73,7 +76,7 @@ class Sizes(NamedTuple):
 
 
 FULL = Sizes()
-TINY = Sizes(
+SHORT = Sizes(
     rounds=1,
     burst=4,
     bursts=2,
@@ -88,11 +91,20 @@ TINY = Sizes(
     session_probes=2,
     growth=(3, 10),
 )
-"""For a test that everything still runs."""
+"""Just enough to show that everything still runs."""
 
 
 class Missing(Exception):
     """Something to compare with is not installed; the message says how to get it."""
+
+
+def options(about: str | None, *, folder: bool = False) -> argparse.ArgumentParser:
+    """The command line of a benchmark: ``--short`` for each of them, ``--folder`` for those that measure a disk."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--short", action="store_true", help="only show that it runs: smallest sizes, once, no aims")
+    if folder:
+        parser.add_argument("--folder", type=Path, help="a folder on the disk to measure")
+    return parser
 
 
 # ---------------------------------------------------------------------- aims
@@ -148,6 +160,10 @@ class Case(NamedTuple):
     theirs: Measure | None = None
     backends: tuple[str, ...] = BACKENDS
     rounds: int | None = None
+
+    def without_aims(self) -> Case:
+        """The same, judged by nothing."""
+        return self._replace(lines=tuple(line._replace(aim=None) for line in self.lines))
 
 
 class Found(NamedTuple):

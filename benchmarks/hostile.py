@@ -218,8 +218,3 @@ CASES = (
     Case(_lines(), asynchronous(latencies(0)), "without a session that is deaf to ends", WITHOUT),
     Case(_lines(), asynchronous(latencies(FLOODERS)), "without one that is deaf and flooded", WITHOUT, rounds=1),
 )
-
-if __name__ == "__main__":
-    from benchmarks.table import main
-
-    main(CASES)

@@ -2,31 +2,40 @@
 
 For each batch size the journal (``append``: tables, worker thread, transitions.jsonl) and a raw file (the same records
 as JSON, one write, one fdatasync) take turns on the same disk in the same run, so the ratio stands on any machine;
-the rates do not. Run: ``python -m benchmarks.journal [folder on the disk to measure]``.
+the rates do not. Run: ``python -m benchmarks.journal [--folder DIR] [--short]``.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import anyio
 import msgspec
 
+from benchmarks.harness import options
 from supervisor.journal import SqliteJournal
 from supervisor.ports import Append
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["main", "measure"]
 
-BATCHES = (1, 10, 100, 512)
-ROUNDS = 4
-ROUND_S = 0.5
+
+class Effort(NamedTuple):
+    """Records in a batch, rounds, and seconds of appends in each round."""
+
+    batches: tuple[int, ...]
+    rounds: int
+    round_s: float
+
+
+FULL = Effort((1, 10, 100, 512), 4, 0.5)
+SHORT = Effort((1, 10), 1, 0.02)
 ENTITIES = 1_000
 DATA = msgspec.json.encode({"text": "x" * 229})
 """Of an entity, in 240 bytes of JSON: the journal reads it again when the next record of the entity comes."""
@@ -56,10 +65,10 @@ def _entry(seq: int) -> Append:
     return Append(record=record, parent_id="main", state="SessionComplete", data=DATA, owed=owed)
 
 
-async def journal_round(journal: SqliteJournal, size: int) -> list[float]:
-    """Seconds of each append for half a second of appends."""
+async def journal_round(journal: SqliteJournal, size: int, round_s: float) -> list[float]:
+    """Seconds of each append, for *round_s* of appends."""
     took: list[float] = []
-    while sum(took) < ROUND_S:
+    while sum(took) < round_s:
         batch = batch_after(journal.last_seq, size)
         start = perf_counter()
         await journal.append(batch)
@@ -67,11 +76,11 @@ async def journal_round(journal: SqliteJournal, size: int) -> list[float]:
     return took
 
 
-def raw_round(fd: int, size: int) -> list[float]:
+def raw_round(fd: int, size: int, round_s: float) -> list[float]:
     """The same records as lines of JSON in a file, one fdatasync a batch."""
     encode: Callable[[LifecycleEvent], bytes] = msgspec.json.Encoder().encode
     took: list[float] = []
-    while sum(took) < ROUND_S:
+    while sum(took) < round_s:
         batch = batch_after(0, size)
         start = perf_counter()
         os.write(fd, b"\n".join([encode(one.record) for one in batch]))
@@ -80,18 +89,18 @@ def raw_round(fd: int, size: int) -> list[float]:
     return took
 
 
-async def measure(folder: Path) -> None:
+async def measure(folder: Path, effort: Effort) -> None:
     """Print one table."""
     journal = await SqliteJournal.open(folder / "journal.db", jsonl=folder / "transitions.jsonl")
     fd = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         print(f"{'batch':>6}{'raw rows/s':>13}{'journal rows/s':>16}{'ratio':>8}{'p50 ms':>9}{'p99 ms':>9}")
-        for size in BATCHES:
+        for size in effort.batches:
             raw: list[float] = []
             ours: list[float] = []
-            for _ in range(ROUNDS):
-                raw += raw_round(fd, size)
-                ours += await journal_round(journal, size)
+            for _ in range(effort.rounds):
+                raw += raw_round(fd, size, effort.round_s)
+                ours += await journal_round(journal, size, effort.round_s)
             print(_row(size, raw, ours))
     finally:
         os.close(fd)
@@ -104,9 +113,10 @@ def _row(size: int, raw: list[float], ours: list[float]) -> str:
     return f"{size:>6}{raw_rows_s:>13,.0f}{rows_s:>16,.0f}{rows_s / raw_rows_s:>8.2f}{p50_ms:>9.2f}{p99_ms:>9.2f}"
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
-        anyio.run(measure, Path(folder))
+def main(arguments: Sequence[str] | None = None) -> None:
+    args = options(__doc__, folder=True).parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        anyio.run(measure, Path(folder), SHORT if args.short else FULL)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,38 @@
 """What a warden costs: from spawn to the first output, from a kill to an empty tree, and its memory.
 
-Run it with ``python -m benchmarks.processes``. Wall time on this machine; compare rows of one run, not runs.
+Run it with ``python -m benchmarks.processes [--short]``. Wall time on this machine; compare rows of one run, not runs.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 
+from benchmarks.harness import BACKENDS, options
 from supervisor.ports import Launch
 from supervisor.processes import WardenHost, WardenProcess
 
 __all__ = ["main"]
 
 PATH = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-SPAWNS = 40
-TREES = 10
-ROUNDS = 5
 TREE = "for i in 1 2 3 4 5; do setsid sleep 60 & done; (setsid sh -c 'sleep 60 & sleep 60' &); echo up; exec sleep 60"
+
+
+class Effort(NamedTuple):
+    """Processes started one after another; process trees at once, and how often."""
+
+    spawns: int
+    trees: int
+    rounds: int
+
+
+FULL = Effort(40, 10, 5)
+SHORT = Effort(2, 2, 1)
 
 
 def launch(script: str) -> Launch:
@@ -32,10 +43,10 @@ def ms(since_s: float) -> float:
     return (time.perf_counter() - since_s) * 1000
 
 
-async def first_output() -> list[float]:
+async def first_output(effort: Effort) -> list[float]:
     """spawn to first output, one after another"""
     taken = []
-    for _ in range(SPAWNS):
+    for _ in range(effort.spawns):
         start_s = time.perf_counter()
         async with WardenHost().spawn(launch("echo up")) as process:
             await process.receive()
@@ -44,10 +55,10 @@ async def first_output() -> list[float]:
     return taken
 
 
-async def without_warden() -> list[float]:
+async def without_warden(effort: Effort) -> list[float]:
     """the same with anyio.open_process"""
     taken = []
-    for _ in range(SPAWNS):
+    for _ in range(effort.spawns):
         start_s = time.perf_counter()
         async with await anyio.open_process(["sh", "-c", "echo up"]) as process:
             assert process.stdout is not None
@@ -56,10 +67,10 @@ async def without_warden() -> list[float]:
     return taken
 
 
-async def with_trees(act: Callable[[list[WardenProcess], list[float]], Awaitable[None]]) -> list[float]:
+async def with_trees(effort: Effort, act: Callable[[list[WardenProcess], list[float]], Awaitable[None]]) -> list[float]:
     """Start the trees together, *act* on them once all are up."""
     taken: list[float] = []
-    for _ in range(ROUNDS):
+    for _ in range(effort.rounds):
         trees: list[WardenProcess] = []
         all_up, done = anyio.Event(), anyio.Event()
 
@@ -67,12 +78,12 @@ async def with_trees(act: Callable[[list[WardenProcess], list[float]], Awaitable
             async with WardenHost().spawn(launch(TREE)) as process:
                 await process.receive()
                 trees.append(process)
-                if len(trees) == TREES:
+                if len(trees) == effort.trees:
                     all_up.set()
                 await done.wait()
 
         async with anyio.create_task_group() as nursery:
-            for _ in range(TREES):
+            for _ in range(effort.trees):
                 nursery.start_soon(tree, trees, all_up, done)
             await all_up.wait()
             await act(trees, taken)
@@ -80,8 +91,8 @@ async def with_trees(act: Callable[[list[WardenProcess], list[float]], Awaitable
     return taken
 
 
-async def kill_together() -> list[float]:
-    """kill of 10 trees of 8 at once, until all are gone"""
+async def kill_together(effort: Effort) -> list[float]:
+    """kill of all trees of 8 at once, until all are gone"""
 
     async def act(trees: list[WardenProcess], taken: list[float]) -> None:
         start_s = time.perf_counter()
@@ -91,10 +102,10 @@ async def kill_together() -> list[float]:
             assert (await tree.wait_ended()).survivors == 0
         taken.append(ms(start_s))
 
-    return await with_trees(act)
+    return await with_trees(effort, act)
 
 
-async def kill_one_by_one() -> list[float]:
+async def kill_one_by_one(effort: Effort) -> list[float]:
     """kill of one tree of 8, until it is gone"""
 
     async def act(trees: list[WardenProcess], taken: list[float]) -> None:
@@ -104,7 +115,7 @@ async def kill_one_by_one() -> list[float]:
             await tree.wait_ended()
             taken.append(ms(start_s))
 
-    return await with_trees(act)
+    return await with_trees(effort, act)
 
 
 async def memory_kb() -> dict[str, int]:
@@ -115,11 +126,13 @@ async def memory_kb() -> dict[str, int]:
         return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:3])}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
-    for backend in ("asyncio", "trio"):
+    effort = SHORT if options(__doc__).parse_args(arguments).short else FULL
+    print(f"{effort.spawns} processes one after another; {effort.trees} trees at once, {effort.rounds} times")
+    for backend in BACKENDS:
         for case in (without_warden, first_output, kill_one_by_one, kill_together):
-            taken = sorted(anyio.run(case, backend=backend))
+            taken = sorted(anyio.run(case, effort, backend=backend))
             median, most = statistics.median(taken), taken[-1]
             print(f"{backend:8} {(case.__doc__ or '').strip():55} median {median:6.1f} ms, max {most:6.1f} ms")
     print("one warden, kB:", anyio.run(memory_kb))

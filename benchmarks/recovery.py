@@ -2,10 +2,10 @@
 
 The journal has ``--events`` records, of ``--live`` sessions that live and of turns that have ended. Each measurement is
 a process of its own, so that its peak of memory is its own: a scan (every row of ``events`` through SQLite into
-Python), the opening with a snapshot and without one that counts (as after a boot), the opening after a kill with
-100,000 records since the snapshot, and a supervisor's start and end, books closed. Ratios of CPU time are to that scan.
-``--compaction`` also measures commits while the journal is compacted and while it is not. Run:
-``python -m benchmarks.recovery [--events 1000000] [--live 10000] [--folder DIR]``.
+Python), the opening with a snapshot and without one that counts (as after a boot), the opening after a kill with a
+tenth as many records since the snapshot, and a supervisor's start and end, books closed. Ratios of CPU time are to that
+scan. ``--compaction`` also measures commits while the journal is compacted and while it is not; ``--short`` does so
+too. Run: ``python -m benchmarks.recovery [--events 1000000] [--live 10000] [--folder DIR] [--compaction] [--short]``.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter, process_time, time
-from typing import Any
+from typing import NamedTuple
 
 import anyio
 import apsw
 import msgspec
 
-from supervisor.journal import soundness
+from benchmarks.harness import options
 from supervisor.journal.database import open_database
 from supervisor.journal.files import Files
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.turn import TurnData
 from supervisor.ports import Append, Retention
 from supervisor.vocabulary import LifecycleEvent
 
@@ -41,11 +42,26 @@ __all__ = ["main"]
 
 BATCH = 2_000
 TURN_RECORDS = 10
-SINCE = 100_000
 SESSION_RECORDS = 10
 COMMIT_S = 0.005
 """Between two commits while a journal is compacted: a busy supervisor."""
 _encode = msgspec.json.Encoder().encode
+
+
+class Effort(NamedTuple):
+    """How much is in the journal, and for how long commits are measured before and after a compaction."""
+
+    events: int
+    live: int
+    commits_s: float = 10.0
+
+    @property
+    def since(self) -> int:
+        """Records that a killed process left behind its last snapshot."""
+        return self.events // 10
+
+
+SHORT = Effort(events=1_000, live=10, commits_s=0.1)
 
 
 # --------------------------------------------------------------------------------------------------- the journal
@@ -81,10 +97,13 @@ def _entry(seq: int, kind: str, who: str, entity_seq: int, parent: str | None, s
         cause_id=seq - 1 or None,
         metadata={"call_id": f"call-{seq}", "title": "run the tests of the module", "number": entity_seq},
     )
-    data = _encode(SessionData(id=who, agent="a")) if kind == "session" else b'{"open":[],"text":"' + b"x" * 200 + b'"}'
+    session = SessionData(id=who, agent="a")
+    data = session if parent is None else TurnData(id=who, session_id=parent, request_id="r1")
     owed = ((f"{seq}.0", b'{"effect":"ArmTimer"}'),) if seq % 4 == 0 and not ended else ()
     settled = (f"{seq - 1}.0",) if seq % 4 == 1 else ()
-    return Append(record=record, parent_id=parent, state=state, data=data, owed=owed, settled=settled, ended=ended)
+    return Append(
+        record=record, parent_id=parent, state=state, data=_encode(data), owed=owed, settled=settled, ended=ended
+    )
 
 
 def fill(path: Path, events: int, live: int) -> None:
@@ -127,7 +146,7 @@ MEASURED = {"scan": scan, "opened": opened, "killed": opened, "booted": booted, 
 TOLD = {
     "scan": "bare scan of the rows",
     "opened": "opening, snapshot at its end",
-    "killed": f"opening, killed {SINCE:,} records after its snapshot",
+    "killed": "opening, killed {since:,} records after its snapshot",
     "booted": "opening without a snapshot (after a boot)",
     "started": "a supervisor's start and end, books closed",
 }
@@ -147,31 +166,28 @@ def measure(what: str, path: Path) -> None:
     print(json.dumps({"s": took_s, "cpu_s": cpu_s, "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 
 
-def killed_after(path: Path, into: Path, events: int, live: int) -> Path:
+def killed_after(path: Path, copy: Path, effort: Effort) -> Path:
     """A copy of the journal, with more records than its snapshot knows, as a kill leaves it."""
-    soundness_every, into = soundness.SNAPSHOT_EVERY, into / "killed.db"
-    shutil.copy(path, into)
-    database = open_database(into, None)
-    database.snapshot_seq = events + SINCE  # so that none is written
-    for first in range(events + 1, events + SINCE + 1, BATCH):
-        database.append(list(records(first, first + BATCH - 1, live)))
+    shutil.copy(path, copy)
+    database = open_database(copy, None)
+    last = effort.events + effort.since
+    database.snapshot_seq = last  # so that none is written
+    for first in range(effort.events + 1, last + 1, BATCH):
+        database.append(list(records(first, min(first + BATCH - 1, last), effort.live)))
     database.db.close()
-    assert soundness_every < SINCE
-    return into
+    return copy
 
 
 # ---------------------------------------------------------------------------------------------------- compaction
-async def commits(path: Path, folder: Path | None, live: int) -> tuple[list[float], float, int]:
-    """Seconds of each commit of one record while the journal is compacted into *folder*, or for 10 s; how long that
+async def commits(path: Path, folder: Path | None, for_s: float) -> tuple[list[float], float, int]:
+    """Seconds of each commit of one record while the journal is compacted into *folder*, or for *for_s*; how long that
     took, and how many records it moved."""
     journal = await SqliteJournal.open(path, jsonl=None)
     took: list[float] = []
     done, moved = anyio.Event(), 0
 
     async def write() -> None:
-        count = 0
         while not done.is_set():
-            count += 1
             start = perf_counter()
             await journal.append([_entry(journal.last_seq + 1, "session", f"w{time()}", 1, None, "Running", False)])
             took.append(perf_counter() - start)
@@ -181,7 +197,7 @@ async def commits(path: Path, folder: Path | None, live: int) -> tuple[list[floa
     async with anyio.create_task_group() as group:
         group.start_soon(write)
         if folder is None:
-            await anyio.sleep(10)
+            await anyio.sleep(for_s)
         else:
             told = await journal.compact(folder, Retention(keep_s=0.0, records_max=None), time(), pause_s=0.02)
             moved = told.records
@@ -196,11 +212,11 @@ def _latency(name: str, took: list[float]) -> str:
     return f"{name:<52}{len(took):>8}{p50:>9.2f}{p99:>9.2f}{worst:>9.2f}"
 
 
-def compaction(path: Path, folder: Path, live: int) -> None:
+def compaction(path: Path, folder: Path, for_s: float) -> None:
     print(f"\n{'commits of one record':<52}{'number':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}")
-    before, _, _ = anyio.run(commits, path, None, live)
-    during, took_s, moved = anyio.run(commits, path, folder / "archive", live)
-    after, _, _ = anyio.run(commits, path, None, live)
+    before, _, _ = anyio.run(commits, path, None, for_s)
+    during, took_s, moved = anyio.run(commits, path, folder / "archive", for_s)
+    after, _, _ = anyio.run(commits, path, None, for_s)
     for name, took in (
         ("before", before),
         (f"while {moved:,} records move ({took_s:.0f} s)", during),
@@ -210,23 +226,25 @@ def compaction(path: Path, folder: Path, live: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- the table
-def table(folder: Path, events: int, live: int) -> Path:
+def table(folder: Path, effort: Effort) -> Path:
     state = StateDir.open(folder / "state")
     start = perf_counter()
-    fill(state.journal, events, live)
+    fill(state.journal, effort.events, effort.live)
     size_mib = state.journal.stat().st_size / (1 << 20)
-    print(f"{events:,} records, {live:,} live sessions: {size_mib:,.0f} MiB, written in {perf_counter() - start:.0f} s")
+    written = f"{size_mib:,.0f} MiB, written in {perf_counter() - start:.0f} s"
+    print(f"{effort.events:,} records, {effort.live:,} live sessions: {written}")
     print(f"{'':<52}{'s':>8}{'CPU s':>8}{'of scan':>9}{'MiB':>9}")
     bare = 0.0
     for what in MEASURED:
-        path = killed_after(state.journal, folder, events, live) if what == "killed" else state.journal
+        path = killed_after(state.journal, folder / "killed.db", effort) if what == "killed" else state.journal
         if what == "started":
             shutil.copytree(state.root, folder / "started")
             path = StateDir(folder / "started").journal
         found = measured(what, path)
         cpu_s = found["cpu_s"]
         bare = bare or cpu_s
-        line = f"{TOLD[what]:<52}{found['s']:>8.2f}{cpu_s:>8.2f}{cpu_s / bare:>9.2f}{found['mib']:>9.0f}"
+        told = TOLD[what].format(since=effort.since)
+        line = f"{told:<52}{found['s']:>8.2f}{cpu_s:>8.2f}{cpu_s / bare:>9.2f}{found['mib']:>9.0f}"
         print(line, flush=True)
         if what == "killed":
             os.remove(path)
@@ -235,21 +253,21 @@ def table(folder: Path, events: int, live: int) -> Path:
     return state.journal
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="recovery", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options(__doc__, folder=True)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--live", type=int, default=10_000)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure")
     parser.add_argument("--compaction", action="store_true")
     parser.add_argument("--measure", nargs=2, metavar=("WHAT", "JOURNAL"), help=argparse.SUPPRESS)
-    given: Any = parser.parse_args()
-    if given.measure:
-        measure(given.measure[0], Path(given.measure[1]))
+    args = parser.parse_args(arguments)
+    if args.measure:
+        measure(args.measure[0], Path(args.measure[1]))
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        path = table(Path(folder), given.events, given.live)
-        if given.compaction:
-            compaction(path, Path(folder), given.live)
+    effort = SHORT if args.short else Effort(args.events, args.live)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        path = table(Path(folder), effort)
+        if args.compaction or args.short:
+            compaction(path, Path(folder), effort.commits_s)
 
 
 if __name__ == "__main__":

@@ -4,25 +4,25 @@ A backlog is kept at its size: sixteen tasks are claimed by as many workers, ren
 added, over and over. Tasks have one of five priorities, one of four roles, one of two providers; one in three depends
 on another one, one in two owns a file of its own, one in four a file that others own as well. So what is claimed
 differs, and claims meet files that are held. The sizes take turns, round by round; a figure is the median of its
-rounds, in processor time. ``python -m benchmarks.scheduler [--most 100000] [--json]``.
+rounds, in processor time. ``python -m benchmarks.scheduler [--most 100000] [--json] [--short]``.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.harness import Stopwatch, per_us
+from benchmarks.harness import Stopwatch, options, per_us
 from supervisor.scheduling.backlog import Backlog, Item
 from supervisor.scheduling.leases import Claim
 
 __all__ = ["SIZES", "Cost", "main", "measure_costs", "ratio"]
 
 SIZES = (100, 1_000, 10_000, 100_000)
+SHORT = (100, 200)
 ROLES = ("backend", "frontend", "docs", "qa")
 CAPABILITIES = {number: frozenset({f"role:{role}"}) for number, role in enumerate(ROLES)}
 WORKERS = 16
@@ -92,13 +92,16 @@ def ratio(rounds: Sequence[Sequence[Cost]]) -> float:
     return statistics.median(one[-1].task_us / one[0].task_us for one in rounds)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table and the ratio."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--most", type=int, default=SIZES[-1], help="the largest backlog")
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    rounds = measure_costs([size for size in SIZES if size <= max(args.most, SIZES[0])])
+    args = parser.parse_args(arguments)
+    if args.short:
+        rounds = measure_costs(SHORT, tasks=2 * WORKERS, rounds=1)
+    else:
+        rounds = measure_costs([size for size in SIZES if size <= max(args.most, SIZES[0])])
     rows = [Cost(*map(statistics.median, zip(*column, strict=True))) for column in zip(*rounds, strict=True)]
     if args.json:
         print(json.dumps({"rows": [row._asdict() for row in rows], "ratio": round(ratio(rounds), 3)}))

@@ -4,17 +4,17 @@
 reads off every few seconds what may leak (:mod:`benchmarks.gauges`): then no session starts until none is left, so that
 whatever there is was left behind; the load is made up for afterwards. It writes the samples as JSON and draws them as
 SVG into ``benchmarks/results``; the exit status is 1 if something grew by more than 5 % after the warm-up, or the load
-was not kept up. The journal keeps what it is given: its size is told, not judged.
+was not kept up. The journal keeps what it is given: its size is told, not judged. ``--short`` runs for two seconds,
+judges nothing, and writes to a temporary folder unless ``--out`` names one.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ import msgspec
 
 from benchmarks.curves import Curve, drawn
 from benchmarks.gauges import FLAT, JUDGED, Sample, drift, take
-from benchmarks.harness import BACKENDS, run
+from benchmarks.harness import BACKENDS, options, run
 from supervisor import AgentTurn, Session, Supervisor, ToolAborted, open_supervisor
 from supervisor.plans import LimitsConfig, Settings
 
@@ -49,6 +49,9 @@ class Load(NamedTuple):
     """Sessions started per second."""
     every_s: float = 5.0
     """Seconds between two samples."""
+
+
+SHORT = Load(minutes=1 / 30, warm_up_minutes=0.0, every_s=0.5)
 
 
 class Soak(msgspec.Struct, kw_only=True):
@@ -175,11 +178,11 @@ async def soak(backend: str, load: Load, state_dir: Path) -> Soak:
 async def _watch(found: Soak, load: Load, churn: Churn, state_dir: Path) -> None:
     began_s = anyio.current_time()
     while True:
-        await anyio.sleep(load.every_s)
         async with churn.pause():
             found.samples.append(take(anyio.current_time() - began_s, state_dir, churn.started))
         if sys.stderr.isatty():
             print(f"\r{found.samples[-1]}", end="", file=sys.stderr)
+        await anyio.sleep(load.every_s)
 
 
 def write(found: Soak, load: Load, folder: Path) -> None:
@@ -192,31 +195,31 @@ def write(found: Soak, load: Load, folder: Path) -> None:
     (folder / f"soak-{found.backend}.svg").write_text(drawn(title, curves, warm_until=load.warm_up_minutes))
 
 
-def _told(found: Soak) -> None:
+def _tell(found: Soak, *, judged: bool) -> None:
     first, last = found.samples[0], found.samples[-1]
     for name, share in found.drifts.items():
-        verdict = "flat" if share <= FLAT else "GROWS"
-        print(f"{name:<12} {getattr(last, name):>12,.1f}  {share:+8.2%} after the warm-up  {verdict}")
+        verdict = "" if not judged else "flat" if share <= FLAT else "GROWS"
+        print(f"{name:<12} {getattr(last, name):>12,.1f}  {share:+8.2%} after the warm-up  {verdict}".rstrip())
     print(f"{'journal_mb':<12} {last.journal_mb:>12,.1f}  from {first.journal_mb:,.1f}  (not judged)")
     print(f"kept up with {found.kept_up:.1%} of the load: {found.outcomes}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = options(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--warm-up-minutes", type=float, default=None, help="by default a sixth of the time")
     parser.add_argument("--rate", type=float, default=20.0, help="sessions per second")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between samples")
     parser.add_argument("--backend", choices=BACKENDS, default=BACKENDS[0])
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    warm_up = given.minutes / 6 if given.warm_up_minutes is None else given.warm_up_minutes
-    load = Load(given.minutes, warm_up, given.rate, given.every)
+    parser.add_argument("--out", type=Path, help="the folder to write to")
+    args = parser.parse_args(arguments)
+    warm_up = args.minutes / 6 if args.warm_up_minutes is None else args.warm_up_minutes
+    load = SHORT if args.short else Load(args.minutes, warm_up, args.rate, args.every)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        found: Soak = run(soak, given.backend, load, Path(folder) / "sd", backend=given.backend)
-    write(found, load, given.out)
-    _told(found)
-    return 0 if found.flat else 1
+        found: Soak = run(soak, args.backend, load, Path(folder) / "sd", backend=args.backend)
+        write(found, load, args.out or Path(folder if args.short else RESULTS))
+    _tell(found, judged=not args.short)
+    return 0 if found.flat or args.short else 1
 
 
 if __name__ == "__main__":

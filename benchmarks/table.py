@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
 
-from benchmarks import report
-from benchmarks.harness import FULL, Case, Sizes, measure
+from benchmarks import ends, hostile, lives, machine, messages, report
+from benchmarks.harness import FULL, SHORT, Case, Sizes, measure, options
 
-__all__ = ["main", "show"]
+__all__ = ["CASES", "main", "show"]
+
+CASES: tuple[Case, ...] = (*messages.CASES, *lives.CASES, *ends.CASES, *machine.CASES, *hostile.CASES)
 
 
 def show(cases: Sequence[Case], sizes: Sizes) -> None:
@@ -28,13 +29,18 @@ def show(cases: Sequence[Case], sizes: Sizes) -> None:
     print(f"{time.perf_counter() - since:.0f} s; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
-def main(cases: Sequence[Case]) -> None:
-    """The command line: how many rounds, and which rows."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the cases that the options name, and print the table."""
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=FULL.rounds, help="repetitions of each measurement")
     parser.add_argument("--only", default="", help="only the cases with this in a row's name, or in what it is against")
-    args = parser.parse_args()
-    show([one for one in cases if _wanted(one, args.only)], FULL._replace(rounds=args.rounds))
+    args = parser.parse_args(arguments)
+    cases = [one for one in CASES if _wanted(one, args.only)]
+    if args.short:
+        print("The short form: smallest sizes, whatever numbers the rows name; once; no aims.")
+        show([one.without_aims() for one in cases], SHORT)
+    else:
+        show(cases, FULL._replace(rounds=args.rounds))
 
 
 def _wanted(case: Case, only: str) -> bool:

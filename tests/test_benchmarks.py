@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import gc
+import importlib
 import math
 import pstats
 import re
@@ -13,15 +14,28 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks import gauges, growth, hostile, kernel, recovery, report, scheduler, soak
-from benchmarks.harness import BACKENDS, TINY, Case, Found, Missing, at_most, at_most_times, faster_by, measure, run
+from benchmarks import gauges, growth, recovery, report, scheduler, soak, table
+from benchmarks.harness import BACKENDS, SHORT, Case, Found, Missing, at_most, at_most_times, faster_by, measure, run
 from benchmarks.peers import DOES, PEERS, USUAL, ask_peer, missing
 from benchmarks.peers.__main__ import OURS
 from benchmarks.plots import draw
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 
-CASES = {f"{case.lines[0].what} / {case.against}": case for case in (*kernel.CASES, *hostile.CASES)}
+CASES = {f"{case.lines[0].what} / {case.against}": case for case in table.CASES}
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def commands() -> list[str]:
+    """Every module of benchmarks that is a program; what the peers run for themselves is no command."""
+    found = []
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        is_peer = path.parent.name == "peers" and path.name != "__main__.py"
+        if 'if __name__ == "__main__":' in path.read_text() and not is_peer:
+            found.append(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__"))
+    return found
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,6 +46,22 @@ def _little_garbage() -> Iterator[None]:
     gc.unfreeze()
 
 
+def test_the_short_forms_in_the_makefile_are_those_of_every_command() -> None:
+    """`make bench-short`, which CI runs, leaves out none, and tries each of them once."""
+    recipe = re.search(r"^bench-short:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    assert sorted(re.findall(r"-m (\S+) --short$", recipe[1], re.MULTILINE)) == commands()
+
+
+@pytest.mark.parametrize("name", commands())
+def test_a_command_has_a_short_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under the same name for all of them."""
+    module = importlib.import_module(f"{name}.__main__" if (ROOT / name.replace(".", "/")).is_dir() else name)
+    with pytest.raises(SystemExit, match="0"):
+        module.main(["--help"])
+    assert "--short" in capsys.readouterr().out
+
+
 def without_peers(case: Case) -> Case:
     """What asks another program is tried once for each program, below."""
     is_peer = case.theirs is not None and case.theirs.__module__ == "benchmarks.peers"
@@ -40,14 +70,14 @@ def without_peers(case: Case) -> Case:
 
 def test_the_cases_have_names_of_their_own() -> None:
     """No row is shown twice."""
-    assert len(CASES) == len(kernel.CASES) + len(hostile.CASES)
+    assert len(CASES) == len(table.CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_runs(name: str) -> None:
     """Both of its sides, on every backend it is for; and its rows can be shown."""
     case = CASES[name]
-    found, lacks = measure(without_peers(case), TINY)
+    found, lacks = measure(without_peers(case), SHORT)
     assert set(found) == set(case.backends)
     assert all(len(lines) == len(case.lines) for lines in found.values())
     assert all(math.isfinite(one.value) and one.value >= 0 for lines in found.values() for one in lines)
@@ -69,13 +99,13 @@ def test_a_peer_runs_or_says_how_to_get_it(name: str) -> None:
 def test_a_row_of_the_peers_table_runs(who: str) -> None:
     """What stands beside the peers."""
     for one in OURS[who].values():
-        assert all(one(backend, TINY)[0] >= 0 for backend in BACKENDS)
+        assert all(one(backend, SHORT)[0] >= 0 for backend in BACKENDS)
 
 
 def test_growth_is_written(tmp_path: Path) -> None:
     """A point for each quantity, size and side; in a table, and in a picture where that can be drawn."""
-    points = list(growth.measure_growth(TINY))
-    assert len(points) == len(growth.QUANTITIES) * len(TINY.growth) * 2 * len(BACKENDS)
+    points = list(growth.measure_growth(SHORT))
+    assert len(points) == len(growth.QUANTITIES) * len(SHORT.growth) * 2 * len(BACKENDS)
     growth.write_csv(points, tmp_path / "growth.csv")
     assert len((tmp_path / "growth.csv").read_text().splitlines()) == 1 + len(points)
     if missing("matplotlib"):

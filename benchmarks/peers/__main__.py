@@ -1,18 +1,17 @@
 """A table of everybody: bare queues and tasks, the kernel, and each peer that is installed.
 
-``python -m benchmarks.peers [--rounds N]``. All take turns, round by round; figures are medians, less is better. The
-tree of a bare backend is task groups of the same shape; there is no telling what Pykka's would be.
+``python -m benchmarks.peers [--rounds N] [--short]``. All take turns, round by round; figures are medians, less is
+better. The tree of a bare backend is task groups of the same shape; there is no telling what Pykka's would be.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.ends import bare_wide, grow_wide, tree_stop
-from benchmarks.harness import BACKENDS, FULL, Measure, Missing, Sizes, asynchronous
+from benchmarks.harness import BACKENDS, FULL, SHORT, Measure, Missing, Sizes, asynchronous, options
 from benchmarks.lives import actor_bytes, actor_lives, task_bytes, task_lives
 from benchmarks.messages import idle_asks, queued_asks, tells
 from benchmarks.peers import DOES, PEERS, USUAL, missing, peer
@@ -93,11 +92,12 @@ def _once(measure: Measure, backend: str, sizes: Sizes) -> Iterator[float]:
         print(why, file=sys.stderr)
 
 
-def main() -> None:
-    """Print the table, and who is missing."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, and who is missing. Exit status 1: one that is installed could not be measured."""
+    parser = options(__doc__)
     parser.add_argument("--rounds", type=int, default=FULL.rounds, help="repetitions of each measurement")
-    sizes = FULL._replace(rounds=parser.parse_args().rounds)
+    args = parser.parse_args(arguments)
+    sizes = SHORT if args.short else FULL._replace(rounds=args.rounds)
     absent = {NAMES[name]: why for name in PEERS if (why := missing(name))}
     rows = {who: row for who, row in everybody().items() if who not in absent}
     found = measure_all(sizes, rows)
@@ -107,7 +107,8 @@ def main() -> None:
         print(f"{who:<34}" + "".join(f"{figure(one):>17}" for one in medians))
     for who, why in absent.items():
         print(f"missing: {who}: {why}")
+    return int(any((who, what) not in found for who, (_, does) in rows.items() for what in does))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
