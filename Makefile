@@ -67,15 +67,7 @@ bench: $(VENV)/ready  ## The kernel, aborts, the journal, processes; ratios agai
 	$(BIN)/python -m benchmarks.journal
 	$(BIN)/python -m benchmarks.processes
 
-$(VENV)/peers: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
-	touch $@
-
-$(VENV)/bench: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	touch $@ $(VENV)/peers
-
-bench-short: $(VENV)/peers  ## Each benchmark once, at its smallest sizes, without aims: it shows only that they all run
+bench-short: $(VENV)/ready  ## Each benchmark once, at its smallest sizes, without aims: it shows only that they all run
 	$(BIN)/python -m benchmarks --short
 	$(BIN)/python -m benchmarks.abort --short
 	$(BIN)/python -m benchmarks.journal --short
@@ -86,7 +78,11 @@ bench-short: $(VENV)/peers  ## Each benchmark once, at its smallest sizes, witho
 	$(BIN)/python -m benchmarks.soak --short
 	$(BIN)/python -m benchmarks.growth --short
 
-bench-peers: $(VENV)/bench  ## The same with other actor frameworks installed, and a table of them all
+$(VENV)/peers: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
+bench-peers: $(VENV)/peers  ## The same with other actor frameworks installed, and a table of them all
 	$(BIN)/python -m benchmarks.peers
 	$(MAKE) bench
 
@@ -99,7 +95,7 @@ bench-scheduler: $(VENV)/ready  ## Claims per second, and what a task costs, as 
 bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)
 
-bench-growth: $(VENV)/bench  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
+bench-growth: $(VENV)/peers  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
 	$(BIN)/python -m benchmarks.growth
 
 clean:

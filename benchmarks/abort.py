@@ -203,7 +203,7 @@ def against_erlang(took_s: float, branches: int) -> str:
         (erlang_ms,) = ask_peer("erlang", "tree", branches)
     except Missing as why:
         return f"Erlang: {why}"
-    return f"{took_s * 1000 / erlang_ms:.1f}x Erlang's {erlang_ms:.0f} ms"
+    return f"{took_s * 1000 / erlang_ms:.1f}x Erlang's {erlang_ms:.3g} ms"
 
 
 def measure(shape: Shape, backend: str, rounds: int, disk: Path | None) -> None:
