@@ -9,8 +9,11 @@ out keeps local changes, or the merge is refused.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,7 +22,8 @@ from urllib.parse import unquote
 import anyio
 import msgspec
 
-from supervisor.ports import Changes, Merge, Place, ProcessHost, Released
+from supervisor.logs import get_logger
+from supervisor.ports import NO_PLACE, Changes, Merge, Place, ProcessHost, Released
 from supervisor.private import make_private
 from supervisor.programs import OUTPUT_MAX
 from supervisor.workspace.fast_forward import FastForward
@@ -35,23 +39,42 @@ from supervisor.workspace.git_command import (
     some_of,
     text_of,
 )
+from supervisor.workspace.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
+from supervisor.workspace.steps import (
+    Advance,
+    CommitWork,
+    Forget,
+    MakeWorktree,
+    PutAway,
+    RollBack,
+    Step,
+    StepFile,
+)
 from supervisor.workspace.worktree_files import (
     BRANCHES,
     KEPT_LOCK,
     branch_beside,
     branch_of,
+    entries_of,
     is_being_made,
     is_kept,
     is_worktree,
     move_aside,
     operation_begun_in,
     plain_name,
+    remove_entries,
     remove_index_lock,
+    remove_torn_lock,
     sweep,
     worktree_names,
 )
 
 __all__ = ["GitWorkspaces"]
+
+_log = get_logger()
+
+STEP_FILE: Final = ".step.json"
+"""The record of the step that is under way, beside the worktrees; no session has a name like that."""
 
 GIT_MIN: Final = (2, 38)
 """The first that merges without a worktree (``merge-tree --write-tree``)."""
@@ -83,7 +106,8 @@ class GitWorkspaces:
         target: the branch that the work is for; by default the one that is checked out there.
         """
         self._git = Git(host, repository)
-        self._forward = FastForward(self._git)
+        self._steps = StepFile(root / STEP_FILE)
+        self._forward = FastForward(self._git, self._steps)
         self._root = root
         self._repository = repository
         self._target = target
@@ -108,6 +132,107 @@ class GitWorkspaces:
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
+        async with self._one_at_a_time:
+            await self._recover()
+        await self.forget(NO_PLACE)  # an earlier supervisor may not have lived to
+
+    # ------------------------------------------------------------------------------------------ one step at a time
+    @asynccontextmanager
+    async def _step(self, step: Step) -> AsyncIterator[None]:
+        """Take *step* alone, with a record of it that is there until it is done: what could be neither finished nor
+        undone is tried again before the next one.
+
+        Raises:
+            WorkspaceError: the step before cannot be finished or undone yet, or this one cannot be put on record.
+        """
+        async with self._one_at_a_time:
+            await self._recover()
+            await anyio.to_thread.run_sync(self._steps.begin, step)
+            try:
+                yield
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    try:
+                        await self._recover()
+                    except OSError as error:
+                        _log.error("a step in the repository is left half done", step=step, why=str(error))
+                raise
+            await anyio.to_thread.run_sync(self._steps.end)
+
+    async def _recover(self) -> None:
+        """Finish or undo the step that was begun and not ended, if there is one. Asked for again it changes nothing.
+
+        Raises:
+            WorkspaceError: that cannot be done now; the step stays on record.
+        """
+        found = await anyio.to_thread.run_sync(self._steps.read)
+        if found is None:
+            return
+        step = found.step
+        await self._remove_locks(step, found.since_ns)
+        match step:
+            case Advance():
+                await self._forward.recover(step)
+            case MakeWorktree(name=name):
+                await self._undo_make(name, found.since_ns)
+            case PutAway(name=name):
+                await self._finish_put_away(name, found.since_ns)
+            case RollBack(name=name, base=base):
+                await self._finish_roll_back(name, base)
+            case Forget():
+                await self._drop_checkpoints()
+            case CommitWork():
+                pass  # the next commit takes what this one has not
+        await anyio.to_thread.run_sync(self._steps.end)
+
+    async def _remove_locks(self, step: Step, since_ns: int) -> None:
+        common = await self._git.common_dir()
+        locks = locks_of_references(common, (f"refs/heads/{BRANCHES}", _SAVED), await self.target())
+        if isinstance(step, Advance):
+            locks += locks_of_worktree(Path(step.git_dir), index=False)
+        elif not isinstance(step, Forget):
+            for entry in entries_of(common, self._root / step.name, since_ns):
+                locks += locks_of_worktree(entry, index=True)
+        if removed := await remove_stale_locks(locks, since_ns):
+            _log.warning("locks of a git that was killed are removed", locks=[str(lock) for lock in removed])
+
+    async def _undo_make(self, name: str, since_ns: int) -> None:
+        """Nobody has worked there yet."""
+        place, branch = self._root / name, f"{BRANCHES}/{name}"
+        await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
+        await self._remove_traces(name, since_ns)
+        tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
+        if tip and not await self._git.holders(branch) and await self._is_held(branch, tip):
+            await self._git.run(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)
+
+    async def _finish_put_away(self, name: str, since_ns: int) -> None:
+        """A worktree that is still there is put away with the others that nobody works in."""
+        if not await anyio.to_thread.run_sync(os.path.lexists, self._root / name):
+            await self._remove_traces(name, since_ns)
+            await self._dropped(f"{BRANCHES}/{name}", await self.target())
+
+    async def _finish_roll_back(self, name: str, base: str) -> None:
+        try:
+            if is_worktree(self._root / name):
+                await self._put_back(self._root / name, f"{BRANCHES}/{name}", base)
+        except WorkspaceError as error:  # it is rolled back again before anybody works there
+            _log.warning("a worktree could not be rolled back", worktree=str(self._root / name), why=str(error))
+
+    async def _is_held(self, branch: str, tip: str) -> bool:
+        """True if something else holds what *branch* holds: the target, a checkpoint, or the branch that it was set
+        aside to."""
+        if await self._git.contains(f"refs/heads/{await self.target()}", tip):
+            return True
+        if await self._git.contains(f"refs/heads/{branch_beside(branch, tip)}", tip):
+            return True
+        held = await self._git.must(self._repository, "for-each-ref", "--contains", tip, "--count=1", _SAVED)
+        return bool(text_of(held))
+
+    async def _remove_traces(self, name: str, since_ns: int) -> None:
+        """Remove what a worktree that was made or removed by half has left, in our folder and where git keeps it."""
+        await anyio.to_thread.run_sync(sweep, self._root)
+        common = await self._git.common_dir()
+        await anyio.to_thread.run_sync(remove_entries, common, self._root / name, since_ns)
 
     # ------------------------------------------------------------------------------------------ a place to work
     async def prepare(self, session_id: str, directory: str, *, root_id: str) -> str:
@@ -117,11 +242,8 @@ class GitWorkspaces:
             WorkspaceError: the repository, its target or the directory is missing, or git cannot do it.
         """
         inside = await self._inside(directory)
-        place = self._place(root_id)
-        async with self._one_at_a_time:
-            if not await self._is_whole(place):
-                await self._make(root_id, place, f"refs/heads/{await self.target()}")
-        return str(place / inside)
+        await self._have(root_id, "")
+        return str(self._place(root_id) / inside)
 
     async def begin(self, session_id: str, place: Place) -> None:
         """Make the worktree of a session, unless it has one, at the checkpoint that it begins with; lock it, if it is
@@ -131,15 +253,27 @@ class GitWorkspaces:
             WorkspaceError: git cannot do it, or the checkpoint is not there any more.
         """
         where = self._place(session_id)
+        await self._have(session_id, place.starts_at)
         async with self._one_at_a_time:
-            if not await self._is_whole(where):
-                start = place.starts_at or f"refs/heads/{await self.target()}"
-                if not await self._git.commit_of(self._repository, start):
-                    words = f"the checkpoint {start} that session {session_id!r} begins with is not in the repository"
-                    raise WorkspaceError(f"{words}; run the task without --resume")
-                await self._make(session_id, where, start)
             if place.kept and not await anyio.to_thread.run_sync(is_kept, where):
+                await anyio.to_thread.run_sync(remove_torn_lock, where)
                 await self._git.must(self._repository, "worktree", "lock", "--reason", KEPT_LOCK, str(where))
+
+    async def _have(self, session_id: str, starts_at: str) -> None:
+        """Make the worktree of a session, unless it has one, at a checkpoint or where the target is."""
+        place = self._place(session_id)
+        async with self._one_at_a_time:
+            await self._recover()
+            if await self._is_whole(place):
+                return
+        target = f"refs/heads/{await self.target()}"
+        start = await self._git.commit_of(self._repository, starts_at or target)
+        if not start:
+            words = f"the checkpoint {starts_at} that session {session_id!r} begins with is not in the repository"
+            raise WorkspaceError(f"{words}; run the task without --resume")
+        async with self._step(MakeWorktree(plain_name(session_id), start)):
+            if not await self._is_whole(place):
+                await self._make(session_id, place, start)
 
     async def _inside(self, directory: str) -> str:
         """The way from the top of the repository to *directory*."""
@@ -169,8 +303,10 @@ class GitWorkspaces:
         await anyio.to_thread.run_sync(_parent_of, place)
         await self._remove(place)
         branch, target = branch_of(session_id), await self.target()
-        if (holder := await self._git.holder(branch)) is not None:
-            raise WorkspaceError(f"the branch {branch} is checked out in {holder}; end what works there, or rename it")
+        if holders := await self._git.holders(branch):
+            raise WorkspaceError(
+                f"the branch {branch} is checked out in {holders[0]}; end what works there, or rename it"
+            )
         await self._set_aside(branch, target)
         made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(place), start)
         if not made.ok:
@@ -182,8 +318,12 @@ class GitWorkspaces:
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if not tip or await self._git.contains(f"refs/heads/{target}", tip):
             return
-        if not await self._git.contains(f"refs/heads/{branch_beside(branch, tip)}", tip):
-            await self._git.must(self._repository, "branch", "--move", branch, branch_beside(branch, tip))
+        beside = f"refs/heads/{branch_beside(branch, tip)}"
+        if not await self._git.contains(beside, tip):
+            before = await self._git.commit_of(self._repository, beside) or NOTHING
+            # Made first and dropped then: a rename by git that is killed in its middle leaves neither.
+            await self._git.must(self._repository, "update-ref", beside, tip, before)
+        await self._git.must(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)
 
     async def target(self) -> str:
         """The branch that the work is for.
@@ -208,7 +348,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git cannot do what it must.
         """
-        async with self._one_at_a_time:
+        async with self._step(CommitWork(plain_name(session_id))):
             target = await self.target()
             begun, unmerged = await self._begun(session_id)
             if begun:
@@ -233,7 +373,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git cannot do what it must.
         """
-        async with self._one_at_a_time:
+        async with self._step(CommitWork(plain_name(session_id))):
             target = await self.target()
             if any(await self._begun(session_id)):
                 return None
@@ -350,7 +490,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git cannot do what it must.
         """
-        async with self._one_at_a_time:
+        async with self._step(CommitWork(plain_name(session_id))):
             return "" if any(await self._begun(session_id)) else await self._held(session_id, message)
 
     async def _held(self, session_id: str, message: str) -> str:
@@ -366,7 +506,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git cannot do it, or there is a repository inside, which would be lost.
         """
-        async with self._one_at_a_time:
+        async with self._step(CommitWork(plain_name(session_id))):
             path, branch, target = self._place(session_id), branch_of(session_id), await self.target()
             if not is_worktree(path):
                 raise WorkspaceError(f"session {session_id!r} has no worktree")
@@ -378,10 +518,15 @@ class GitWorkspaces:
             if tip and tip != commit:  # its agent had checked out something else
                 await self._git.must(self._repository, "update-ref", f"{_SAVED}/{plain_name(session_id)}/{tip}", tip)
             base = place.starts_at or await self._parted(f"refs/heads/{target}", commit)
-            await self._quit(path)
-            await self._git.must(where, "checkout", "--quiet", "--force", "-B", branch, base)
-            await self._git.must(where, "clean", "--quiet", "--force", "-d", "-x")
+            await anyio.to_thread.run_sync(self._steps.begin, RollBack(plain_name(session_id), base))
+            await self._put_back(path, branch, base)
             return commit
+
+    async def _put_back(self, place: Path, branch: str, base: str) -> None:
+        await self._unlock(str(place))
+        await self._quit(place)
+        await self._git.must(str(place), "checkout", "--quiet", "--force", "-B", branch, base)
+        await self._git.must(str(place), "clean", "--quiet", "--force", "-d", "-x")
 
     async def accept(self, place: Place) -> None:
         """Nobody else works in a worktree."""
@@ -392,13 +537,20 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git cannot do it.
         """
-        async with self._one_at_a_time:
-            target = await self.target()
-            listed = await self._git.must(
-                self._repository, "for-each-ref", "--merged", f"refs/heads/{target}", "--format=%(refname)", _SAVED
-            )
-            for name in text_of(listed).splitlines():
-                await self._git.must(self._repository, "update-ref", "-d", name)
+        if await self._merged_checkpoints():
+            async with self._step(Forget()):
+                await self._drop_checkpoints()
+
+    async def _merged_checkpoints(self) -> list[str]:
+        target = f"refs/heads/{await self.target()}"
+        listed = await self._git.must(
+            self._repository, "for-each-ref", "--merged", target, "--format=%(refname)", _SAVED
+        )
+        return text_of(listed).splitlines()
+
+    async def _drop_checkpoints(self) -> None:
+        for name in await self._merged_checkpoints():
+            await self._git.run(self._repository, "update-ref", "-d", name)
 
     # ------------------------------------------------------------------------------------------ clean-up
     async def put_away(self, session_id: str, message: str) -> Released:
@@ -407,10 +559,10 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git cannot do what it must.
         """
-        async with self._one_at_a_time:
+        async with self._step(PutAway(plain_name(session_id))):
             place, branch, target = self._place(session_id), branch_of(session_id), await self.target()
             commit = await self._saved(session_id, message)
-            if not is_worktree(place) and await self._git.holder(branch) is not None:
+            if not is_worktree(place) and await self._git.holders(branch):
                 return Released()  # somebody else's, who had it first
             if is_worktree(place):
                 if await self._holds_more(str(place), target):
@@ -459,7 +611,7 @@ class GitWorkspaces:
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if not tip:
             return True
-        if branch == target or await self._git.holder(branch) is not None:
+        if branch == target or await self._git.holders(branch):
             return False
         if not await self._git.contains(f"refs/heads/{target}", tip):
             return False

@@ -7,10 +7,12 @@ user's own are needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Final
 
+import anyio
 import msgspec
 
 from supervisor.ports import Launch, ProcessHost
@@ -34,6 +36,9 @@ GIT_S = 60.0
 
 LISTED_MAX: Final = 16 * 1024 * 1024
 """Bytes of what git lists that are read, some 100,000 files. A longer list is refused: all of it decides, or none."""
+
+ARGUMENTS_MAX: Final = 64 * 1024
+"""Bytes of paths that one command is given."""
 
 NAMED_MAX: Final = 20
 """Files that are named where somebody is told of them."""
@@ -87,39 +92,92 @@ class Git:
         found = await self.run(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return text_of(found) if found.ok else ""
 
-    async def holder(self, target: str) -> str | None:
-        """The worktree that has *target* checked out."""
+    async def holders(self, branch: str) -> list[str]:
+        """The worktrees that have *branch* checked out; one, but for who forces git."""
         listed = await self.must(self.repository, "worktree", "list", "--porcelain", "-z")
-        for entry in listed.stdout.decode(errors="surrogateescape").split("\0\0"):
-            fields = dict(line.partition(" ")[::2] for line in entry.split("\0"))
-            if fields.get("branch") == f"refs/heads/{target}" and "prunable" not in fields:
-                return fields["worktree"]
-        return None
+        entries = listed.stdout.decode(errors="surrogateescape").split("\0\0")
+        worktrees = [dict(line.partition(" ")[::2] for line in entry.split("\0")) for entry in entries]
+        named = f"refs/heads/{branch}"
+        return [one["worktree"] for one in worktrees if one.get("branch") == named and "prunable" not in one]
+
+    async def common_dir(self) -> Path:
+        """The directory in which git keeps what all worktrees share."""
+        return Path(
+            text_of(await self.must(self.repository, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+        )
 
     async def repositories_inside(self, base: str, work: str) -> tuple[str, ...]:
         """The repositories inside the worktree that the work has and *base* has not, or not at that commit."""
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
-    async def must(self, where: str, *words: str) -> Ran:
-        ran = await self.run(where, *words)
+    async def must(self, where: str, *words: str, index: Path | None = None) -> Ran:
+        ran = await self.run(where, *words, index=index)
         if not ran.ok:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
 
-    async def run(self, where: str, *words: str, timeout_s: float | None = None) -> Ran:
-        """All that it says, or it has failed."""
-        ran = await self.run_bounded(where, *words, timeout_s=timeout_s)
+    async def run(self, where: str, *words: str, timeout_s: float | None = None, index: Path | None = None) -> Ran:
+        """All that it says, or it has failed. *index*: the file that it takes for the index."""
+        ran = await self.run_bounded(where, *words, timeout_s=timeout_s, index=index)
         if len(ran.stdout) < LISTED_MAX:
             return ran
         return msgspec.structs.replace(ran, status=None, problem=f"it lists more than {LISTED_MAX} bytes")
 
     async def run_bounded(
-        self, where: str, *words: str, output_max: int = LISTED_MAX, timeout_s: float | None = None
+        self,
+        where: str,
+        *words: str,
+        output_max: int = LISTED_MAX,
+        timeout_s: float | None = None,
+        index: Path | None = None,
     ) -> Ran:
-        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
-        config = [part for setting in _QUIET for part in ("-c", setting)]
-        launch = Launch(argv=("git", *config, *words), cwd=where, env=env)
+        launch = self._launch(where, words, index)
         return await run_program(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
+
+    async def run_over(self, where: str, words: Sequence[str], paths: Sequence[str]) -> bytes:
+        """Run one command over many paths, as many at a time as the system allows; return all that it says.
+
+        Raises:
+            WorkspaceError: it failed.
+        """
+        said = b""
+        for some in _in_batches(paths):
+            said += (await self.must(where, *words, "--", *some)).stdout
+        return said
+
+    async def begins_like(self, where: str, path: str, blob: str) -> bool:
+        """True if the file *path* is the beginning of what git would check out of *blob* there, its filters run: a git
+        that was killed, or had no room, leaves such a file."""
+        launch = self._launch(where, ("cat-file", "--filters", f"--path={path}", blob), None)
+        with anyio.fail_after(GIT_S):
+            async with self._host.spawn(launch) as process, await anyio.open_file(Path(where, path), "rb") as file:
+                process.close_input()
+                while piece := await process.receive():
+                    ours = await file.read(len(piece))
+                    if not piece.startswith(ours):
+                        return False
+                    if len(ours) < len(piece):
+                        return True
+                return not await file.read(1)
+
+    def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
+        if index is not None:
+            env["GIT_INDEX_FILE"] = str(index)
+        config = [part for setting in _QUIET for part in ("-c", setting)]
+        return Launch(argv=("git", *config, *words), cwd=where, env=env)
+
+
+def _in_batches(paths: Sequence[str]) -> Iterator[list[str]]:
+    batch, size = [], 0
+    for path in paths:
+        batch.append(path)
+        size += len(os.fsencode(path)) + 1
+        if size > ARGUMENTS_MAX:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def text_of(ran: Ran) -> str:

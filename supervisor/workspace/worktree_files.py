@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -17,13 +18,16 @@ __all__ = [
     "branch_beside",
     "branch_of",
     "branches_rebased_in",
+    "entries_of",
     "is_being_made",
     "is_kept",
     "is_worktree",
     "move_aside",
     "operation_begun_in",
     "plain_name",
+    "remove_entries",
     "remove_index_lock",
+    "remove_torn_lock",
     "sweep",
     "worktree_names",
 ]
@@ -151,3 +155,33 @@ def is_kept(place: Path) -> bool:
     """True if it has our lock, which is a file where git keeps what belongs to the worktree."""
     lock = place / (_line_of(place / ".git") or "").removeprefix(_LINK) / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == KEPT_LOCK
+
+
+def remove_torn_lock(place: Path) -> None:
+    """Remove our lock of a worktree where its reason was never written to the end."""
+    lock = place / (_line_of(place / ".git") or "").removeprefix(_LINK) / "locked"
+    if lock.exists() and KEPT_LOCK.startswith(lock.read_text(errors="replace").strip()):
+        lock.unlink()
+
+
+def entries_of(common: Path, place: Path, since_ns: int) -> list[Path]:
+    """The directories in which git keeps the worktree *place*, those among them that were made or removed by half: no
+    longer, or not yet, do these say whose they are, and only their names, and their times, tell."""
+    entries = sorted((common / "worktrees").glob("*"))
+    return [entry for entry in entries if _is_entry_of(entry, place, since_ns)]
+
+
+def _is_entry_of(entry: Path, place: Path, since_ns: int) -> bool:
+    if back := _line_of(entry / "gitdir"):
+        return os.path.realpath((entry / back).parent.parent) == os.path.realpath(place.parent) and (
+            Path(back).parent.name == place.name
+        )
+    return entry.name.rstrip("0123456789") == place.name.rstrip("0123456789") and entry.stat().st_mtime_ns >= since_ns
+
+
+def remove_entries(common: Path, place: Path, since_ns: int) -> None:
+    """Have git know nothing of the worktree *place*, which is gone."""
+    for entry in entries_of(common, place, since_ns):
+        shutil.rmtree(entry, ignore_errors=True)
+    with suppress(OSError):  # there are others
+        (common / "worktrees").rmdir()
