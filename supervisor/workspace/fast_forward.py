@@ -26,6 +26,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from stat import S_ISDIR, S_ISLNK, S_ISREG
@@ -34,6 +35,7 @@ from typing import Final, NamedTuple
 import anyio
 import msgspec
 
+from actors.waiting import to_the_end
 from supervisor.logs import get_logger
 from supervisor.ports import Merge
 from supervisor.workspace.git_command import Git, WorkspaceError, error_of, names_in_list, some_of, text_of
@@ -130,9 +132,7 @@ class FastForward:
         if not await self._lock(step):
             why = f"another git is at work in {holder}, or was killed: {git_dir}/index.lock is there"
             return Merge(outcome="refused", why=f"{why}; remove it if no git is running")
-        with anyio.CancelScope(shield=True):
-            merge = await self._advance_locked(step)
-        return merge
+        return await to_the_end(partial(self._advance_locked, step))
 
     async def _advance_locked(self, step: Advance) -> Merge | None:
         if await self._commit_checked_out(step) != step.before:
