@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["Trial", "kills", "killed_at"]
+__all__ = ["Trial", "killed_at", "kills"]
 
 ROOT = Path(__file__).parent.parent.parent
 WRITING = frozenset({"add", "checkout", "clean", "commit", "merge", "update-index", "update-ref", "worktree"})
@@ -35,9 +35,10 @@ WRAPPER = """#!/bin/sh
 case "$2" in core.hooksPath=*) ;; *) exec {git} "$@" ;; esac
 here={folder}
 exec 9>"$here/lock"; flock 9
-number=$(($(cat "$here/count") + 1)); echo $number >"$here/count"; echo "${{12}} ${{13}}" >>"$here/calls"
+number=$(($(cat "$here/count") + 1)); echo $number >"$here/count"; echo "${{11}} ${{12}}" >>"$here/calls"
 exec 9>&-
-[ $number = "$(cat "$here/at")" ] || exec {git} "$@"
+case "$(cat "$here/at")" in $number|"${{11}} ${{12}}") ;; *) exec {git} "$@" ;; esac
+[ ! -s "$here/killed" ] || exec {git} "$@"
 echo "$*" >"$here/killed"
 while [ ! -s "$here/pid" ]; do sleep 0.01; done
 case "$(cat "$here/way")" in
@@ -49,7 +50,6 @@ kill -9 "$(cat "$here/pid")" $$
 
 PLAN = """
 workspace: worktree
-max_sessions: 2
 task_lifecycle:
   base_retry_delay: 0.1
   checkpoint: {{enabled: true, save_on_states: [COMPLETED, FAILED]}}
@@ -62,15 +62,22 @@ agents:
       - -c
       - |
         echo x >> {out}/t
-        mkdir new && cd new && for i in $(seq {files}); do echo $i > f$i; done; cd ..
-        echo changed > changed; rm gone; ln -sf changed link; chmod +x mode; rm -r folder; echo file > folder
+        mkdir -p new; for i in $(seq {files}); do echo $i > new/f$i; done
+        echo changed > changed; rm -f gone; ln -sf changed link; chmod +x mode; rm -rf folder; echo file > folder
   twice:
     adapter: command
-    command: [bash, -c, 'echo x >> {out}/u; if mkdir {out}/tried 2>/dev/null; then echo half > v; exit 3; fi; echo u > u']
+    command:
+      - bash
+      - -c
+      - |
+        echo x >> {out}/u
+        if mkdir {out}/tried 2>/dev/null; then echo half > v; exit 3; fi
+        echo u > u
 tasks:
   - {{id: t, agent: files, prompt: ""}}
-  - {{id: u, agent: twice, prompt: "", rollback: true}}
+  - {{id: u, agent: twice, prompt: "", rollback: true, depends_on: [t]}}
 """
+"""One task after the other: no agent is at work while git is, so that none has reason to work again."""
 WORKED = {"t": 1, "u": 2}
 """How often each agent works when nobody is killed. The first try of ``u`` is rolled back, and stays a checkpoint."""
 
@@ -108,8 +115,9 @@ class Trial:
             ["git", *words], cwd=self.repository, env=self._env, capture_output=True, text=True, check=True
         ).stdout
 
-    def run(self, at: int = 0, way: str = "before", delay_s: float = 0.0) -> int:
-        """Run the plan; kill the supervisor at git command *at*. Its exit status, ``-9`` where it was killed."""
+    def run(self, at: int | str = 0, way: str = "before", delay_s: float = 0.0) -> int:
+        """Run the plan; kill the supervisor at git command *at*: its number, or the first that begins with those two
+        words. Its exit status, ``-9`` where it was killed."""
         for name, value in {
             "count": 0,
             "at": at,
@@ -183,7 +191,7 @@ def _begins(merges: Iterable[str], task: str) -> int:
     return sum(one.startswith(f"{task}:") for one in merges)
 
 
-def killed_at(folder: Path, at: int, way: str, delay_s: float = 0.0) -> tuple[str, list[str]]:
+def killed_at(folder: Path, at: int | str, way: str, delay_s: float = 0.0) -> tuple[str, list[str]]:
     """Kill a run at one git command, and run it again: that command, and what is wrong then."""
     trial = Trial(folder)
     status = trial.run(at, way, delay_s)
