@@ -178,13 +178,14 @@ class FastForward:
             await self._unlock(step)
             return []
         had_lock = await anyio.to_thread.run_sync(_is_ours, step)
+        if not had_lock:  # somebody has removed it, and may have changed the index since: the copy is out of date
+            await anyio.to_thread.run_sync(_remove_copy, step)
         if not had_lock and not await self._lock(step):
             words = f"the merge of {step.after[:12]} into {step.target} was interrupted in {step.holder}"
             raise WorkspaceError(f"{words}, and another git is at work there ({step.git_dir}/index.lock); let it end")
         foreign: list[str] = []
         if await self._git.contains(f"refs/heads/{step.target}", step.after):
-            if had_lock:  # else somebody has removed it, and may have changed the index since
-                await anyio.to_thread.run_sync(_replace_index, step)
+            await anyio.to_thread.run_sync(_replace_index, step)
         elif foreign := await self._put_back(step):
             _log.warning("files of an interrupted merge are left as the user has them", files=foreign, of=step.holder)
         await self._unlock(step)
@@ -209,7 +210,7 @@ class FastForward:
     async def _in_the_way(self, step: Advance) -> list[str]:
         """The files that the merge is to change and somebody has changed already."""
         changes = await self._changes(step)
-        found, staged = await self._found(step, changes), await self._staged(step)
+        found, staged = await self._found(step, changes, unfinished=False), await self._staged(step)
         left_out = await self._left_out(step.holder, found.changed)
         new = {one.path for one in changes if one.mode_before == _ABSENT}
         folders = await anyio.to_thread.run_sync(_folders, step.holder, [one for one in found.foreign if one in new])
@@ -242,8 +243,8 @@ class FastForward:
         listed = await self._git.must(where, *words)
         return set(filter(None, os.fsdecode(listed.stdout).split("\0")))
 
-    async def _found(self, step: Advance, changes: Sequence[_Change]) -> _Found:
-        """Look at the files of the merge."""
+    async def _found(self, step: Advance, changes: Sequence[_Change], *, unfinished: bool = True) -> _Found:
+        """Look at the files of the merge. *unfinished*: the beginning of a file counts as the file."""
         holder, found = step.holder, _Found([], [], [])
         files, links, missing = await anyio.to_thread.run_sync(_sort, holder, [one.path for one in changes])
         listed = await self._git.run_over(holder, ("hash-object",), sorted(files))
@@ -261,7 +262,7 @@ class FastForward:
                     found.changed.append(one.path)
                 continue
             ours = blob == one.blob_after and is_link == (one.mode_after == _SYMLINK)
-            if not ours and one.path in files and one.mode_after not in (_ABSENT, _SYMLINK):
+            if unfinished and not ours and one.path in files and one.mode_after not in (_ABSENT, _SYMLINK):
                 ours = await self._git.begins_like(holder, one.path, one.blob_after)
             (found.foreign if not ours else found.added if is_new else found.changed).append(one.path)
         return found
@@ -338,19 +339,22 @@ def _is_ours(step: Advance) -> bool:
 
 def _remove_lock(step: Advance) -> None:
     """Remove what the step has made beside the index; the lock last, which holds others off until then."""
-    for name in (f"{_COPY}.lock", _COPY, _NEW_LOCK):
-        Path(step.git_dir, name).unlink(missing_ok=True)
+    _remove_copy(step)
+    Path(step.git_dir, _NEW_LOCK).unlink(missing_ok=True)
     if _is_ours(step):
         _lock_of(step).unlink()
 
 
+def _remove_copy(step: Advance) -> None:
+    for name in (f"{_COPY}.lock", _COPY):
+        Path(step.git_dir, name).unlink(missing_ok=True)
+
+
 def _copy_index(step: Advance) -> None:
     """Copy the index, its time too: git takes files that are as old as it for possibly changed."""
-    copy, index = _copy_of(step), Path(step.git_dir, "index")
-    Path(f"{copy}.lock").unlink(missing_ok=True)
-    copy.unlink(missing_ok=True)
-    if index.exists():
-        shutil.copy2(index, copy)
+    _remove_copy(step)
+    with suppress(FileNotFoundError):  # nothing was ever added there
+        shutil.copy2(Path(step.git_dir, "index"), _copy_of(step))
 
 
 def _replace_index(step: Advance) -> None:

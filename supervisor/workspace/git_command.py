@@ -110,8 +110,8 @@ class Git:
         """The repositories inside the worktree that the work has and *base* has not, or not at that commit."""
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
-    async def must(self, where: str, *words: str, index: Path | None = None) -> Ran:
-        ran = await self.run(where, *words, index=index)
+    async def must(self, where: str, *words: str) -> Ran:
+        ran = await self.run(where, *words)
         if not ran.ok:
             raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
