@@ -61,25 +61,24 @@ agents:
       - bash
       - -c
       - |
-        echo x >> {out}/t
         mkdir -p new; for i in $(seq {files}); do echo $i > new/f$i; done
         echo changed > changed; rm -f gone; ln -sf changed link; chmod +x mode; rm -rf folder; echo file > folder
+        echo done >> {out}/t
   twice:
     adapter: command
     command:
       - bash
       - -c
       - |
-        echo x >> {out}/u
-        if mkdir {out}/tried 2>/dev/null; then echo half > v; exit 3; fi
-        echo u > u
+        if mkdir {out}/tried 2>/dev/null; then echo half > v; echo done >> {out}/u; exit 3; fi
+        echo u > u; echo done >> {out}/u
 tasks:
   - {{id: t, agent: files, prompt: ""}}
   - {{id: u, agent: twice, prompt: "", rollback: true, depends_on: [t]}}
 """
-"""One task after the other: no agent is at work while git is, so that none has reason to work again."""
+"""One task after the other: hardly ever is an agent at work while git is. One that was killed works again."""
 WORKED = {"t": 1, "u": 2}
-"""How often each agent works when nobody is killed. The first try of ``u`` is rolled back, and stays a checkpoint."""
+"""How often each agent works to its end when nobody is killed. The first try of ``u`` is rolled back: a checkpoint."""
 
 
 class Trial:

@@ -80,12 +80,14 @@ def repository(tmp_path: Path) -> Path:
     for name in ("changed", "gone", "mode", "folder/inside", "file", "kept"):
         (where / name).write_text(f"{name} as it was\n")
     (where / "link").symlink_to("kept")
+    (where / ".gitattributes").write_text("*.crlf text eol=crlf\n")
     git(where, "add", "--all")
     git(where, "commit", "--quiet", "--message", "base")
     git(where, "checkout", "--quiet", "-b", "work")
     (where / "new" / "deep").mkdir(parents=True)
     for name in ("changed", "new/one", "new/deep/two", "big"):
         (where / name).write_text(f"{name} by the agent\n" * 5000)
+    (where / "lines.crlf").write_bytes(b"a line\r\n" * 1000)
     (where / "gone").unlink()
     (where / "mode").chmod(0o755)
     (where / "link").unlink()
@@ -112,12 +114,12 @@ def record(repository: Path, step: Step) -> None:
 
 
 def interrupted_merge(repository: Path) -> None:
-    """All files of the merge are written, one of them by half; the index and the branch have not moved."""
+    """All files of the merge are written, two of them by half; the index and the branch have not moved."""
     after = git(repository, "rev-parse", "work")
     git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
     git(repository, "read-tree", "main")
-    content = (repository / "big").read_bytes()
-    (repository / "big").write_bytes(content[:3000])
+    for name in ("big", "lines.crlf"):
+        (repository / name).write_bytes((repository / name).read_bytes()[:3001])
     (repository / ".git" / "index.lock").write_text("supervisor 1234\n")
     before = git(repository, "rev-parse", "main")
     git_dir = str(repository / ".git")
