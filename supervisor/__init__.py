@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         TransitionReason,
     )
     from supervisor.work import NoSuchEntity
-    from supervisor.workspace.git import WorkspaceError
+    from supervisor.workspace.git_command import WorkspaceError
 
 __all__ = [
     "AbortPlan",
@@ -159,7 +159,7 @@ _HOMES = {
         "TransitionReason",
     ),
     "supervisor.work": ("NoSuchEntity",),
-    "supervisor.workspace.git": ("WorkspaceError",),
+    "supervisor.workspace.git_command": ("WorkspaceError",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

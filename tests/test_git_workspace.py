@@ -14,8 +14,9 @@ import pytest
 
 from supervisor.ports import Merge, Place, Released
 from supervisor.processes import WardenHost
-from supervisor.programs import Ran
-from supervisor.workspace.git import GitWorkspaces, WorkspaceError, branch_of
+from supervisor.workspace.git import GitWorkspaces
+from supervisor.workspace.git_command import WorkspaceError
+from supervisor.workspace.worktree_files import branch_of
 
 pytestmark = pytest.mark.anyio
 
@@ -180,44 +181,44 @@ async def test_local_changes_are_never_overwritten(repository: Path) -> None:
         assert (await spaces.merge("fix", "merge")).outcome == "merged"
 
 
-class Watched(GitWorkspaces):
-    """Its first merge finds the index of the user locked; by the second one that is over."""
-
-    async def _git(self, where: str, *words: str, timeout_s: float | None = None) -> Ran:
-        ran = await super()._git(where, *words, timeout_s=timeout_s)
-        if words[0] == "merge":
-            (Path(where) / ".git" / "index.lock").unlink(missing_ok=True)
-        return ran
-
-
-@pytest.mark.parametrize(("kind", "outcome"), [(Watched, "merged"), (GitWorkspaces, "refused")])
+@pytest.mark.parametrize(("unlocks", "outcome"), [(True, "merged"), (False, "refused")])
 async def test_an_index_that_the_user_has_locked_is_waited_for(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, kind: type[GitWorkspaces], outcome: str
+    repository: Path, monkeypatch: pytest.MonkeyPatch, unlocks: bool, outcome: str
 ) -> None:
     """For a moment, since most locks are short; who has locked it for longer is no change in the way."""
-    monkeypatch.setattr("supervisor.workspace.git.LOCK_TRIES", 2)
-    monkeypatch.setattr("supervisor.workspace.git.LOCK_WAIT_S", 0.0)
-    async with WardenHost() as host:
-        spaces = kind(host, repository.parent / "worktrees", str(repository))
+    monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_TRIES", 500 if unlocks else 2)
+    monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_WAIT_S", 0.02)
+    lock, waiting = repository / ".git" / "index.lock", repository.parent / "worktrees" / ".step.json"
+
+    async def unlock() -> None:
+        while not (waiting.exists() and b"Advance" in waiting.read_bytes()):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+        lock.unlink()
+
+    async with workspaces(repository) as spaces, anyio.create_task_group() as group:
         place = await prepared(spaces, "fix", repository)
         (place / "a.txt").write_text("fixed\n")
-        (repository / ".git" / "index.lock").touch()
+        lock.touch()
+        if unlocks:
+            group.start_soon(unlock)
         merge = await spaces.merge("fix", "merge")
     assert merge.outcome == outcome
     assert merge.why.startswith("another git is at work in" if outcome == "refused" else "")
 
 
-async def test_a_fast_forward_that_does_not_end_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of it may be in the user's directory then; who is told so has the way to look."""
+async def test_a_fast_forward_that_does_not_end_is_undone(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's directory is as it was before, though git had written some of the files and held the lock."""
     git(repository, "config", "filter.slow.smudge", "sleep 1000")
-    monkeypatch.setattr("supervisor.workspace.git.FORWARD_S", 0.5)
+    monkeypatch.setattr("supervisor.workspace.fast_forward.FORWARD_S", 0.5)
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / ".gitattributes").write_text("*.slow filter=slow\n")
         (place / "a.slow").write_text("new\n")
         merge, released = await finished(spaces, "fix")
     assert (merge.outcome, released.branch) == ("refused", "supervisor/fix")
-    assert merge.why.endswith(f"after 0.5 s; half of it may be there (git -C {repository} status)")
+    assert merge.why.endswith("which is as it was before: it was still running after 0.5 s")
+    assert git(repository, "status", "--porcelain", "--untracked-files=all") == ""
+    assert not list((repository / ".git").glob("*.lock"))
 
 
 async def test_a_target_that_nobody_has_checked_out(repository: Path) -> None:
@@ -577,7 +578,7 @@ async def test_a_list_that_is_too_long_is_refused(repository: Path, monkeypatch:
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new\n")
-        monkeypatch.setattr("supervisor.workspace.git.LISTED_MAX", 80)
+        monkeypatch.setattr("supervisor.workspace.git_command.LISTED_MAX", 80)
         with pytest.raises(WorkspaceError, match="it lists more than 80 bytes"):
             await spaces.put_away("fix", "put away")
     assert (place / "new.txt").exists()

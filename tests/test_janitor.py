@@ -17,7 +17,7 @@ from supervisor.runtime import open_supervisor
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.runner import run_plan
 from supervisor.vocabulary import AbortScope
-from supervisor.workspace.git import WorkspaceError
+from supervisor.workspace.git_command import WorkspaceError
 from tests.support import nothing_left, path_of, quick, supervising
 
 pytestmark = pytest.mark.anyio

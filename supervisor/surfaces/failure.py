@@ -93,7 +93,7 @@ def _known(error: BaseException) -> Failure | None:
     """Errors of the rooms below, which are imported only when something went wrong anyway."""
     from supervisor.journal.statedir import StateDirError
     from supervisor.ports import JournalDamaged, JournalError
-    from supervisor.workspace.git import WorkspaceError
+    from supervisor.workspace.git_command import WorkspaceError
 
     if isinstance(error, JournalDamaged):  # it was looked into, and that is the answer
         return Failure(WORK_FAILED, "failed", str(error))

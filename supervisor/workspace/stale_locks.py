@@ -1,0 +1,72 @@
+"""Lock files that a git of ours has left because it was killed.
+
+Git creates ``X.lock`` before it changes ``X``, and a git that dies from SIGKILL leaves the file: from then on nobody
+can change ``X``. A lock is taken for one of ours when the step on record could have made it (its name), when it is not
+older than that step, when it stays the same for a second (a living git holds the lock of a reference for
+milliseconds), and when no process has it open. The index of the user's checkout is not among them: its lock is made by
+ourselves, with a content that proves whose it is (``fast_forward``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+
+__all__ = ["locks_of_references", "locks_of_worktree", "remove_stale_locks"]
+
+SETTLED_S = 1.0
+"""Seconds that a lock must stay the same."""
+
+Identity = tuple[int, int, int]
+
+
+def locks_of_references(common: Path, prefixes: Iterable[str], target: str) -> list[Path]:
+    """Return the locks that a change of a reference may leave: of those below *prefixes*, and of the target."""
+    names = ("HEAD.lock", "packed-refs.lock", "packed-refs.new", "config.lock", f"refs/heads/{target}.lock")
+    below = (lock for prefix in prefixes for lock in sorted((common / prefix).rglob("*.lock")))
+    return [*(common / name for name in names), *below]
+
+
+def locks_of_worktree(git_dir: Path, *, index: bool) -> list[Path]:
+    """Return the locks that a git may leave where it keeps a worktree; that of its *index* too, if it is ours alone."""
+    locks = sorted(git_dir.glob("*.lock"))
+    return [lock for lock in locks if index or lock.name in ("HEAD.lock", "ORIG_HEAD.lock")]
+
+
+async def remove_stale_locks(locks: Iterable[Path], since_ns: int) -> list[Path]:
+    """Remove those of *locks* that a git of ours has left after *since_ns*; return them."""
+    first = {lock: found for lock in locks if (found := _identity(lock)) is not None and found[1] >= since_ns}
+    if not first:
+        return []
+    await anyio.sleep(SETTLED_S)
+    return await anyio.to_thread.run_sync(_remove_unchanged, first)
+
+
+def _remove_unchanged(first: dict[Path, Identity]) -> list[Path]:
+    opened = set(_open_files())
+    removed = []
+    for lock, identity in first.items():
+        if _identity(lock) == identity and (identity[0], identity[2]) not in opened:
+            lock.unlink(missing_ok=True)
+            removed.append(lock)
+    return removed
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_dev
+
+
+def _open_files() -> Iterator[tuple[int, int]]:
+    """Files that any process which can be looked at has open, by inode and device; none where there is no ``/proc``."""
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            found = os.stat(descriptor)
+            yield found.st_ino, found.st_dev

@@ -1,0 +1,290 @@
+"""Steps in the user's repository: after a kill or a full disk nothing is half done, and nothing of the user is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from field_kit import Scratch, until
+
+from supervisor.processes import WardenHost
+from supervisor.workspace.git import GitWorkspaces
+from supervisor.workspace.stale_locks import remove_stale_locks
+from supervisor.workspace.steps import Advance, MakeWorktree, PutAway, RollBack, Step, StepFile
+from tests.crash.git_steps import killed_at
+
+
+# ------------------------------------------------------------------------------------------ real kills
+@pytest.mark.parametrize(
+    ("command", "way"),
+    [
+        ("worktree add", "within"),
+        ("commit --allow-empty", "after"),
+        ("merge --ff-only", "within"),
+        ("merge --ff-only", "after"),
+        ("checkout --quiet", "after"),
+        ("worktree remove", "before"),
+        ("update-ref -d", "before"),
+    ],
+)
+def test_a_kill_at_a_git_command_leaves_nothing(tmp_path: Path, command: str, way: str) -> None:
+    """The next run merges each task once, no agent works again, and no branch, reference, lock or folder is left."""
+    killed, wrong = killed_at(tmp_path, command, way)
+    assert killed.startswith(command)
+    assert wrong == []
+
+
+def test_a_kill_while_files_are_written_to_the_checkout(scratch: Scratch) -> None:
+    """Half of the files of a merge, and git's lock, are gone after the next run, which merges without the agent."""
+    scratch.plan("""
+        workspace: worktree
+        agents:
+          a:
+            adapter: command
+            command: [bash, -c, 'echo x >> ../../../launches; mkdir m; for i in $(seq 4000); do echo $i > m/f$i; done']
+        tasks: [{id: t, agent: a, prompt: ""}]
+    """)
+    scratch.write(".gitignore", "/.sdd/\n/plan.yaml\n/launches\n")
+    scratch.git("init", "-q", "-b", "main")
+    scratch.git("add", ".")
+    scratch.git("commit", "-qm", "base")
+    run, folder = scratch.start("run", "plan.yaml"), scratch.path / "m"
+    until(lambda: run.ended or (folder.is_dir() and len(os.listdir(folder)) >= 200))
+    run.kill()
+    assert scratch.run("run", "plan.yaml").status == 0
+    assert len(scratch.git("ls-tree", "--name-only", "main", "m/").splitlines()) == 4000
+    assert scratch.git("status", "--porcelain", "-uall") == ""
+    assert not list((scratch.path / ".git").glob("*.lock"))
+    assert (scratch.path / "launches").read_text() == "x\n"
+
+
+# ------------------------------------------------------------------------------------------ one step, interrupted
+def git(where: Path, *words: str) -> str:
+    identity = ("-c", "user.name=someone", "-c", "user.email=someone@localhost")
+    done = subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository whose branch ``main`` is checked out, and whose branch ``work`` changes files in every way."""
+    where = tmp_path / "repository"
+    where.mkdir()
+    git(where, "init", "--quiet", "--initial-branch=main")
+    (where / "folder").mkdir()
+    for name in ("changed", "gone", "mode", "folder/inside", "file", "kept"):
+        (where / name).write_text(f"{name} as it was\n")
+    (where / "link").symlink_to("kept")
+    (where / ".gitattributes").write_text("*.crlf text eol=crlf\n")
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message", "base")
+    git(where, "checkout", "--quiet", "-b", "work")
+    (where / "new" / "deep").mkdir(parents=True)
+    for name in ("changed", "new/one", "new/deep/two", "big"):
+        (where / name).write_text(f"{name} by the agent\n" * 5000)
+    (where / "lines.crlf").write_bytes(b"a line\r\n" * 1000)
+    (where / "gone").unlink()
+    (where / "mode").chmod(0o755)
+    (where / "link").unlink()
+    (where / "link").symlink_to("changed")
+    shutil.rmtree(where / "folder")
+    (where / "folder").write_text("a file\n")
+    (where / "file").unlink()
+    (where / "file").mkdir()
+    (where / "file" / "inside").write_text("a folder\n")
+    git(where, "add", "--all")
+    git(where, "commit", "--quiet", "--message", "work")
+    return where
+
+
+@asynccontextmanager
+async def workspaces(repository: Path) -> AsyncIterator[GitWorkspaces]:
+    async with WardenHost() as host:
+        yield GitWorkspaces(host, repository.parent / "worktrees", str(repository), "main")
+
+
+def record(repository: Path, step: Step) -> None:
+    """Have *step* be under way, as a supervisor that was killed leaves it."""
+    StepFile(repository.parent / "worktrees" / ".step.json").begin(step)
+
+
+def interrupted_merge(repository: Path) -> None:
+    """All files of the merge are written, two of them by half; the index and the branch have not moved."""
+    after = git(repository, "rev-parse", "work")
+    git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
+    git(repository, "read-tree", "main")
+    for name in ("big", "lines.crlf"):
+        (repository / name).write_bytes((repository / name).read_bytes()[:3001])
+    (repository / ".git" / "index.lock").write_text("supervisor 1234\n")
+    before = git(repository, "rev-parse", "main")
+    git_dir = str(repository / ".git")
+    step = Advance(str(repository), git_dir, "main", before, after, "supervisor 1234\n", begun=True)
+    record(repository, step)
+
+
+@pytest.mark.anyio
+async def test_half_of_a_merge_is_put_back(repository: Path) -> None:
+    """Added, changed, removed and replaced files, links, modes and the lock are as they were."""
+    interrupted_merge(repository)
+    assert git(repository, "status", "--porcelain") != ""
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert git(repository, "status", "--porcelain", "--untracked-files=all", "--ignored") == ""
+    assert not (repository / "new").exists()
+    assert not (repository / ".git" / "index.lock").exists()
+    assert not (repository.parent / "worktrees" / ".step.json").exists()
+
+
+@pytest.mark.anyio
+async def test_what_the_user_wrote_meanwhile_is_left(repository: Path) -> None:
+    """Files that hold neither side of the merge are the user's; only the others are put back."""
+    interrupted_merge(repository)
+    (repository / "changed").write_text("by the user\n")
+    (repository / "new" / "one").write_text("by the user\n")
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert (repository / "changed").read_text() == (repository / "new" / "one").read_text() == "by the user\n"
+    status = git(repository, "status", "--porcelain", "--untracked-files=all").split()
+    assert status == ["M", "changed", "??", "new/one"]
+
+
+@pytest.mark.anyio
+async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> None:
+    """All files were written before the branch moved: the copy of the index takes its place."""
+    after, git_dir = git(repository, "rev-parse", "work"), repository / ".git"
+    shutil.copy(git_dir / "index", git_dir / "supervisor-index")
+    before = git(repository, "rev-parse", "main")
+    git(repository, "read-tree", "main")
+    git(repository, "update-ref", "refs/heads/main", after)
+    git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
+    (git_dir / "index.lock").write_text("supervisor 1234\n")
+    record(repository, Advance(str(repository), str(git_dir), "main", before, after, "supervisor 1234\n", begun=True))
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert git(repository, "status", "--porcelain") == ""
+    assert not (git_dir / "index.lock").exists()
+
+
+@pytest.mark.anyio
+async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who holds the index is not disturbed: the supervisor says so, and tries again at its next start."""
+    monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_TRIES", 1)
+    interrupted_merge(repository)
+    lock = repository / ".git" / "index.lock"
+    lock.write_text("")
+    async with workspaces(repository) as spaces:
+        with pytest.raises(OSError, match="another git is at work there"):
+            await spaces.check()
+        assert lock.exists()
+        lock.unlink()
+        await spaces.check()
+    assert git(repository, "status", "--porcelain") == ""
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git fails with some of the files written: they go, the merge is refused, and the next one goes through."""
+    real, folder = shutil.which("git"), tmp_path / "bin"
+    folder.mkdir()
+    (folder / "git").write_text(f"""#!/bin/sh
+        case " $* " in *" merge --ff-only "*) trap '' XFSZ; ulimit -f 8 ;; esac
+        exec {real} "$@"
+    """)
+    (folder / "git").chmod(0o755)
+    git(repository, "checkout", "--quiet", "main")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        for name in ("a", "b", "kept"):
+            (place / name).write_text("small\n")
+        (place / "large").write_text("x" * 100_000)
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+            refused = await spaces.merge("t", "merge")
+        assert refused.outcome == "refused"
+        assert "which is as it was before" in refused.why
+        assert git(repository, "status", "--porcelain", "--untracked-files=all") == ""
+        assert not list((repository / ".git").glob("*.lock"))
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+    assert git(repository, "status", "--porcelain") == ""
+
+
+@pytest.mark.anyio
+async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path: Path) -> None:
+    """Only one of them could be moved on with it: the other would show the work as taken back."""
+    git(repository, "checkout", "--quiet", "main")
+    git(repository, "worktree", "add", "--quiet", "--force", str(tmp_path / "second"), "main")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        refused = await spaces.merge("t", "merge")
+    assert refused.outcome == "refused"
+    assert f"main is checked out in {repository}, {tmp_path / 'second'}" in refused.why
+    assert git(tmp_path / "second", "status", "--porcelain") == ""
+
+
+@pytest.mark.anyio
+async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Path) -> None:
+    """Neither its branch, nor an entry that git lists or keeps, nor a folder, is there after the next start."""
+    git(repository, "checkout", "--quiet", "main")
+    root, entries = repository.parent / "worktrees", repository / ".git" / "worktrees"
+    steps: list[Step] = [MakeWorktree("t", git(repository, "rev-parse", "main")), PutAway("t")]
+    for step in steps:
+        record(repository, step)
+        git(repository, "worktree", "add", "--quiet", "-b", "supervisor/t", str(root / "t"), "main")
+        if isinstance(step, PutAway):
+            (root / ".gone-1").mkdir()
+            (root / "t").rename(root / ".gone-1" / "gone")
+        (entries / "t" / "gitdir").unlink()
+        async with workspaces(repository) as spaces:
+            await spaces.check()
+        assert list(root.iterdir()) == []
+        assert not entries.exists()
+        assert git(repository, "branch", "--list", "supervisor/*") == ""
+
+
+@pytest.mark.anyio
+async def test_a_worktree_rolled_back_by_half_is_rolled_back(repository: Path) -> None:
+    """The next start puts it back to the commit that is on record."""
+    git(repository, "checkout", "--quiet", "main")
+    base = git(repository, "rev-parse", "main")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        git(place, "merge", "--quiet", "work")
+        (place / "changed").write_text("half\n")
+        record(repository, RollBack("t", base))
+        await spaces.check()
+    assert git(place, "rev-parse", "HEAD") == base
+    assert git(place, "status", "--porcelain", "--untracked-files=all") == ""
+
+
+@pytest.mark.anyio
+async def test_a_lock_that_git_left_is_removed_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older locks, and those that a process has open, are somebody else's."""
+    monkeypatch.setattr("supervisor.workspace.stale_locks.SETTLED_S", 0.0)
+    old, opened, left = (tmp_path / f"{name}.lock" for name in ("old", "opened", "left"))
+    for lock in (old, opened, left):
+        lock.touch()
+    since_ns = left.stat().st_mtime_ns
+    os.utime(old, ns=(since_ns, since_ns - 1))
+    with opened.open():
+        assert await remove_stale_locks([old, opened, left, tmp_path / "none.lock"], since_ns) == [left]
+    assert old.exists()
+    assert opened.exists()
+
+
+@pytest.mark.anyio
+async def test_a_record_that_cannot_be_read_is_told(repository: Path) -> None:
+    """The message names the file and what to look at before it is removed."""
+    path = repository.parent / "worktrees" / ".step.json"
+    path.parent.mkdir()
+    path.write_text("{")
+    async with workspaces(repository) as spaces:
+        with pytest.raises(OSError, match=r"\.step\.json .* see that git status is clean there, and remove the file"):
+            await spaces.check()
