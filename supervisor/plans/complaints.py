@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.plans.source import FieldPath, Source
+from supervisor.plans.source import FieldPath, Source, spelled
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
