@@ -21,6 +21,7 @@ import msgspec
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
+from supervisor.recovery import WHY
 from supervisor.scheduling.case import ACTOR
 from supervisor.scheduling.results import PlanResult, TaskResult, not_accepted
 from supervisor.vocabulary import Kind, LifecycleEvent
@@ -72,10 +73,12 @@ async def unreported(journal: Journal, workstream_id: str) -> Unreported | None:
     rows = [row for row in await journal.entities() if row.id == workstream_id or row.kind == Kind.TASK]
     row = next(row for row in rows if row.id == workstream_id)
     told = [TaskResult(**one) for one in result.metadata["tasks"]]
-    tasks = {one.id: one for one in [*_of_tasks(rows, workstream_id), *told]}
-    order = [one.id for one in told] + [name for name in tasks if name not in {one.id for one in told}]
+    known = {one.id: one for one in told}
+    why = f"the critical task {told[-1].id} failed" if told else ""  # nothing else ends it before all tasks have ended
+    missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
-    return Unreported(PlanResult({name: tasks[name] for name in order}, error, workstream_id), row, last_seq)
+    tasks = {**known, **{one.id: one for one in missing}}
+    return Unreported(PlanResult(tasks, error, workstream_id), row, last_seq)
 
 
 async def _log(journal: Journal, entity_id: str) -> AsyncIterator[LifecycleEvent]:
@@ -86,12 +89,15 @@ async def _log(journal: Journal, entity_id: str) -> AsyncIterator[LifecycleEvent
         after = page[-1].seq
 
 
-def _of_tasks(rows: Iterable[EntityRow], workstream_id: str) -> Iterable[TaskResult]:
-    """How the tasks of a workstream have ended, as far as their rows say so."""
+def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:
+    """How the tasks of a workstream have ended, by their rows. One that nobody ended before the next supervisor did was
+    at work, or waited, when the workstream had failed: *why* is what had ended that."""
     for row in rows:
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)
             if data.workstream == workstream_id:
-                outcome, took_s = _OUTCOMES.get(Task(row.state), "aborted"), round(row.changed_at - row.born_at, 6)
-                error = "" if outcome == "completed" else data.last_failure
+                cut_short = data.last_failure == WHY
+                outcome = "aborted" if cut_short else _OUTCOMES.get(Task(row.state), "aborted")
+                error = "" if outcome == "completed" else why if cut_short else data.last_failure or why
+                took_s = round(row.changed_at - row.born_at, 6)
                 yield TaskResult(data.name, data.claimed_by, outcome, error, took_s)
