@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -24,7 +25,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
 from supervisor.plugins.reading import load_plan
 from supervisor.ports import EntityRow, JournalError
-from supervisor.runtime import Supervisor, open_supervisor, reconfigure
+from supervisor.runtime import Supervisor, close_sessions, open_supervisor, reconfigure
 from supervisor.scheduling.control import WorkControl
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.resuming import before
@@ -100,7 +101,11 @@ def _last_seq(state: StateDir) -> int:
 
 
 async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
-    """Run the plan. The socket, the signals and the progress stay until the supervisor has closed."""
+    """Run the plan, and print its result. The socket, the signals and the progress stay until the supervisor has closed.
+
+    The result is printed when all sessions have ended, since it is the last line, and before the journal is closed:
+    that it was printed is the journal's last record.
+    """
     closing, closed = anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as around:
         async with open_supervisor(
@@ -121,15 +126,19 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
             around.start_soon(_tell_taken_over, runner)
             drains = False
             try:
-                result = await runner.run(plan, resume=request.resume)
+                result = await runner.run(plan, resume=request.resume, fresh=request.fresh)
                 drains = True
             finally:
                 attendant.closing(drains=drains)
                 attending.cancel()  # leaving the block stops it too, and that is no news
+            await close_sessions(sup)  # what the sessions say as they end stands above the result
+            if result.earlier:
+                _say(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
+            if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
+                runner.note_reported("printed")
         closing.set()
         await closed.wait()
         around.cancel_scope.cancel()
-    reporter.end(list(result.tasks.values()), ok=result.ok)
     return result
 
 
@@ -147,7 +156,14 @@ async def _tell_taken_over(runner: PlanRunner) -> None:
         ("resumed", runner.resumed),
     ):
         if tasks:
-            print(f"supervisor: {how}: {', '.join(tasks)}", file=sys.stderr, flush=True)
+            _say(f"{how}: {', '.join(tasks)}")
+    if runner.unshown:
+        _say(f"begins anew; not shown is the result of {runner.unshown}")
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):
+        print(f"supervisor: {words}", file=sys.stderr, flush=True)
 
 
 def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:

@@ -9,6 +9,7 @@ while it ran stands in the journal: the plan grows by that. Any other plan start
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from supervisor.lifecycles.task import Task, TaskData
+from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.plans import Plan, Settings, TaskConfig
 from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import recalled_subtasks, with_subtasks
@@ -23,7 +25,7 @@ from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 from supervisor.vocabulary import Kind
 
-__all__ = ["Interrupted", "continued", "digest_of", "grown", "heirs_of"]
+__all__ = ["Finished", "Interrupted", "continued", "digest_of", "finished", "grown", "heirs_of", "tasks_digest"]
 
 _SAID_FIRST: Final = {"id", "agent", "prompt", "depends_on", "acceptance"}
 
@@ -44,6 +46,51 @@ def digest_of(task: TaskConfig, settings: Settings) -> str:
     if settings.workspace != "directory":  # there, nothing is brought anywhere
         said += [settings.workspace, settings.merge_into]
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
+
+
+class Finished(NamedTuple):
+    """The workstreams of the newest runs, as far as these have ended: by what a plan says of its tasks, and by the name
+    that it has."""
+
+    by_tasks: dict[str, str]
+    by_name: dict[str, str]
+
+    def forget(self, workstream_id: str) -> None:
+        """Its result was reported, or there is none: it is not to be asked for again."""
+        for known in (self.by_tasks, self.by_name):
+            for key in [key for key, value in known.items() if value == workstream_id]:
+                del known[key]
+
+
+def finished(rows: Collection[EntityRow]) -> Finished:
+    """The runs that have ended, of the plans whose newest run has. Subtasks are not asked for: what their parents are
+    to be says what they are, or the run did."""
+    tasks: dict[str, dict[str, str]] = {}
+    by_tasks, by_name = dict[str, str](), dict[str, str]()
+    for row in rows:
+        if row.kind == Kind.TASK:
+            data = msgspec.json.decode(row.data, type=TaskData)
+            if data.workstream and not data.part_of:
+                tasks.setdefault(data.workstream, {})[data.name] = data.digest
+    for row in sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq):
+        before = msgspec.json.decode(row.data, type=WorkstreamData).resumes
+        own = tasks[row.id] = {**tasks.get(before, {}), **tasks.get(row.id, {})}
+        by_tasks[_digest(own)] = by_name[_name_of(row.id)] = row.id if row.ended else ""
+    return Finished(by_tasks, by_name)
+
+
+def tasks_digest(plan: Plan, settings: Settings) -> str:
+    """What a plan says of all its tasks, in 16 characters."""
+    return _digest({one.id: digest_of(one, settings) for one in plan.tasks})
+
+
+def _digest(tasks: Mapping[str, str]) -> str:
+    return hashlib.sha256(msgspec.json.encode(sorted(tasks.items()))).hexdigest()[:16]
+
+
+def _name_of(workstream_id: str) -> str:
+    """The name that its plan has."""
+    return re.sub(r"-\d+$", "", workstream_id.removeprefix("workstream:"))
 
 
 def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, Interrupted]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def _check(plan: Path, as_json: bool) -> int:
     except BadPlan as error:
         raise BadInput(str(error)) from None
     click.echo(json.dumps(_told(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
-    for words in () if as_json else narrowings(found):
+    for words in () if as_json else (*narrowings(found), *_unguarded(found)):
         click.echo(f"{plan}: {words}")
     return DONE
 
@@ -41,8 +42,16 @@ def _told(plan: Plan) -> dict[str, object]:
     """What is in *plan*, by name; subtasks stand among the tasks, each after the one it is of."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
-    narrowed = list(narrowings(plan))
-    return {"ok": True, **said, **({"narrowed": narrowed} if narrowed else {})}
+    more = {"narrowed": list(narrowings(plan)), "unguarded": list(_unguarded(plan))}
+    return {"ok": True, **said, **{name: words for name, words in more.items() if words}}
+
+
+def _unguarded(plan: Plan) -> Iterator[str]:
+    """The agents that no permissions hold, in words."""
+    for name, agent in plan.agents.items():
+        if agent.unguarded:
+            asked = f"'{agent.permissions.default}' answers what it asks"
+            yield f"agents.{name}.unguarded: it may act without asking; permissions {asked}, and hold nothing else"
 
 
 def _summary(plan: Plan) -> str:

@@ -44,6 +44,7 @@ __all__ = [
     "SubscriptionLagged",
     "Supervisor",
     "TurnResult",
+    "close_sessions",
     "open_supervisor",
     "reconfigure",
     "supervise",
@@ -191,6 +192,23 @@ async def _last_time(journal: Journal) -> float:
 
 def _absolute(directory: Path | str | None) -> Path:
     return Path(directory or ".").absolute()
+
+
+async def close_sessions(supervisor: Supervisor) -> None:
+    """End every session in order, as leaving the block does, and wait until all of that is on record. Whoever has more
+    to record before the block is left, calls this first; no session begins any more.
+
+    Raises:
+        JournalError: the journal was lost, or its disk was still down at the end.
+    """
+    await supervisor.finish()
+    await supervisor.close_all()
+    with supervisor.tree.system.timers.limit(LAST_RECORDS_S) as waited:
+        await supervisor.ledger.durable()
+    if waited.cancelled_caught:
+        supervisor.ledger.abandon()
+    if supervisor.failure is not None:
+        raise supervisor.failure
 
 
 async def _end(supervisor: Supervisor, why: str | None) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from supervisor.entity import Entity
 from supervisor.hands import Hands
 from supervisor.inheritance import Answered, Past, at_rest, left_over, turned_down
+from supervisor.interrupted import Finished, finished
 from supervisor.ladder import Endings
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
@@ -38,11 +39,13 @@ HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
 
 class Inherited(NamedTuple):
     """What an earlier supervisor left of its plans: the work that nobody has taken up yet, how the last prompt of a
-    session ended, and all work and every session of the journal as it was found, by id."""
+    session ended, and all work and every session of the journal as it was found, by id. *finished*: the runs that had
+    ended, of which some may not have reported their results."""
 
     work: set[str]
     answers: Mapping[str, Answered]
     rows: Mapping[str, EntityRow]
+    finished: Finished
 
 
 class Succession:
@@ -70,7 +73,7 @@ class Succession:
     ) -> None:
         self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
         self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
-        self.left = Inherited(work=set(), answers={}, rows={})
+        self.left = Inherited(work=set(), answers={}, rows={}, finished=finished(()))
 
     async def take_over(
         self,
@@ -101,7 +104,7 @@ class Succession:
         self._inherit(_sessions(live))
         recovered = await recovery.run(live, [row for row in rows if row.kind == Kind.SESSION])
         kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
-        self.left = Inherited(work=set(recovered.work), answers=recovered.answers, rows=kept)
+        self.left = Inherited(set(recovered.work), recovered.answers, kept, finished(rows))
         return recovered
 
     async def end_work(self) -> None:

@@ -112,9 +112,17 @@ def test_what_a_plan_says_of_a_known_agent_goes_first(tmp_path: Path, programs: 
 
 def test_another_agent_takes_the_part_of_one_in_a_plan(tmp_path: Path, programs: Path) -> None:
     """`--agent w=gemini:jsonl`: the program is another one, what the plan says of its part stays."""
-    agent = plan_of(tmp_path, "{adapter: command, command: [git], permissions: deny}", w="gemini:jsonl").agents["w"]
-    assert (agent.known, agent.adapter, agent.permissions.default) == ("gemini", "jsonl", "deny")
+    agent = plan_of(tmp_path, "{adapter: command, command: [git], network: true}", w="gemini:jsonl").agents["w"]
+    assert (agent.known, agent.adapter, agent.network) == ("gemini", "jsonl", True)
     assert agent.command == known("gemini").way("jsonl").command
+
+
+def test_permissions_stay_when_another_agent_takes_the_part(tmp_path: Path, programs: Path) -> None:
+    """What the plan denies is denied to the other agent too; that the first one may act unasked says nothing of it."""
+    entry = "{adapter: command, command: [git], permissions: deny, unguarded: true}"
+    assert plan_of(tmp_path, entry, w="gemini").agents["w"].permissions.default == "deny"
+    with pytest.raises(BadPlan, match="agents.w.permissions: 'deny' cannot work: adapter: jsonl"):
+        plan_of(tmp_path, entry, w="gemini:jsonl")
 
 
 def test_an_embedding_program_names_an_agent_of_the_catalogue(tmp_path: Path) -> None:

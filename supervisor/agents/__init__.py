@@ -3,12 +3,13 @@
 Nothing here starts a program or looks at this machine.
 """
 
-from supervisor.agents.catalogue import Install, Known, UnknownAgent, Way, catalogue, known
+from supervisor.agents.catalogue import Asking, Install, Known, UnknownAgent, Way, catalogue, known
 from supervisor.agents.data import BadData, read_data
 from supervisor.agents.mapping import Mapping
 from supervisor.agents.quirks import NO_QUIRKS, Quirks
 
 __all__ = [
+    "Asking",
     "NO_QUIRKS",
     "BadData",
     "Install",

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from supervisor.agents.data import BadData, Data, Word, Words, read_data
 from supervisor.agents.mapping import Mapping as LineMapping
 from supervisor.agents.quirks import NO_QUIRKS, Quirks
 
-__all__ = ["Install", "Known", "ModelFile", "Pointing", "UnknownAgent", "Way", "catalogue", "known", "mapping_named"]
+__all__ = ["Asking", "Install", "Known", "ModelFile", "Pointing", "UnknownAgent", "Way", "catalogue", "known", "mapping_named"]
 
 HERE = Path(__file__).parent
 Name = Annotated[Word, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
@@ -67,12 +67,22 @@ class Pointing(Data):
     files: tuple[ModelFile, ...] = ()
 
 
+class Asking(Data):
+    """How an agent is started that is to ask leave for what it does, where it otherwise would not: by another command
+    line, with more variables, or in one of its own modes."""
+
+    command: tuple[Word, ...] = ()
+    env: Mapping[Word, Word] = {}
+    mode: Word = ""
+
+
 class Way(Data):
     """One way to have it: the adapter that speaks to it, and the command line.
 
     ``mapping``: what its lines mean, for the adapter ``jsonl``: the name of a file of ours. ``urgent``: what a message
     does that is for it now: ``steer`` (it is said within the turn), ``queue`` (the agent takes it at once, and answers
-    it after the turn), or ``interrupt``.
+    it after the turn), or ``interrupt``. ``asks``: whether it asks leave for what it does, so that a plan's permissions
+    hold it; ``with flags``: only as ``asking`` starts it, which a plan that denies or asks has.
     """
 
     adapter: Name
@@ -81,6 +91,14 @@ class Way(Data):
     quirks: Quirks = NO_QUIRKS
     sub_agents: bool = False
     urgent: Literal["steer", "queue", "interrupt"] = "interrupt"
+    asks: bool | Literal["with flags", "unknown"] = "unknown"
+    asking: Asking | None = None
+
+    @model_validator(mode="after")
+    def _asks_as_said(self) -> Way:
+        if (self.asks == "with flags") is not (self.asking is not None):
+            raise ValueError("asks: 'with flags' and asking belong together; give both, or none")
+        return self
 
     @field_validator("mapping", mode="before")
     @classmethod
@@ -90,7 +108,8 @@ class Way(Data):
 
 class Known(Data):
     """What is known of one agent. ``passes`` are the variables of ours that it may have; ``env`` is what it always
-    gets; ``version_arguments`` make it print its version."""
+    gets; ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in one
+    of ``never_ask_modes``, it asks leave for nothing, or not for everything."""
 
     name: Name
     title: Word
@@ -102,6 +121,8 @@ class Known(Data):
     passes: Words = ()
     env: Mapping[Word, Word] = {}
     model: Pointing = Pointing()
+    never_ask_flags: Words = ()
+    never_ask_modes: Words = ()
 
     @property
     def program(self) -> str:

@@ -3,7 +3,7 @@
 SQL text and the questions it answers; nothing is changed. An entity stays while it lives, while anything below it
 stays, while it owes an effect, and while it is young; the newest record's entity stays, so that the journal knows its
 end; what FAILED stays, with the session that worked on it, all below them and all above. What is below a workstream
-stays until that has ended: until then another supervisor goes on with what is left of it.
+stays until that has ended and its result was reported: until then another supervisor goes on with what is left of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ held (id) AS (
     UNION SELECT below.id FROM held JOIN main.entities AS below ON below.parent_id = held.id
 ),
 going (id) AS (
-    SELECT id FROM main.entities WHERE kind = 'workstream' AND ended = 0
+    SELECT id FROM main.entities AS one WHERE kind = 'workstream' AND (ended = 0 OR (
+        EXISTS (SELECT 1 FROM main.events WHERE entity_id = one.id AND event = 'Result')
+        AND NOT EXISTS (SELECT 1 FROM main.events WHERE entity_id = one.id AND event = 'ResultReported')
+    ))
     UNION SELECT below.id FROM going JOIN main.entities AS below ON below.parent_id = going.id
 ),
 kept (id) AS (

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ValidationInfo, model_validator
 
-from supervisor.agents import NO_QUIRKS, Quirks, UnknownAgent, Way, known, read_data
+from supervisor.agents import NO_QUIRKS, Asking, Quirks, UnknownAgent, Way, known, read_data
 from supervisor.agents import Mapping as LineMapping
 from supervisor.plans.complaints import Problem, Problems
+from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugged
 from supervisor.plans.permissions import Permissions, PermissionsConfig
 from supervisor.ports import McpServer, Wishes
@@ -75,7 +76,8 @@ class AgentConfig(Model):
     What the catalogue says of a *known* one is what is not given here; *env* and *inherit_env* add to it. *arguments*
     follow the command. ``cwd`` is the session's directory unless it is given. The program gets *env*, the variables
     named in ``inherit_env``, and nothing else of ours. *mode*, *model*, *auth*,
-    *options* and *mcp_servers* are wishes, in its own words, where its adapter has a way to say them.
+    *options* and *mcp_servers* are wishes, in its own words, where its adapter has a way to say them. *unguarded* says
+    that whoever wrote it knows that *permissions* do not hold this agent: it may act without asking.
     """
 
     known: Name | None = None
@@ -87,6 +89,7 @@ class AgentConfig(Model):
     inherit_env: tuple[Text, ...] = ()
     cwd: Text | None = None
     permissions: Permissions = PermissionsConfig()
+    unguarded: Flag = False
     network: Flag = False
     mode: Text = ""
     model: Text = ""
@@ -142,13 +145,16 @@ def _known_parts(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     way = _way(given)
     agent = known(given["known"])
+    asking = way.asking if way.asking is not None and needs_asking(given.get("permissions")) else Asking()
     parts: dict[str, Any] = {"adapter": way.adapter}
     if "command" not in given:
-        parts["command"] = way.command
+        parts["command"] = asking.command or way.command
+    if asking.mode and "mode" not in given:
+        parts["mode"] = asking.mode
     if "quirks" not in given:
         parts["quirks"] = way.quirks
     if isinstance(env := given.get("env", {}), Mapping):
-        parts["env"] = {**agent.env, **env}
+        parts["env"] = {**agent.env, **asking.env, **env}
     if isinstance(inherited := given.get("inherit_env", ()), list | tuple):
         parts["inherit_env"] = [*(one for one in agent.passes if one not in inherited), *inherited]
     return parts
@@ -181,6 +187,9 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
         if getattr(agent, field):
             yield (field,), f"adapter: {agent.adapter} takes none; remove it, or use adapter: acp"
     yield from _mapping_problems(agent)
+    if not agent.unguarded:
+        program = Program(agent.adapter, agent.known, (*agent.command, *agent.arguments), agent.env, agent.mode)
+        yield from enforcement_problems(program, agent.permissions)
     if agent.adapter == "command" and agent.quirks.exit_status_lies:
         yield ("adapter",), "'command' goes by the exit status, and this agent's lies; use an adapter that hears it"
     for name in (*agent.env, *agent.inherit_env):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.plans.source import FieldPath, Source
+from supervisor.plans.source import FieldPath, Source, spelled
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -104,7 +104,7 @@ class Problems(ValueError):
 
     def __init__(self, found: Iterable[Problem]) -> None:
         self.found = tuple(found)
-        super().__init__("; ".join(words for _, words in self.found))
+        super().__init__("; ".join(f"{spelled(path)}: {words}" for path, words in self.found))
 
 
 def complaints(error: ValidationError, source: Source, model_at: ModelAt) -> Iterator[Problem]:

@@ -71,7 +71,7 @@ def load_plan(path: Path, plugged_for: PluggedFor = _none, instead: Mapping[str,
     return _located(plan, source, path.resolve().parent)
 
 
-_OF_THE_PROGRAM: Final = ("known", "adapter", "command", "arguments", "mapping", "quirks")
+_OF_THE_PROGRAM: Final = ("known", "adapter", "command", "arguments", "mapping", "quirks", "unguarded")
 """What a plan says of an agent's program; the rest is about its part in the plan, whoever plays it."""
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import anyio
 import click
@@ -21,6 +22,9 @@ from supervisor.surfaces.options import json_option
 from supervisor.surfaces.render import json_text
 
 __all__ = ["agents_group"]
+
+
+_ASKS: Final[Mapping[bool | str, str]] = {True: "yes", False: "no", "with flags": "with flags", "unknown": "unknown"}
 
 
 @click.group("agents", invoke_without_command=True)
@@ -134,6 +138,7 @@ def _listed(found: Found) -> dict[str, object]:
         "path": found.path,
         "old": found.is_old,
         "adapters": [way.adapter for way in agent.ways],
+        "asks": {way.adapter: way.asks for way in agent.ways},
         "install": agent.install.command if agent.install else "",
     }
 
@@ -164,7 +169,7 @@ def _told(found: Found) -> Iterator[str]:
     for way in agent.ways:
         yield f"  {way.adapter:<9} {' '.join(way.command)}"
         quirks = [name for name, has in way.quirks.model_dump().items() if has]
-        notes = [*quirks, *(["sub_agents"] if way.sub_agents else []), f"urgent messages: {way.urgent}"]
+        notes = [f"asks leave: {_ASKS[way.asks]}", *quirks, *(["sub_agents"] if way.sub_agents else []), f"urgent messages: {way.urgent}"]
         yield f"            {', '.join(notes)}"
     if agent.passes:
         yield f"  may have  {', '.join(agent.passes)}"

@@ -260,6 +260,10 @@ class Case:
         return entity
 
     # ------------------------------------------------------------------ births
+    def ended(self, outcome: str, error: str) -> TaskResult:
+        """The result, if it ends now."""
+        return TaskResult(self.name, self.session_id, outcome, error, round(anyio.current_time() - self.born_s, 6))
+
     def open(self, workstream_id: str, digest: str, *, planned: bool, cause: int | None) -> None:
         """Its log begins."""
         data = TaskData(

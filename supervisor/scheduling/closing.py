@@ -267,7 +267,7 @@ class Closing:
         attempts = case.run_data.attempts if case.has_run else 0  # its run had ended under an earlier supervisor
         told = {"attempts": attempts, "claims": case.data.claims, "error": error}
         case.note("DeadLettered", told, error)
-        await self._load.stream.failed(case, error)
+        await self._load.stream.failed(case, error, self._load.results)
         await self._load.give_back(case)
         self._load.settle(case, "failed", error)
 

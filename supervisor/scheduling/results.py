@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["WELL", "PlanResult", "TaskResult"]
+__all__ = ["WELL", "PlanResult", "TaskResult", "not_accepted"]
 
 WELL: Final = frozenset({"completed", "skipped"})
 """Outcomes that leave nothing to be wished for."""
@@ -23,11 +23,21 @@ class TaskResult(NamedTuple):
 
 
 class PlanResult(NamedTuple):
-    """How every task of a plan ended, and why the whole is not as it should be, if it is not (``error``)."""
+    """How every task of a plan ended, and why the whole is not as it should be, if it is not (``error``).
+
+    ``earlier`` names the workstream of an earlier run of the plan, where this is its result: its supervisor was killed
+    before anybody was given that, and nothing was started now.
+    """
 
     tasks: Mapping[str, TaskResult]
     error: str = ""
+    earlier: str = ""
 
     @property
     def ok(self) -> bool:
         return not self.error and all(task.outcome in WELL for task in self.tasks.values())
+
+
+def not_accepted(problem: str) -> str:
+    """The ``error`` of a plan whose validation found *problem*; ``""`` where it found none."""
+    return f"the whole is not accepted: {problem}" if problem else ""

@@ -15,8 +15,8 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from supervisor.entity import Entity, Refused
-from supervisor.inheritance import turned_down
-from supervisor.interrupted import digest_of
+from supervisor.inheritance import entity_of, turned_down
+from supervisor.interrupted import digest_of, tasks_digest
 from supervisor.ledger import Cause
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.run import SkipCause
@@ -41,7 +41,8 @@ from supervisor.scheduling.continuing import Continuing
 from supervisor.scheduling.dossier import keep_dossier, note_use
 from supervisor.scheduling.execution import LOST, Execution, is_delayed
 from supervisor.scheduling.operating import Operating, Scheduler
-from supervisor.scheduling.results import PlanResult, TaskResult
+from supervisor.scheduling.reporting import unreported
+from supervisor.scheduling.results import PlanResult, TaskResult, not_accepted
 from supervisor.scheduling.resuming import Before, before
 from supervisor.scheduling.stream import Stream
 from supervisor.scheduling.workers import Heart, Pool
@@ -60,10 +61,18 @@ WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that somebody else moves a task out of."""
 
 
-async def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False) -> PlanResult:
+async def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
     """Run every task of *plan* on *sup*: a workstream, from its first task to its validation. With *resume* only what
-    the last run of *plan* did not close, each task from its checkpoint."""
-    return await PlanRunner(sup).run(plan, resume=resume)
+    the last run of *plan* did not close, each task from its checkpoint.
+
+    Where an earlier supervisor was killed when the last run of *plan* had ended, before its host had the result, that
+    result is returned (``earlier`` names its workstream), and nothing is started. With *fresh* the plan is run anew.
+    """
+    runner = PlanRunner(sup)
+    result = await runner.run(plan, resume=resume, fresh=fresh)
+    # Nothing is awaited from here on: the record is written when this task waits next, and the host has the result then.
+    runner.note_reported("returned to the host")
+    return result
 
 
 class PlanRunner:
@@ -80,6 +89,8 @@ class PlanRunner:
         """What was done before, and is merged now: a task and what became of it, in words."""
         self.resumed: tuple[str, ...] = ()
         """What this run does again of the one that it resumes: a task and its checkpoint, in words."""
+        self.unshown = ""
+        """The result of an earlier run that nobody was given, and that this run does not return either, in words."""
         self.operating = Operating(sup)
         """What can be asked of the work while it is under way."""
         self._load: Workload | None = None
@@ -100,14 +111,17 @@ class PlanRunner:
         return {case.name: case.result for case in cases if case.result is not None}
 
     # ------------------------------------------------------------------ the run
-    async def run(self, plan: Plan, *, resume: bool = False) -> PlanResult:
+    async def run(self, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
         """Run every task of *plan*, and of the plans that are added meanwhile; with *resume* only what the last run of
-        the plan did not close, each task from its checkpoint.
+        the plan did not close, each task from its checkpoint. Whoever has given the result to somebody says so
+        (``note_reported``): until then the next run of the plan returns it again, unless that is to begin *fresh*.
 
         Raises:
             Refused: the last run of the plan has left nothing to *resume*.
         """
         self._prepare(plan)
+        if (earlier := await self._earlier_result(plan, anew=resume or fresh)) is not None:
+            return earlier
         error = ""
         try:
             left = await self._look_back(plan, resume)
@@ -117,12 +131,49 @@ class PlanRunner:
             if self.load.stream.is_opened:
                 with self._sup.tree.system.timers.limit(self._end_s, shield=True):
                     await self._give_up()
+            if self.load.stream.owes_result:  # whoever was to have it was cancelled
+                known = self._sup.inherited.finished.by_tasks
+                known[tasks_digest(plan, self._sup.settings)] = self.load.stream.id
             raise
         finally:
             self.operating.end()
             if self.load.stream.is_opened:
                 self._bury()
         return PlanResult({case.name: self._result(case) for case in self.load.cases.values()}, error)
+
+    def note_reported(self, how: str) -> None:
+        """The result was printed, or returned: *how* says so, and is on record from now on. The run is over."""
+        stream = self.load.stream
+        if stream.owes_result:
+            stream.note_reported(how)
+            self._sup.inherited.finished.forget(stream.id)
+
+    async def _earlier_result(self, plan: Plan, *, anew: bool) -> PlanResult | None:
+        """The result of the last run of *plan*, if nobody was given it. Where the plan is run *anew*, or is not the same
+        any more, it is only said that there is one."""
+        known = self._sup.inherited.finished
+        same = known.by_tasks.get(tasks_digest(plan, self._sup.settings), "")
+        last = same or known.by_name.get(plan.workstream, "")
+        if not last:
+            return None
+        await self._sup.ledger.durable()  # the run may have been one of this supervisor, that was cancelled
+        left = await unreported(self._sup.journal, last)
+        if left is None or not same:
+            known.forget(last)
+            self.unshown = f"{left.words}; the tasks of this plan are not the same" if left is not None else ""
+            return None
+        stream = Stream(self._sup)
+        stream.take_up_ended(entity_of(left.row, self._sup.ledger), left.last_seq)
+        if anew:
+            self.unshown = left.words
+            stream.note_reported("another run of the plan was asked for")
+            known.forget(last)
+            return None
+        self.load.stream = stream
+        await keep_dossier(self.load)  # its supervisor may not have lived to write it
+        self.operating.end()
+        self.begun.set()
+        return left.result
 
     async def _look_back(self, plan: Plan, resume: bool) -> bool:
         """See what earlier runs have done of it; whether one is under way that an earlier supervisor began."""
@@ -307,6 +358,7 @@ class PlanRunner:
         """Every task is settled: what is to be said of the whole."""
         load = self.load
         await note_use(load)
+        load.stream.note_result(load.results)
         await load.stream.settled(load.cases.values())
         problem = ""
         if load.stream.state is Workstream.VALIDATING:
@@ -315,7 +367,7 @@ class PlanRunner:
             await load.stream.validated(problem)
         await load.pool.stop()
         await keep_dossier(load)
-        return f"the whole is not accepted: {problem}" if problem else ""
+        return not_accepted(problem)
 
     @property
     def _end_s(self) -> float:

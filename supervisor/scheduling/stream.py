@@ -19,6 +19,8 @@ from supervisor.lifecycles import workstream
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.ports import JournalError
 from supervisor.scheduling.case import ACTOR, Case
+from supervisor.scheduling.reporting import REPORTED, RESULT
+from supervisor.scheduling.results import TaskResult
 from supervisor.supervision import Supervisor
 from supervisor.work import NoSuchEntity
 
@@ -39,6 +41,8 @@ class Stream:
         refused that; or they were only merged."""
         self._merged = ""
         """A task that was only merged."""
+        self.owes_result = False
+        """Its result is on record, and nobody has been given it yet."""
 
     @property
     def is_opened(self) -> bool:
@@ -96,6 +100,10 @@ class Stream:
         """Its log goes on: an earlier supervisor began it."""
         self._entity = entity
 
+    def take_up_ended(self, entity: Entity, last_seq: int) -> None:
+        """An earlier supervisor brought it to its end, and its result to nobody: *last_seq* is its last record."""
+        self._entity, self._seq, self.owes_result = entity, last_seq, True
+
     async def go_on(self, known: int, fresh: int) -> None:
         """It goes on with *known* tasks, and *fresh* ones. Of those an earlier supervisor may have made more than it
         had said, or said more than it had made."""
@@ -129,14 +137,29 @@ class Stream:
             with suppress(Refused):  # two of them begin at once
                 await self._post(workstream.FirstTaskStarted(task_id=case.id), case.seq)
 
-    async def failed(self, case: Case, error: str) -> None:
-        """A task has failed for good; the workstream too, if it was critical."""
+    async def failed(self, case: Case, error: str, settled: Sequence[TaskResult]) -> None:
+        """A task has failed for good; the workstream too, if it was critical: then the result of what is *settled* is
+        on record first."""
         if case.task.critical and self.state is Workstream.EXECUTING:
+            self.note_result([*settled, case.ended("failed", error)])
             await self._post(workstream.CriticalTaskFailed(task_id=case.id, error=error), case.seq)
 
     def note_use(self, used: Amounts) -> None:
         """All that its tasks' agents have used, by their own word."""
         self._sup.tree.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
+
+    def note_result(self, results: Iterable[TaskResult]) -> None:
+        """How its tasks ended; on record before its own end is, so that this end is never there without its result."""
+        told = {"tasks": [one._asdict() for one in results]}
+        self._the().note(RESULT, Cause(self._seq, None, ACTOR), told)
+        self.owes_result = True
+
+    def note_reported(self, how: str) -> None:
+        """Somebody was given its result, or wants none of it; *how* says so. Await-free: the record is on its way when
+        this returns, and no task of the event loop has come between."""
+        if self.owes_result:
+            self._the().note(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
+            self.owes_result = False
 
     async def settled(self, cases: Iterable[Case]) -> None:
         """All its tasks are settled: it is to be validated, or has ended."""
@@ -162,13 +185,14 @@ class Stream:
 
     async def cancel(self, reason: str) -> None:
         """Nobody wants it any more."""
-        if self._entity is None:
+        if self._entity is None or self._entity.ended:
             return
         with suppress(NoSuchEntity, Refused, JournalError):
             if self.state is Workstream.VALIDATING:
                 await self.validated(reason)
             elif workstream.UserCancelled in workstream.WORKSTREAM.allowed(self.state):
                 await self._post(workstream.UserCancelled(reason=reason))
+            self.note_reported(reason)  # whoever gave it up knows, and is given nothing else
 
     def bury(self) -> None:
         if self._entity is not None and self._entity.ended:

@@ -105,6 +105,11 @@ class Workload:
             await self._group.start(fn, *args)
 
     @property
+    def results(self) -> list[TaskResult]:
+        """Of the tasks that are settled."""
+        return [case.result for case in self.cases.values() if case.result is not None]
+
+    @property
     def running(self) -> bool:
         return self._group is not None and not self.concluded
 
@@ -302,8 +307,7 @@ class Workload:
         """Nothing more becomes of it in this run. What it was settled as first stands."""
         if case.result is not None:
             return
-        took_s = round(anyio.current_time() - case.born_s, 6)
-        case.result = TaskResult(case.name, case.session_id, outcome, error, took_s)
+        case.result = case.ended(outcome, error)
         self._at_work.pop(case.session_id, None)
         self._count(case)
         self.on_settled(case)

@@ -430,6 +430,7 @@ class Host:
             group.start_soon(lurker.lurk)
             result = await runner.run(plan, resume=customer.resumes)
             group.cancel_scope.cancel()
+        runner.note_reported("returned to the host")  # and nothing is awaited until it was
         return result
 
     def _plan(self, customer: Customer) -> Plan:

@@ -194,6 +194,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._teller: Teller | None = None
         self._down = False
+        self._is_out = True
+        """Standard output has taken all that was told."""
         self._reader: JournalReader | None = None
 
     @property
@@ -219,13 +221,28 @@ class Reporter:
             self._down = outage is not None
             teller.outage(outage)
 
-    def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
-        """Tell what is still untold, and the result: there is one, so the journal could be written."""
+    def end(self, results: Sequence[TaskEnd], *, ok: bool) -> bool:
+        """Tell what is still untold, and the result: there is one, so the journal could be written. Nothing is told
+        after that.
+
+        Returns:
+            Whether the result is out. A reader that has gone away did not want it, and has the exit status: it is out.
+            On a disk that is full, or a terminal that is lost, it is not.
+        """
         self.look()
         self._telling(lambda teller: teller.end(results, ok=ok))
+        self._end_telling()
+        if not self._is_out:
+            _warn("the result could not be written; run the plan again to see it: nothing is done again for that")
+        return self._is_out
+
+    def _end_telling(self) -> None:
+        self._telling(lambda teller: teller.close())
+        with self._lock:
+            self._teller = None
 
     def close(self) -> None:
-        self._telling(lambda teller: teller.close())
+        self._end_telling()
         if self._reader is not None:
             self._reader.close()
 
@@ -238,6 +255,7 @@ class Reporter:
             except OSError as error:
                 self._teller = None
                 if not isinstance(error, BrokenPipeError):
+                    self._is_out = False
                     _warn(f"standard output cannot be written, the run goes on untold: {error.strerror}")
 
     def _tell_new(self, teller: Teller) -> None:

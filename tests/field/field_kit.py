@@ -169,13 +169,12 @@ class Scratch:
         number = len(self.started)
         out, err = self.logs / f"{number}.out", self.logs / f"{number}.err"
         with out.open("wb") as to_out, err.open("wb") as to_err:
-            options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
+            streams = {"stdin": subprocess.DEVNULL, "stdout": to_out, "stderr": to_err}
+            options = {**streams, "start_new_session": True, **options}
             process = subprocess.Popen(
                 [sys.executable, "-m", "supervisor", *args],
                 cwd=self.path,
                 env={**self.env, **(env or {})},
-                stdout=to_out,
-                stderr=to_err,
                 **options,
             )
         self.started.append(Running(process, out, err))

@@ -30,6 +30,7 @@ from supervisor.simulation.works.idling import Idling
 from supervisor.simulation.works.orders import Orders
 from supervisor.simulation.works.papers import Papers
 from supervisor.simulation.works.plans import DEPUTY, WORKER
+from supervisor.simulation.works.results import ResultBooks
 from supervisor.simulation.works.savings import Savings
 from supervisor.vocabulary import LifecycleEvent
 
@@ -106,6 +107,7 @@ class WorkBooks:
         self.held, self.hearts = HeldBooks(say, bound_s, now), HeartBooks(say, bound_s, now)
         self.papers, self.idling = Papers(say, bound_s, now), Idling(say, bound_s, now)
         self._orders = Orders(say)
+        self._results = ResultBooks(say)
         self.archive: ArchiveBooks | None = None
         """Of a run that has one."""
         self._errands = errands
@@ -281,6 +283,7 @@ class WorkBooks:
         if record.entity_type not in SETTLED:
             return
         self._orders.wrote(record)
+        self._results.wrote(record)
         self.held.wrote(one, at_s)
         self.papers.wrote(one, at_s, self._config)
         self.idling.wrote(one, at_s)

@@ -1,0 +1,51 @@
+"""Results that nobody was given yet, by durable records: no run of the same plan may begin anew while there is one.
+
+A plan is the same where its tasks are: their names, and what the plan says of them. Subtasks go with their parents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from supervisor.vocabulary import LifecycleEvent
+
+__all__ = ["ResultBooks"]
+
+Say = Callable[[str, str, str], None]
+ENDS: Final = frozenset({"completed", "failed", "cancelled"})
+
+
+class ResultBooks:
+    """The workstreams of one journal. *say* reports a law that was broken."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._tasks: dict[str, dict[str, str]] = {}
+        """Of each workstream: what the plan says of its tasks, by name."""
+        self._told: set[str] = set()
+        """Those with a result on record that was not reported."""
+        self._owed: dict[frozenset[tuple[str, str]], str] = {}
+        """Those of them that their own run has brought to an end, by their tasks."""
+
+    def wrote(self, record: LifecycleEvent) -> None:
+        """This is durable."""
+        if record.entity_type == "task" and record.outcome == "born" and not record.metadata["part_of"]:
+            told = record.metadata
+            self._tasks.setdefault(str(told["workstream"]), {})[str(told["name"])] = str(told["digest"])
+        elif record.entity_type == "workstream":
+            self._stream(record, frozenset(self._tasks.get(record.entity_id, {}).items()))
+
+    def _stream(self, record: LifecycleEvent, tasks: frozenset[tuple[str, str]]) -> None:
+        match record.event:
+            case "Result":
+                self._told.add(record.entity_id)
+                if record.to_status in ENDS:  # of a critical task that failed, once the others have ended
+                    self._owed[tasks] = record.entity_id
+            case "ResultReported":
+                self._told.discard(record.entity_id)
+                self._owed = {key: one for key, one in self._owed.items() if one != record.entity_id}
+            case "all_tasks_created" if (owed := self._owed.get(tasks)) is not None:
+                self._say("once", record.entity_id, f"does again what {owed} did, whose result nobody was given")
+            case _ if record.to_status in ENDS and record.entity_id in self._told and record.actor == "plan":
+                self._owed[tasks] = record.entity_id

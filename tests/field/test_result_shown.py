@@ -1,0 +1,180 @@
+"""A run is over when its result was printed or returned: a supervisor that is killed before has it printed by the next.
+
+A run is held before its result by a standard output that nobody reads, and that is full from the beginning.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import anyio
+from field_kit import Scratch, until
+
+from supervisor import AgentConfig, Plan, TaskConfig, open_supervisor, run_plan
+from supervisor.scheduling.runner import PlanRunner
+
+PLAN = """
+    agents:
+      effect: {adapter: command, command: [sh, -c, 'echo "$0" >> effects; [ "$0" != break ]', "{prompt}"]}
+    tasks:
+      - {id: deploy, agent: effect, prompt: deploy}
+      - {id: mail, agent: effect, prompt: %s, depends_on: [deploy], max_retries: 0}
+    task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}
+"""
+
+
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """The end of a pipe that whoever writes to it waits at for ever."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 4096)
+    os.set_blocking(writer, True)
+    try:
+        yield writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def effects(scratch: Scratch) -> list[str]:
+    path = scratch.path / "effects"
+    return path.read_text().split() if path.exists() else []
+
+
+def over(scratch: Scratch, state: str) -> bool:
+    """Whether the workstream's end is on record."""
+    path = scratch.path / ".sdd/transitions.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return any('"entity_id":"workstream:plan"' in line and f'"to_state":"{state}"' in line for line in lines)
+
+
+def killed_before_it_is_shown(scratch: Scratch, state: str = "completed") -> None:
+    """Run the plan until its workstream has ended, and kill the supervisor before it has shown the result."""
+    with full_pipe() as nobody:
+        run = scratch.start("run", "plan.yaml", stdout=nobody)
+        until(lambda: over(scratch, state))
+        run.kill()
+
+
+def test_the_next_run_shows_the_result_and_does_nothing(scratch: Scratch) -> None:
+    """All tasks are in it, with exit status 0, and no task is done again; the run after that begins anew."""
+    scratch.plan(PLAN % "mail")
+    killed_before_it_is_shown(scratch)
+    shown = scratch.run("run", "plan.yaml", "--json")
+    assert shown.status == 0, shown.text
+    told = shown.json()
+    assert told["ok"] is True
+    assert [(task["id"], task["outcome"]) for task in told["tasks"]] == [("deploy", "completed"), ("mail", "completed")]
+    assert all(task["took_s"] > 0 and task["session_id"] == task["id"] for task in told["tasks"])
+    assert "workstream:plan ended before its result could be shown" in shown.err
+    assert effects(scratch) == ["deploy", "mail"]
+    assert scratch.run("run", "plan.yaml").status == 0
+    assert effects(scratch) == ["deploy", "mail", "deploy", "mail"]
+
+
+def test_a_failure_that_nobody_saw_is_shown_as_it_was(scratch: Scratch) -> None:
+    """Exit status 1 and the error, without another try."""
+    scratch.plan(PLAN % "break")
+    killed_before_it_is_shown(scratch, "failed")
+    shown = scratch.run("run", "plan.yaml")
+    assert shown.status == 1, shown.text
+    assert "deploy  completed" in shown.out and "mail    failed" in shown.out
+    assert effects(scratch) == ["deploy", "break"]
+
+
+def test_a_critical_failure_is_shown_with_those_it_cut_short(scratch: Scratch) -> None:
+    """The workstream has failed while another task was at work: that one is aborted, and neither is tried again."""
+    scratch.plan("""
+        agents:
+          slow: {adapter: command, command: [sh, -c, "trap '' TERM; echo slow >> effects; sleep 300 & wait"]}
+          bad: {adapter: command, command: [sh, -c, "until [ -e effects ]; do sleep 0.02; done; exit 1"]}
+        tasks:
+          - {id: long, agent: slow, prompt: ""}
+          - {id: vital, agent: bad, prompt: "", critical: true, max_retries: 0}
+        task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}
+    """)
+    killed_before_it_is_shown(scratch, "failed")
+    shown = scratch.run("run", "plan.yaml", "--json")
+    assert shown.status == 1, shown.text
+    assert {task["id"]: task["outcome"] for task in shown.json()["tasks"]} == {"long": "aborted", "vital": "failed"}
+    assert effects(scratch) == ["slow"]
+
+
+def test_a_plan_that_changed_begins_anew_and_says_what_was_not_shown(scratch: Scratch) -> None:
+    """Another prompt is another plan: it runs, and the terminal is told that there is a result that nobody has seen."""
+    scratch.plan(PLAN % "mail")
+    killed_before_it_is_shown(scratch)
+    scratch.plan(PLAN % "news")
+    shown = scratch.run("run", "plan.yaml")
+    assert shown.status == 0, shown.text
+    assert "not shown is the result of workstream:plan" in shown.err and "2 of 2 tasks completed" in shown.err
+    assert effects(scratch) == ["deploy", "mail", "deploy", "news"]
+
+
+def test_a_fresh_start_takes_the_place_of_the_result(scratch: Scratch) -> None:
+    """`--fresh` runs the plan anew and says so; afterwards nothing is owed any more."""
+    scratch.plan(PLAN % "mail")
+    killed_before_it_is_shown(scratch)
+    fresh = scratch.run("run", "plan.yaml", "--fresh")
+    assert fresh.status == 0 and "not shown is the result of workstream:plan" in fresh.err, fresh.text
+    assert effects(scratch) == ["deploy", "mail"] * 2
+    reported = [one["reason"] for one in scratch.records() if one["event"] == "ResultReported"]
+    assert reported == ["another run of the plan was asked for", "printed"]
+
+
+def test_each_of_two_plans_has_its_own_result(scratch: Scratch) -> None:
+    """Another plan of the same state directory neither shows the result nor takes it away."""
+    scratch.plan(PLAN % "mail")
+    killed_before_it_is_shown(scratch)
+    scratch.write("other.yaml", PLAN % "other")
+    assert scratch.run("run", "other.yaml").status == 0
+    shown = scratch.run("run", "plan.yaml")
+    assert shown.status == 0 and "ended before its result could be shown" in shown.err, shown.text
+    assert effects(scratch) == ["deploy", "mail", "deploy", "other"]
+
+
+def test_a_result_that_cannot_be_written_is_not_shown(scratch: Scratch) -> None:
+    """On a full disk the result is lost: it says so, and the next run shows it."""
+    scratch.plan(PLAN % "mail")
+    with Path("/dev/full").open("wb") as full:
+        lost = scratch.start("run", "plan.yaml", stdout=full).wait()
+    assert "the result could not be written" in lost.err
+    shown = scratch.run("run", "plan.yaml")
+    assert shown.status == 0 and "mail    completed" in shown.out, shown.text
+    assert effects(scratch) == ["deploy", "mail"]
+
+
+def test_a_reader_that_went_away_wanted_no_more(scratch: Scratch) -> None:
+    """As behind `| head`: the run is over, else a plan that is always run so would never be run again."""
+    scratch.plan(PLAN % "mail")
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert scratch.start("run", "plan.yaml", stdout=writer).wait().status == 0
+    os.close(writer)
+    assert scratch.run("run", "plan.yaml").status == 0
+    assert effects(scratch) == ["deploy", "mail"] * 2
+
+
+def test_run_plan_returns_the_result_that_an_earlier_host_did_not_have(tmp_path: Path) -> None:
+    """A host gets it once, with the workstream that it is of; then the plan is run again."""
+    effect = AgentConfig(adapter="command", command=("sh", "-c", "echo done >> effects"))
+    plan = Plan(agents={"a": effect}, tasks=(TaskConfig(id="t", agent="a"),))
+
+    async def host() -> list[str]:
+        async with open_supervisor(tmp_path / ".sdd", agents=plan.agents, workdir=tmp_path) as sup:
+            await PlanRunner(sup).run(plan)  # and whoever asked for it never hears of that
+        async with open_supervisor(tmp_path / ".sdd", agents=plan.agents, workdir=tmp_path) as sup:
+            results = [await run_plan(sup, plan), await run_plan(sup, plan)]
+        async with open_supervisor(tmp_path / ".sdd", agents=plan.agents, workdir=tmp_path) as sup:
+            results.append(await run_plan(sup, plan))
+        assert all(one.ok and list(one.tasks) == ["t"] for one in results)
+        return [one.earlier for one in results]
+
+    assert anyio.run(host) == ["workstream:plan", "", ""]
+    assert (tmp_path / "effects").read_text().split() == ["done"] * 3
