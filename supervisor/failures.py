@@ -389,7 +389,7 @@ MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
 """Which words are believed against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
 that is too long is a 400 everywhere."""
 
-SPOKEN: Final = re.compile(r"\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
+SPOKEN: Final = re.compile(r"\A\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
 """What agents say in place of an answer when their model fails, and call it success: qwen-code 0.15 and claude 2.1."""
 
 
@@ -423,9 +423,9 @@ DIFFERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
         (r"\b\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?", "<time>"),
         (r"\b\d{4}-\d\d-\d\d\b|\b\d?\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[ap]m)?\b", "<time>"),
         (r"\b(?:\d+(?:\.\d+)? ?(?:ms|seconds?|minutes?|hours?|min|s|m|h)\b ?)+", "<time> "),
-        (r"\b[a-z]:\\\S+|(?<![\w<])(?:[\w.~+@-]*/)+[\w.~+@-]*", "<path>"),
+        (r"\b[a-z]:\\\S+|(?<![\w.~+@<-])(?:[\w.~+@-]*/)+[\w.~+@-]*", "<path>"),
         (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b", "<id>"),
-        (r"\b(?=[a-z_-]*\d)(?=[\d_-]*[a-z])\w{7,}\b", "<id>"),
+        (r"\b(?=[a-z_-]{0,64}\d)(?=[\d_-]{0,64}[a-z])\w{7,}\b", "<id>"),
         (r"(?<!status )(?<!code )(?<!errno )(?<![\w.])[-+]?\d+(?:[.,]\d+)*", "<n>"),
         (r"(?<=[a-z_])\d+", "<n>"),
         (r"\s+", " "),

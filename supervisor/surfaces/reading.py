@@ -60,6 +60,8 @@ Say = Callable[[str], None]
 _LOOK_AGAIN_S: Final = 0.2
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
 """States that only a person, or the task that a run is for, leads out of."""
+_NUMBER: Final = re.compile(r"-\d+")
+"""What distinguishes the sessions of one name."""
 _SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
 """A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
 
@@ -197,8 +199,15 @@ def namesakes(state_dir: Path, entity_id: str) -> list[str]:
             return []
         rows = reader.entities(live_only=True)
     names = entity_id.partition(":")[0].split("/")
-    numbered = re.compile("/".join(rf"{re.escape(name)}(-\d+)?" for name in names))
-    return [row.id for row in rows if row.kind == Kind.SESSION and numbered.fullmatch(row.id)]
+    return [row.id for row in rows if row.kind == Kind.SESSION and _is_namesake(row.id.split("/"), names)]
+
+
+def _is_namesake(parts: list[str], names: list[str]) -> bool:
+    """Whether each part of an id is the name, or the name with a number behind it."""
+    if len(parts) != len(names):
+        return False
+    pairs = zip(parts, names, strict=True)
+    return all(part == name or (part.startswith(name) and _NUMBER.fullmatch(part, len(name))) for part, name in pairs)
 
 
 # ---------------------------------------------------------------------------------------------------------- why

@@ -132,7 +132,7 @@ class GitWorkspaces:
         version = await self._git(self._repository, "version")
         if not version.ok:
             raise WorkspaceError(f"workspace: worktree needs git: {_last(version)}")
-        found = re.search(r"(\d+)\.(\d+)", _text(version))
+        found = re.search(r"(?<!\d)(\d{1,9})\.(\d{1,9})", _text(version))
         if found is None or tuple(map(int, found.groups())) < GIT_MIN:
             raise WorkspaceError(
                 f"workspace: worktree needs git {'.'.join(map(str, GIT_MIN))}, this is {_text(version)}"
@@ -306,9 +306,9 @@ class GitWorkspaces:
         await self._git(where, "update-index", "-q", "--really-refresh")
         added = await self._git(where, *_ALL_THAT_IS_THERE, "add", "--all", "--sparse")
         if not added.ok:
-            unborn = re.search("'(.+)' does not have a commit checked out", added.output)
-            words = f"{where}/{unborn[1]} is a repository without a commit" if unborn else _last(added)
-            fix = f"; remove {where}/{unborn[1]}.git, or commit there" if unborn else ""
+            unborn = _without_commit(added.output)
+            words = f"{where}/{unborn} is a repository without a commit" if unborn else _last(added)
+            fix = f"; remove {where}/{unborn}.git, or commit there" if unborn else ""
             raise WorkspaceError(f"nothing can be committed in {where}: {words}{fix}")
         staged = await self._git(where, "diff", "--cached", "--quiet", _INNER)
         if not staged.ok:
@@ -717,6 +717,12 @@ def _repositories(listed: bytes) -> tuple[str, ...]:
 def _told(files: Sequence[str]) -> str:
     more = f" and {len(files) - NAMED_MAX} more" if len(files) > NAMED_MAX else ""
     return f"{', '.join(files[:NAMED_MAX])}{more}"
+
+
+def _without_commit(output: str) -> str:
+    """The directory that git does not add, since it is a repository without a commit; ``""`` where git names none."""
+    before, named, _ = output.partition("' does not have a commit checked out")
+    return before.rpartition("\n")[2].partition("'")[2] if named else ""
 
 
 def _last(ran: Ran) -> str:
