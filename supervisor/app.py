@@ -33,6 +33,7 @@ from supervisor.surfaces.cli import RunRequest
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.surfaces.live import TICK_S, Reporter, teller_for
+from supervisor.surfaces.options import warn
 
 __all__ = ["configure_logging", "run"]
 
@@ -147,7 +148,7 @@ async def _tell_taken_over(runner: PlanRunner) -> None:
         ("resumed", runner.resumed),
     ):
         if tasks:
-            print(f"supervisor: {how}: {', '.join(tasks)}", file=sys.stderr, flush=True)
+            warn(f"{how}: {', '.join(tasks)}")
 
 
 def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "Failure",
     "Row",
     "classify",
+    "ends_of",
     "problem_of",
     "problem_of_status",
     "signature_of",
@@ -353,7 +354,7 @@ def _verdict(
         return MEANT[transition]
     if abort is not None and abort in DECIDED:
         return UNKNOWN, False, "somebody ended it on purpose"
-    read = _read(error)
+    read = ends_of(error)
     for row in TABLE:
         if row.words.search(read):
             return row.category, row.provider, row.why
@@ -365,7 +366,7 @@ def _verdict(
 def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
     """What was the matter with a model: by what *words* say where that is more precise than *status* (of HTTP), by the
     status otherwise; ``None``: they speak of no model."""
-    said = next((row.problem for row in TABLE if row.words.search(_read(words))), None) if words else None
+    said = next((row.problem for row in TABLE if row.words.search(ends_of(words))), None) if words else None
     if status is None or status < 400:
         return said
     told = problem_of_status(status) or ModelProblem.UNKNOWN
@@ -398,7 +399,8 @@ def spoken_failure(text: str) -> bool:
     return SPOKEN.match(text) is not None
 
 
-def _read(error: str) -> str:
+def ends_of(error: str) -> str:
+    """Return the beginning and the end of an error, READ_CHARS_MAX characters in all."""
     half = READ_CHARS_MAX // 2
     return error if len(error) <= READ_CHARS_MAX else f"{error[:half]}\n{error[-half:]}"
 
@@ -437,7 +439,7 @@ is told as a status, a code or an errno is what the error is, and stays."""
 
 def signature_of(error: str) -> str:
     """The error without what differs from one time to the next; empty for one without words."""
-    said = _read(error).lower()
+    said = ends_of(error).lower()
     for pattern, name in DIFFERS:
         said = pattern.sub(name, said)
     said = said.strip()

@@ -7,7 +7,9 @@ the prompt as it is on record, and finds the value where the prompt says, in its
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
@@ -15,7 +17,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name", "sound"]
+__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name", "printable", "sound"]
 
 VALUE_CHARS_MIN: Final = 8
 """A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
@@ -99,6 +101,37 @@ E = TypeVar("E", bound=msgspec.Struct)
 def sound(text: str) -> str:
     """*text* as UTF-8 can hold it: half a surrogate pair, as ``os.fsdecode`` makes of a Latin-1 name, is escaped."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+class _Escapes(dict[int, str]):
+    """Table for ``str.translate``: each character that a terminal would act on, as JSON writes it. The table grows with
+    the characters that are met."""
+
+    _ACTED_ON: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+    """Unicode categories: control, format (bidirectional marks among them), lone surrogates, line and paragraph
+    separators."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        acted_on = unicodedata.category(char) in self._ACTED_ON
+        self[code] = json.dumps(char)[1:-1].replace("\x7f", "\\u007f") if acted_on else char
+        return self[code]
+
+
+_IN_ONE_LINE: Final = _Escapes()
+_IN_LINES: Final = _Escapes({ord(char): char for char in "\n\t"})
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return *text* with everything that a terminal would act on written as JSON writes it: ``\\u001b``.
+
+    All that the program prints goes through here, since an agent, a file or a program may have put anything into it:
+    a window title, the clipboard (OSC 52), a cleared screen, letters from right to left. JSON stays the same JSON.
+
+    Args:
+        lines: keep newlines and tabs.
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_IN_LINES if lines else _IN_ONE_LINE)
 
 
 def is_secret_name(name: str) -> bool:

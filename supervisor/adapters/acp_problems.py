@@ -13,11 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.adapters.acp_messages import AUTHENTICATION_NEEDED, RpcError
-from supervisor.failures import problem_of_status
+from supervisor.failures import ends_of, problem_of_status
 from supervisor.vocabulary import ModelProblem
 
 __all__ = ["problem_of", "said_problem"]
-
 
 
 def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Pattern[str]], ...]:
@@ -50,7 +49,7 @@ _WORDS: Final = _table(
 
 def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
     """What was the matter with the model, and the HTTP status it came with; ``None``: not told."""
-    words = f"{error.message} {bytes(error.data).decode(errors='replace')}"
+    words = ends_of(f"{error.message} {bytes(error.data).decode(errors='replace')}")
     status = _status(error, words)
     if error.code == AUTHENTICATION_NEEDED:
         return ModelProblem.AUTH, status
@@ -65,6 +64,7 @@ def said_problem(stop_reason: str, said: str) -> tuple[ModelProblem, int | None]
     """
     if stop_reason not in _SAID or not _SAID[stop_reason].match(said):
         return None
+    said = ends_of(said)
     found = _STATUS.search(said)
     status = int(found[1]) if found else None
     return _named(_CLEARER, said) or problem_of_status(status) or _named(_WORDS, said) or ModelProblem.UNKNOWN, status

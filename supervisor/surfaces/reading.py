@@ -26,6 +26,7 @@ from supervisor.lifecycles.run import Run
 from supervisor.lifecycles.task import Task
 from supervisor.overview import STAYING, Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow, JournalDamaged
+from supervisor.redaction import printable
 from supervisor.standing import DeadLetter, dead_letters
 from supervisor.surfaces.calling import is_running, outage_of
 from supervisor.surfaces.failure import UnknownId
@@ -34,7 +35,6 @@ from supervisor.surfaces.render import (
     dead_letters_text,
     json_line,
     json_text,
-    printable,
     ps_text,
     tree_json,
     tree_text,
@@ -315,4 +315,4 @@ class _Lines:
             parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
             self._say(json_line({"session": self._session, **parts}))
         else:
-            self._say("\t".join(printable(part) for part in line.split("\t")))
+            self._say(printable(line, lines=True))

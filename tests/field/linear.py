@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import pkgutil
 import re
 import string
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from re import _constants as opcodes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
+from types import ModuleType
 from typing import Any
 
 import actors
@@ -25,8 +27,10 @@ __all__ = ["RATIO_MAX", "attacks", "dynamic_patterns", "growth", "patterns"]
 
 RATIO_MAX = 2.5
 """Times that an input of twice the size may take; linear is 2, quadratic 4."""
-CHARS_MAX = 32_768
-"""The longest input that is tried."""
+HOPELESS = 6.0
+"""No doubling of an input that takes more times as long than this is followed by another one."""
+CHARS_MAX = 16_384
+"""Inputs longer than this are not doubled."""
 MEASURABLE_S = 0.0003
 """What takes less is not compared: the clock and the caches would decide."""
 SETTLED_S = 0.002
@@ -44,7 +48,7 @@ def patterns() -> dict[tuple[str, int], str]:
     """Return every pattern of the product (its text and flags), with the place where it was found."""
     found: dict[tuple[str, int], str] = {}
     for package in (actors, supervisor):
-        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+        for path in _sources(package):
             for call in _calls_of_re(path):
                 if isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str):
                     found.setdefault((call.args[0].value, _flags(call)), f"{path.name}:{call.lineno}")
@@ -61,7 +65,7 @@ def patterns() -> dict[tuple[str, int], str]:
 def dynamic_patterns() -> list[str]:
     """Return the places within functions where a pattern is given to ``re`` that is no literal."""
     found = []
-    for path in sorted(Path(supervisor.__path__[0]).rglob("*.py")):
+    for path in _sources(supervisor):
         tree = ast.parse(path.read_text())
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         found += [
@@ -71,6 +75,11 @@ def dynamic_patterns() -> list[str]:
             if _is_call_of_re(call) and not isinstance(call.args[0], ast.Constant)  # type: ignore[attr-defined]
         ]
     return sorted(set(found))
+
+
+def _sources(package: ModuleType) -> list[Path]:
+    """The modules of *package* that use ``re``."""
+    return [one for one in sorted(Path(package.__path__[0]).rglob("*.py")) if "import re\n" in one.read_text()]
 
 
 def _calls_of_re(path: Path) -> list[ast.Call]:
@@ -125,10 +134,10 @@ def _repeated(items: Any, head: str) -> Iterator[tuple[str, list[str]]]:
     """Each part that may be repeated often, with a text that leads to it."""
     for op, value in items:
         if op in _REPEATS:
-            least, most, body = value
+            _, most, body = value
             if most is opcodes.MAXREPEAT or most > MANY:
                 chars = [one for one in ALPHABET if _fits(body, one)] if len(body) == 1 else []
-                pairs = [one + other for one, other in zip(chars, chars[1:], strict=False)]
+                pairs = [one + other for one, other in itertools.pairwise(chars)]
                 yield head, list(dict.fromkeys([*_spread(chars), *_spread(pairs), *_samples(body)]))
             yield from _repeated(body, head)
         elif op is opcodes.BRANCH:
@@ -217,36 +226,34 @@ def _in_class(kind: Any, what: Any, char: str) -> bool:
 def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max: int = CHARS_MAX) -> str:
     """Say how *run* grows faster than linearly on that attack; ``""`` where it does not.
 
-    The input is doubled from two repetitions on, and what is slow ends there: no pattern can hang this. A doubling that
-    looks too slow is measured again, more often, together with the next one, before it counts: the machine may be busy.
+    The input is doubled from two repetitions on. It counts when two doublings in a row are too slow (one may be where
+    a piece of another size is looked at), or one is much too slow: so not even an exponential pattern hangs this. A
+    doubling that looks too slow is measured again, more often, before it counts: the machine may be busy.
     """
     head, body, tail = attack
-    count, last_s = 2, _timed(run, head + body * 2 + tail)
-    while len(head) + len(body) * count * 2 <= chars_max:
+    count, last_s, slow = 2, _timed(run, head + body * 2 + tail), ""
+    while len(head) + len(body) * count <= chars_max:
         count *= 2
         took_s = _timed(run, head + body * count + tail)
-        if took_s > MEASURABLE_S and took_s > last_s * RATIO_MAX and (worst := _confirmed(run, attack, count)):
-            return worst
-        if took_s > SETTLED_S:
+        slow_before, slow = slow, ""
+        if took_s > MEASURABLE_S and took_s > last_s * RATIO_MAX:
+            slow = _confirmed(run, attack, count)
+        if slow and (slow_before or took_s > last_s * HOPELESS):
+            return slow
+        if took_s > SETTLED_S and not slow:
             break
         last_s = took_s
     return ""
 
 
 def _confirmed(run: Callable[[str], object], attack: tuple[str, str, str], count: int) -> str:
-    """Measure half of *count* repetitions, *count*, and where that is quick twice *count*, until one ratio is right."""
+    """Measure half of *count* repetitions and *count* again, more often each time, until their ratio is right."""
     head, body, tail = attack
-    for repetitions in (3, 7, 15):
+    for repetitions in (3, 6, 12):
         short_s = min(_timed(run, head + body * (count // 2) + tail) for _ in range(repetitions))
         long_s = min(_timed(run, head + body * count + tail) for _ in range(repetitions))
         if long_s <= max(MEASURABLE_S, RATIO_MAX * short_s):
             return ""
-        if long_s < 0.05:  # twice as long is still quick, even where the time is the cube
-            longer_s = min(_timed(run, head + body * count * 2 + tail) for _ in range(repetitions))
-            if longer_s <= RATIO_MAX * long_s:
-                return ""
-        if long_s > 0.5:
-            break
     return f"{head!r} + {body!r} * {count} + {tail!r}: {short_s * 1000:.2f} ms for half of it, {long_s * 1000:.2f} ms"
 
 
