@@ -82,6 +82,8 @@ BOUNDS: Final[Mapping[str, Any]] = {
     "supervisor.bounds:USAGE_BYTES_MAX": 16 * 2**10,
     "supervisor.bounds:TERMINALS_MAX": 256,
     "supervisor.bounds:CHILDREN_MAX": 64,
+    "supervisor.bounds:UNREAD_BYTES_MAX": 4 * 2**20,
+    "supervisor.bounds:UNREAD_S": 30.0,
     "supervisor.adapters.acp_telling:COST_MAX": 1e9,
     "supervisor.adapters.acp_terminals:OUTPUT_BYTES": 2**20,
     "supervisor.adapters.acp_terminals:OUTPUT_BYTES_MAX": 8 * 2**20,
