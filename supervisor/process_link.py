@@ -248,10 +248,11 @@ class ProcessLink(LinkBase):
         while data := await process.receive():
             self.work.stir()
             for part in self._parts(data):
+                if not await self._room():
+                    break
                 self._wire.sort(self._codec.feed(part))
                 if self._wire.full:
                     await self._wire.hear_all()
-                    await self._room()
             await self._wire.hear_all()
         self._wire.put(self._codec.feed(b""))
 
