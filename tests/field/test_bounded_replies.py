@@ -17,6 +17,7 @@ from support import supervising
 
 from supervisor import process_link, subscriptions
 from supervisor.adapters import acp_terminals
+from supervisor.adapters.mcp_stdio import McpError
 from supervisor.bounds import UNREAD_BYTES_MAX
 from supervisor.plans import AgentConfig
 from supervisor.ports import Out, Send, Signal
@@ -126,6 +127,39 @@ async def test_a_deaf_agent_can_be_aborted(tmp_path: Path, agents: dict[str, Age
         assert receipt.processes
         assert receipt.survivors == 0
         group.cancel_scope.cancel()
+
+
+SERVER = """
+import json, sys, time
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}), flush=True)
+    if message["method"] == "deaf":
+        time.sleep(600)
+"""
+
+
+@pytest.mark.anyio
+async def test_a_server_that_reads_no_request_is_not_sent_more(tmp_path: Path, agents: dict[str, AgentConfig]) -> None:
+    """While 3 MB wait for an MCP server, 3 MB more are an error at once; the first request is over at its time-out."""
+    async with supervising(tmp_path, agents=agents) as run:
+        await run.sup.start_session("s", agent="acp")
+        server = await run.sup.start_mcp_server("s", "git", [sys.executable, "-c", SERVER])
+        large, over = {"text": "x" * 3_000_000}, list[str]()
+
+        async def call(method: str, params: dict[str, str], timeout_s: float) -> None:
+            with pytest.raises(McpError) as error:
+                await server.call(method, params, timeout_s=timeout_s)
+            over.append(str(error.value))
+
+        await call("deaf", {}, 0.05)
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, "first", large, 1.0)
+            await anyio.wait_all_tasks_blocked()
+            await call("second", large, 600.0)
+        assert "the server does not read what it is sent" in over[1]
+        assert over[2] == "git: first was not answered within 1 s"
 
 
 class Full:

@@ -24,8 +24,8 @@ from supervisor.redaction import printable
 from supervisor.surfaces.render import json_line
 
 EVIL = "\x1b]0;title\x07\x1b]52;c;cHduZWQ=\x07\x1b[2J\x7f\x9b31m\u202eALL PASSED\U000e0041"
-"""A title, the clipboard, a cleared screen, DEL, a control character of C1, a right-to-left override, and a tag character
-from beyond the first plane."""
+"""A title, the clipboard, a cleared screen, DEL, a control character of C1, a right-to-left override, and a tag
+character from beyond the first plane."""
 PLAN = """
     agents:
       painter: {adapter: command, command: [sh, words.sh]}
