@@ -34,6 +34,7 @@ from supervisor.surfaces.cli import RunRequest
 from supervisor.surfaces.control import serve_control
 from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.surfaces.live import TICK_S, Reporter, teller_for
+from supervisor.surfaces.options import warn
 
 __all__ = ["configure_logging", "run"]
 
@@ -133,7 +134,7 @@ async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter
                 attending.cancel()  # leaving the block stops it too, and that is no news
             await close_sessions(sup)  # what the sessions say as they end stands above the result
             if result.earlier:
-                _say(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
+                warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
             if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
                 runner.note_reported("printed")
         closing.set()
@@ -156,14 +157,9 @@ async def _tell_taken_over(runner: PlanRunner) -> None:
         ("resumed", runner.resumed),
     ):
         if tasks:
-            _say(f"{how}: {', '.join(tasks)}")
+            warn(f"{how}: {', '.join(tasks)}")
     if runner.unshown:
-        _say(f"begins anew; not shown is the result of {runner.unshown}")
-
-
-def _say(words: str) -> None:
-    with suppress(OSError):
-        print(f"supervisor: {words}", file=sys.stderr, flush=True)
+        warn(f"begins anew; not shown is the result of {runner.unshown}")
 
 
 def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:

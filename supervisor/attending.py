@@ -9,7 +9,6 @@ goes on for ``drain_s`` at most; a signal ends that.
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -22,6 +21,7 @@ from supervisor.plans import BadPlan, Plan
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.shutdown import LAST_RECORDS_S
+from supervisor.surfaces.options import warn
 from supervisor.surfaces.systemd import Notifier
 
 __all__ = ["Attendant"]
@@ -138,7 +138,7 @@ class Attendant:
 
     def _say(self, words: str) -> None:
         with suppress(OSError):
-            print(f"supervisor: {words}", file=sys.stderr, flush=True)
+            warn(words)
 
     # ------------------------------------------------------------------ the plan again
     async def _reload(self) -> None:

@@ -39,7 +39,10 @@ __all__ = [
     "PATH_CHARS_MAX",
     "PERMISSIONS_MAX",
     "PROMPT_CHARS_MAX",
+    "TERMINALS_BYTES_MAX",
     "TERMINALS_MAX",
+    "UNREAD_BYTES_MAX",
+    "UNREAD_S",
     "USAGE_BYTES_MAX",
     "VARIABLES_BYTES_MAX",
     "VARIABLES_MAX",
@@ -77,6 +80,16 @@ CALLS_MAX: Final = 10_000
 TERMINALS_MAX: Final = 256
 """Terminals that one agent may have and not have released: each is a process, a warden and a handful of descriptors
 while it runs, and its output (1 MiB, if the agent does not ask for more) until it is released."""
+TERMINALS_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of output that is kept for the terminals of one agent, all together: eight times the most that one of them may have.
+What comes on top cuts the beginning of the output that it belongs to."""
+UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Written for an agent, or a server, that it has not read yet: above this an agent is not heard, so that it asks for no
+more. One reply may be larger (a file of FILE_BYTES_MAX), and then is all that waits."""
+UNREAD_S: Final = 30.0
+"""Seconds that an agent may take none of what waits for it, while more than UNREAD_BYTES_MAX do: then the conversation
+ends. An agent that writes all its requests before it reads a reply would otherwise wait for us for ever, as we for it;
+the slowest answer of a living program that was measured took 3 s."""
 CHILDREN_MAX: Final = 64
 """Child sessions that one session may have at once by the wish of its agent."""
 

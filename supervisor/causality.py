@@ -19,7 +19,7 @@ from supervisor.vocabulary import LifecycleEvent
 __all__ = ["Branch", "Explanation", "Role", "Step", "roots", "split_call", "why"]
 
 ABORT_RECORD: Final = "AbortRecord"
-_CALL: Final = re.compile(r"(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
+_CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
 """A number has one spelling, and the most calls of a turn have fewer digits."""
 _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
 """Events that end something: one that comes when it has ended already is a later cause."""

@@ -26,7 +26,8 @@ from supervisor.overview import tool_calls, tree
 from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
 from supervisor.processes.census import adopt_orphans, children_left
 from supervisor.runtime import Session, Supervisor, TurnResult, open_supervisor
-from supervisor.surfaces.render import event_line, receipt_text, tree_text, why_text
+from supervisor.surfaces.options import say as print_text
+from supervisor.surfaces.render import event_line, json_line, receipt_text, tree_text, why_text
 from supervisor.validate import validate_lines
 from supervisor.vocabulary import AbortScope, Kind, LifecycleEvent
 
@@ -82,7 +83,7 @@ Wanted = Callable[[LifecycleEvent], bool]
 def run_demo(*, as_json: bool) -> int:
     """Run the demo and print what happened; 0 if all of it went as it should and no process is left."""
     proven = adopt_orphans()
-    say: Say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
+    say: Say = (lambda text: None) if as_json else (lambda text: print_text(text))
     with repository() as place:
         state = StateDir(place / ".sdd")
         receipts, results = anyio.run(play, place, state.root, say)
@@ -90,7 +91,7 @@ def run_demo(*, as_json: bool) -> int:
         summed = summary(state, receipts, results, left)
         _show(state, receipts, summed, say)
     if as_json:
-        print(msgspec.json.encode(summed).decode())
+        print_text(json_line(summed))
     return 0 if summed["ok"] else 1
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Failure",
     "Row",
     "classify",
+    "ends_of",
     "problem_of",
     "problem_of_status",
     "signature_of",
@@ -353,7 +354,7 @@ def _verdict(
         return MEANT[transition]
     if abort is not None and abort in DECIDED:
         return UNKNOWN, False, "somebody ended it on purpose"
-    read = _read(error)
+    read = ends_of(error)
     for row in TABLE:
         if row.words.search(read):
             return row.category, row.provider, row.why
@@ -365,7 +366,7 @@ def _verdict(
 def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
     """What was the matter with a model: by what *words* say where that is more precise than *status* (of HTTP), by the
     status otherwise; ``None``: they speak of no model."""
-    said = next((row.problem for row in TABLE if row.words.search(_read(words))), None) if words else None
+    said = next((row.problem for row in TABLE if row.words.search(ends_of(words))), None) if words else None
     if status is None or status < 400:
         return said
     told = problem_of_status(status) or ModelProblem.UNKNOWN
@@ -389,7 +390,7 @@ MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
 """Which words are believed against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
 that is too long is a 400 everywhere."""
 
-SPOKEN: Final = re.compile(r"\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
+SPOKEN: Final = re.compile(r"\A\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
 """What agents say in place of an answer when their model fails, and call it success: qwen-code 0.15 and claude 2.1."""
 
 
@@ -398,7 +399,8 @@ def spoken_failure(text: str) -> bool:
     return SPOKEN.match(text) is not None
 
 
-def _read(error: str) -> str:
+def ends_of(error: str) -> str:
+    """Return the beginning and the end of an error, READ_CHARS_MAX characters in all."""
     half = READ_CHARS_MAX // 2
     return error if len(error) <= READ_CHARS_MAX else f"{error[:half]}\n{error[-half:]}"
 
@@ -423,9 +425,9 @@ DIFFERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
         (r"\b\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?", "<time>"),
         (r"\b\d{4}-\d\d-\d\d\b|\b\d?\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[ap]m)?\b", "<time>"),
         (r"\b(?:\d+(?:\.\d+)? ?(?:ms|seconds?|minutes?|hours?|min|s|m|h)\b ?)+", "<time> "),
-        (r"\b[a-z]:\\\S+|(?<![\w<])(?:[\w.~+@-]*/)+[\w.~+@-]*", "<path>"),
+        (r"\b[a-z]:\\\S+|(?<![\w.~+@<-])(?:[\w.~+@-]*/)+[\w.~+@-]*", "<path>"),
         (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b", "<id>"),
-        (r"\b(?=[a-z_-]*\d)(?=[\d_-]*[a-z])\w{7,}\b", "<id>"),
+        (r"\b(?=[a-z_-]{0,64}\d)(?=[\d_-]{0,64}[a-z])\w{7,}\b", "<id>"),
         (r"(?<!status )(?<!code )(?<!errno )(?<![\w.])[-+]?\d+(?:[.,]\d+)*", "<n>"),
         (r"(?<=[a-z_])\d+", "<n>"),
         (r"\s+", " "),
@@ -437,7 +439,7 @@ is told as a status, a code or an errno is what the error is, and stays."""
 
 def signature_of(error: str) -> str:
     """The error without what differs from one time to the next; empty for one without words."""
-    said = _read(error).lower()
+    said = ends_of(error).lower()
     for pattern, name in DIFFERS:
         said = pattern.sub(name, said)
     said = said.strip()

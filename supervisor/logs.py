@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from supervisor.redaction import Redactor
+from supervisor.redaction import Redactor, printable
 
 __all__ = ["conceal", "get_logger"]
 
@@ -33,6 +33,11 @@ def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, 
     return {key: _redactor.value(value) for key, value in event.items()}
 
 
+def _escaped(_: object, __: str, line: Any) -> str:
+    """The line as a terminal, or whoever reads a log on one, may be given it: the last words of a program are in it."""
+    return printable(line)
+
+
 def get_logger() -> structlog.stdlib.BoundLogger:
     """The runtime's logger; bind the entity's ids to it."""
     logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
@@ -43,6 +48,7 @@ def get_logger() -> structlog.stdlib.BoundLogger:
             structlog.processors.format_exc_info,
             _clean,
             structlog.processors.LogfmtRenderer(key_order=["event"]),
+            _escaped,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )

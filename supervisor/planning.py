@@ -14,6 +14,7 @@ from supervisor.plans.tasks import every_task
 from supervisor.plugins.reading import load_plan
 from supervisor.scheduling.budgeting import narrowings
 from supervisor.surfaces.failure import DONE, BadInput
+from supervisor.surfaces.options import say
 
 __all__ = ["plan_group", "schema"]
 
@@ -32,9 +33,9 @@ def _check(plan: Path, as_json: bool) -> int:
         found = load_plan(plan)
     except BadPlan as error:
         raise BadInput(str(error)) from None
-    click.echo(json.dumps(_told(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
+    say(json.dumps(_told(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
     for words in () if as_json else (*narrowings(found), *_unguarded(found)):
-        click.echo(f"{plan}: {words}")
+        say(f"{plan}: {words}")
     return DONE
 
 
@@ -64,7 +65,7 @@ def _summary(plan: Plan) -> str:
 @plan_group.command("schema")
 def _schema() -> int:
     """Print the JSON Schema of a plan: an editor can complete and check a plan with it."""
-    click.echo(json.dumps(schema(), indent=2))
+    say(json.dumps(schema(), indent=2))
     return DONE
 
 

@@ -6,14 +6,14 @@ It begins what goes over the wire to it, reads what it says, and deals with one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import anyio
 
 from supervisor.abort import PlannedProcess
 from supervisor.access import call_refusal
 from supervisor.asking import Asking
-from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX
+from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_S
 from supervisor.budgets import Amounts
 from supervisor.call_ends import CallEnds
 from supervisor.compacting import Compacting
@@ -135,9 +135,10 @@ class ProcessLink(LinkBase):
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
         working = self.turn_id is not None and incarnation == self._incarnation and self._intent is None
-        outs = self._codec.steer(text) if working else None
+        outs = self._codec.steer(text) if working and not self._wire.full else None
         if outs is None:
-            self._not_steered(message_id, incarnation, "the agent does not take it now")
+            why = _unread(self._wire.unread_bytes) if self._wire.full else "the agent does not take it now"
+            self._not_steered(message_id, incarnation, why)
         else:
             self._steered.append(message_id)
             self._wire.put(outs)
@@ -246,9 +247,35 @@ class ProcessLink(LinkBase):
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
             self.work.stir()
-            self._wire.sort(self._codec.feed(data))
+            for part in self._parts(data):
+                if not await self._room():
+                    break
+                self._wire.sort(self._codec.feed(part))
+                if self._wire.full:
+                    await self._wire.hear_all()
             await self._wire.hear_all()
         self._wire.put(self._codec.feed(b""))
+
+    def _parts(self, data: bytes) -> Iterable[bytes]:
+        """*data* line by line, where lines may ask for something: a codec replies to some of them by itself, and one
+        line may ask for megabytes."""
+        return (data,) if self._codec.one_shot else _lines(data)
+
+    async def _room(self) -> bool:
+        """Wait while too much waits for the agent; whether it is to be heard then. The replies of one that goes on
+        asking and reads none would fill the memory, so its conversation ends, and what it still asks is dropped."""
+        if self._codec.one_shot:  # it was given its prompt, and is replied to nothing
+            return True
+        while self._wire.full and not self._gone:
+            if self._dying:
+                return False
+            taken = self._wire.taken_bytes
+            with self.tree.system.timers.limit(UNREAD_S):
+                await self._wire.taken()
+            if taken == self._wire.taken_bytes and not (self._dying or self._gone):
+                why = f"the agent does not read what it is sent: {_unread(self._wire.unread_bytes)}"
+                self._malformed(f"{why}, and it took none of them in {UNREAD_S:g} s")
+        return True
 
     async def _exit(self, process: Process) -> int | None:
         """Its exit status. Who speaks a protocol, has closed its output and stays can never answer: it is ended."""
@@ -271,6 +298,8 @@ class ProcessLink(LinkBase):
 
     # ------------------------------------------------------------------ what it says
     async def _hear(self, out: Out) -> None:
+        if not await self._room():
+            return
         if self.turn_id is not None and self.work.watch is not None:
             self.work.watch.model.hear(out)
             if self._intent is None and _is_sign(out):
@@ -471,6 +500,20 @@ class ProcessLink(LinkBase):
         cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
         once = self._delegated(call_id, answer)
         self._delegate(self.work, asked.name, asked.prompt, asked.agent, started_by, once, cause, asked.mode)
+
+
+def _lines(data: bytes) -> Iterable[bytes]:
+    """The lines of *data* with their newlines, and what stands behind the last one."""
+    at = 0
+    while end := data.find(b"\n", at) + 1:
+        yield data[at:end]
+        at = end
+    if at < len(data):
+        yield data[at:]
+
+
+def _unread(count: int) -> str:
+    return f"{count} bytes wait for it; the most is {UNREAD_BYTES_MAX}"
 
 
 def _is_sign(out: Out) -> bool:

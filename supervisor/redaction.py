@@ -7,7 +7,9 @@ the prompt as it is on record, and finds the value where the prompt says, in its
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
@@ -15,7 +17,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name", "sound"]
+__all__ = ["OURS", "Redactor", "Unbroken", "is_secret_name", "printable", "sound"]
 
 VALUE_CHARS_MIN: Final = 8
 """A shorter value is no secret worth the name, and would be found in words that mean nothing of the kind."""
@@ -47,9 +49,17 @@ _LOOKS: Final = (
     r"pypi-[A-Za-z0-9_-]{40,}",
     r"(?<=://)[^\s/:@\"'$]*:[^\s/@\"'$]+(?=@)",  # the user and password of an address
     r"(?<=Bearer )[A-Za-z0-9._~+/-]{20,}=*",  # the header of a request
-    r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",  # JSON Web Tokens
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
 )
+_WEB_TOKEN: Final = re.compile(
+    r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{13,}+\.(?=(eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+))"
+)
+"""A run of characters in which the header of a JSON Web Token may stand, and behind it the rest of one, as a group. The
+header itself begins at an ``eyJ`` of the run. A pattern of the whole token would be tried again at each ``eyJ``, each
+time up to the end of the run: the lookbehind and the possessive repeats make that once for each run."""
+_WEB_TOKEN_BEGINS: Final = "eyJ"
+_HEADER_CHARS_MIN: Final = 10
+"""Of the header of a token, behind its ``eyJ``."""
 _KEY_BEGINS: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _KEY_ENDS: Final = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 _KEY_MAY_BEGIN: Final = re.compile(r"-(?:-(?:-(?:-(?:-(?:B(?:E(?:G(?:I(?:N(?: [A-Z ]*-{0,4})?)?)?)?)?)?)?)?)?)?\Z")
@@ -93,6 +103,37 @@ def sound(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
+class _Escapes(dict[int, str]):
+    """Table for ``str.translate``: each character that a terminal would act on, as JSON writes it. The table grows with
+    the characters that are met."""
+
+    _ACTED_ON: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+    """Unicode categories: control, format (bidirectional marks among them), lone surrogates, line and paragraph
+    separators."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        acted_on = unicodedata.category(char) in self._ACTED_ON
+        self[code] = json.dumps(char)[1:-1].replace("\x7f", "\\u007f") if acted_on else char
+        return self[code]
+
+
+_IN_ONE_LINE: Final = _Escapes()
+_IN_LINES: Final = _Escapes({ord(char): char for char in "\n\t"})
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return *text* with everything that a terminal would act on written as JSON writes it: ``\\u001b``.
+
+    All that the program prints goes through here, since an agent, a file or a program may have put anything into it:
+    a window title, the clipboard (OSC 52), a cleared screen, letters from right to left. JSON stays the same JSON.
+
+    Args:
+        lines: keep newlines and tabs.
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_IN_LINES if lines else _IN_ONE_LINE)
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a variable of that name holds a secret: ``OPENAI_API_KEY`` does, ``KEYBOARD`` does not."""
     return _NAMES.search(name) is not None
@@ -130,11 +171,33 @@ class Redactor:
         if len(text) >= VALUE_CHARS_MIN:
             for mark in self._marks:
                 if mark in text:
-                    return sound(self._found.sub(self._instead, text))
+                    return sound(self._clean(text))
         return sound(text)
 
-    def _instead(self, found: re.Match[str]) -> str:
-        name = self._names.get(found[0])
+    def _clean(self, text: str) -> str:
+        """*text* with each secret replaced; where two begin at the same place, a known value goes first."""
+        tokens = _WebTokens(text)
+        kept: list[str] = []
+        at = 0
+        found = self._found.search(text)
+        token = tokens.after(0)
+        while found is not None or token is not None:
+            if found is None or (token is not None and token[0] < found.start()):
+                assert token is not None, "one of the two is there"
+                begin, end, instead = *token, "[redacted]"
+            else:
+                begin, end, instead = found.start(), found.end(), self._instead(found[0])
+            kept += (text[at:begin], instead)
+            at = end
+            # What was found further on stays found: each part of the text is searched once.
+            if found is not None and found.start() < at:
+                found = self._found.search(text, at)
+            if token is not None and token[0] < at:
+                token = tokens.after(at)
+        return "".join((*kept, text[at:]))
+
+    def _instead(self, secret: str) -> str:
+        name = self._names.get(secret)
         return "[redacted]" if name is None else f"${name}"
 
     def event(self, event: E) -> E:
@@ -180,6 +243,25 @@ class Redactor:
         return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in known)
 
 
+class _WebTokens:
+    """The JSON Web Tokens of one text, from its beginning to its end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._runs = _WEB_TOKEN.finditer(text) if f".{_WEB_TOKEN_BEGINS}" in text else iter(())
+        self._run = next(self._runs, None)
+
+    def after(self, at: int) -> tuple[int, int] | None:
+        """The beginning and end of the first token that begins at *at* or later; *at* never falls."""
+        while self._run is not None:
+            last = self._run.end() - 1 - _HEADER_CHARS_MIN  # where an ``eyJ`` must have ended
+            begin = self._text.find(_WEB_TOKEN_BEGINS, max(at, self._run.start()), last)
+            if begin >= 0:
+                return begin, self._run.end(1)
+            self._run = next(self._runs, None)
+        return None
+
+
 def _by_first_char(beginnings: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for one in beginnings:
@@ -211,40 +293,42 @@ class Unbroken:
         return self._key_chars is not None
 
     def feed(self, text: str) -> str:
-        """What can be given on now."""
-        text, said = self._held + text, ""
+        """What can be given on now. Positions move through the text, which is never copied for one key of many."""
+        text, said, at = self._held + text, list[str](), 0
         self._held = ""
-        while text:
+        while at < len(text):
             if self._key_chars is not None:
-                text = self._after_key(text)
+                at = self._after_key(text, at)
                 continue
-            begun = _KEY_BEGINS.search(text)
+            begun = _KEY_BEGINS.search(text, at)
             if begun is None:
-                return said + self._outside(text)
-            said += self._redactor.text(text[: begun.start()]) + "[redacted]"
-            text, self._key_chars = text[begun.end() :], 0
-        return said
+                said.append(self._outside(text[at:]))
+                break
+            said += (self._redactor.text(text[at : begun.start()]), "[redacted]")
+            at, self._key_chars = begun.end(), 0
+        return "".join(said)
 
     def _outside(self, text: str) -> str:
         held = self._redactor.held_back(text if len(text) < HELD_CHARS_MAX else text[-TAIL_CHARS:])
         whole, self._held = text[: len(text) - held], text[len(text) - held :]
         return self._redactor.text(whole)
 
-    def _after_key(self, text: str) -> str:
-        """What comes after the key that has begun; the end of *text* is held where its last line may have begun."""
+    def _after_key(self, text: str, at: int) -> int:
+        """Where *text* goes on after the key that has begun before *at*; the end of *text* is held where the last line
+        of the key may have begun."""
         assert self._key_chars is not None, "a key has begun"
-        ends = _KEY_ENDS.search(text)
         left = KEY_CHARS_MAX - self._key_chars
-        if ends is not None and ends.start() <= left:
+        ends = _KEY_ENDS.search(text, at, at + left + MARK_CHARS_MAX)
+        if ends is not None and ends.start() <= at + left:
             self._key_chars = None
-            return text[ends.end() :]
-        if len(text) > left + MARK_CHARS_MAX:
+            return ends.end()
+        if len(text) - at > left + MARK_CHARS_MAX:
             self._key_chars = None
-            return text[left:]
-        keep = min(len(text), MARK_CHARS_MAX)
-        self._key_chars += len(text) - keep
+            return at + left
+        keep = min(len(text) - at, MARK_CHARS_MAX)
+        self._key_chars += len(text) - at - keep
         self._held = text[len(text) - keep :]
-        return ""
+        return len(text)
 
     def end(self) -> str:
         """The rest. A key that goes on with what comes next is still one."""

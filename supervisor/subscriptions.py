@@ -1,6 +1,7 @@
 """Who listens to the records: each subscriber has a buffer, and one that falls too far behind is let go.
 
-Records are published once they are durable, in order. Nobody who reads slowly delays anybody else.
+Records are published once they are durable, in order. Nobody who reads slowly delays anybody else, or makes us hold
+more than its buffer: that has a bound in records, and one in bytes, since a record may hold a whole prompt.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 import anyio
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from supervisor.ports import Journal
@@ -19,7 +21,11 @@ __all__ = ["SUBSCRIPTION_MAX", "SubscriptionLagged", "Subscriptions"]
 SUBSCRIPTION_MAX = 4_096
 """Events a subscriber may be behind before it is let go."""
 
-Sender = MemoryObjectSendStream[LifecycleEvent]
+SUBSCRIPTION_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes, as JSON, that may wait for a subscriber: as for an actor (the mailbox). A single larger record may."""
+
+Sender = MemoryObjectSendStream[tuple[int, LifecycleEvent]]
+"""Takes records with their sizes in bytes."""
 
 
 class SubscriptionLagged(Exception):
@@ -33,6 +39,8 @@ class Subscriptions:
         self._journal = journal
         self._senders: list[Sender] = []
         self._lagged: list[Sender] = []
+        self._waiting: dict[Sender, int] = {}
+        """Bytes in the buffer of each."""
         self._over = False
 
     def __len__(self) -> int:
@@ -41,9 +49,15 @@ class Subscriptions:
 
     def publish(self, record: LifecycleEvent) -> None:
         """Give everybody a record that has become durable."""
+        if not self._senders:
+            return
+        size = len(msgspec.json.encode(record))
         for send in list(self._senders):
             try:
-                send.send_nowait(record)
+                if self._waiting[send] and self._waiting[send] + size > SUBSCRIPTION_BYTES_MAX:
+                    raise anyio.WouldBlock
+                send.send_nowait((size, record))
+                self._waiting[send] += size
             except anyio.WouldBlock:
                 self._lagged.append(send)
                 self._let_go(send)
@@ -63,8 +77,9 @@ class Subscriptions:
     @asynccontextmanager
     async def open(self, after_seq: int | None) -> AsyncIterator[AsyncGenerator[LifecycleEvent, None]]:
         """Records as they come; from *after_seq* on, those of the past first. None come after the end."""
-        send, receive = anyio.create_memory_object_stream[LifecycleEvent](SUBSCRIPTION_MAX)
+        send, receive = anyio.create_memory_object_stream[tuple[int, LifecycleEvent]](SUBSCRIPTION_MAX)
         self._senders.append(send)
+        self._waiting[send] = 0
         if self._over:
             self._let_go(send)
         try:
@@ -75,10 +90,11 @@ class Subscriptions:
                 self._let_go(send)
             if send in self._lagged:
                 self._lagged.remove(send)
+            del self._waiting[send]
             receive.close()
 
     async def _told(
-        self, after_seq: int | None, send: Sender, receive: MemoryObjectReceiveStream[LifecycleEvent]
+        self, after_seq: int | None, send: Sender, receive: MemoryObjectReceiveStream[tuple[int, LifecycleEvent]]
     ) -> AsyncGenerator[LifecycleEvent, None]:
         last = after_seq or 0
         past = await self._journal.events(after_seq=last) if after_seq is not None else []
@@ -87,7 +103,8 @@ class Subscriptions:
                 last = record.seq
                 yield record
             past = await self._journal.events(after_seq=last)
-        async for record in receive:
+        async for size, record in receive:
+            self._waiting[send] -= size
             if record.seq > last:
                 yield record
         if send in self._lagged:

@@ -3,6 +3,10 @@
 Bytes for the program go out on a path of their own, so that an interrupt never waits behind anything, least of all a
 disk. What it said is heard one word at a time, whoever is at it: an agent is not read faster than it is understood.
 When the wire is closed, who writes ends by itself; only where the program does not take what it is sent is he cut off.
+
+An agent that asks and does not read would have us keep replies without end. So what waits for it is counted in bytes,
+and whoever hears it looks at that first (:attr:`Wire.full`): it is not heard while too much waits. A signal does not
+wait behind bytes that nobody takes.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from anyio.abc import TaskGroup
 
 from actors.parking import Bell
-from supervisor.bounds import bounded
+from supervisor.bounds import UNREAD_BYTES_MAX, bounded
 from supervisor.ports import CloseInput, Out, Process, Send, Signal
 
 __all__ = ["Wire"]
 
+PIECE_BYTES = 256 * 1024
+"""A large message is written in pieces of this size: each that the program takes shows that it reads."""
 _WRITTEN = (Send, CloseInput, Signal)
 """What a codec has for the program; the rest is what the program said."""
 
@@ -30,6 +36,11 @@ class Wire:
         """The program, while it is there."""
         self._writes: deque[Send | CloseInput | Signal] = deque()
         self._said: deque[Out] = deque()
+        self.unread_bytes = 0
+        """What is to be written to the program, and was not taken yet."""
+        self.taken_bytes = 0
+        """What it has taken in all."""
+        self._taken = Bell()
         self._to_write = Bell()
         self._heard = Bell()
         self._sending = False
@@ -52,6 +63,16 @@ class Wire:
         self._open = None
         self._to_write.ring()
 
+    @property
+    def full(self) -> bool:
+        """More waits for the program than may."""
+        return self.unread_bytes > UNREAD_BYTES_MAX
+
+    async def taken(self) -> None:
+        """Wait until the program takes more of what waits for it."""
+        self._taken.silence()
+        await self._taken.heard()
+
     # ------------------------------------------------------------------ either way
     def put(self, outs: Iterable[Out]) -> None:
         """Bytes go to the program; what it said is heard, whoever may be reading meanwhile."""
@@ -63,7 +84,11 @@ class Wire:
     def sort(self, outs: Iterable[Out]) -> None:
         """The same, where what was said is then heard by whoever calls this."""
         for out in outs:
-            if isinstance(out, _WRITTEN):
+            if isinstance(out, Signal) and self._sending and self.process is not None:
+                self.process.signal(out.number)
+            elif isinstance(out, _WRITTEN):
+                if isinstance(out, Send):
+                    self.unread_bytes += len(out.data)
                 self._writes.append(out)
                 self._to_write.ring()
             else:
@@ -78,7 +103,12 @@ class Wire:
             match self._writes.popleft():
                 case Send(data):
                     self._sending = True
-                    await process.send(data)
+                    for at in range(0, max(len(data), 1), PIECE_BYTES):
+                        piece = data[at : at + PIECE_BYTES]
+                        await process.send(piece)
+                        self.unread_bytes -= len(piece)
+                        self.taken_bytes += len(piece)
+                        self._taken.ring()
                     self._sending = False
                 case CloseInput():
                     process.close_input()

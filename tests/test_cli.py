@@ -591,7 +591,7 @@ def test_logs(tell: Tell, ended: Path) -> None:
     """The transcript of a session is printed, for its turns and agents too, with nothing a terminal would act on."""
     told = tell("logs", "lead/docs", "--state-dir", ended)
     said = [line.split(" ", 1)[1] for line in told.out.splitlines()]
-    assert said == ["prompt| say hello", r"message| hello \x1b[31mred\x1b[0m"]
+    assert said == ["prompt| say hello", r"message| hello \u001b[31mred\u001b[0m"]
     assert tell("logs", "lead/docs:t1", "--state-dir", ended).out == told.out
     lines = tell("logs", "lead/docs", "--json", "--state-dir", ended).lines
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", lines[1].pop("timestamp"))
@@ -605,7 +605,7 @@ def test_logs_keep_tabs_and_the_notes_of_the_transcript(tmp_path: Path, tell: Te
     transcript = StateDir(tmp_path / "state").transcript("lead")
     transcript.write_text("10:00:00.000 message| a\tb\x07\n-- 5 bytes dropped --\n")
     told = tell("logs", "lead", "--state-dir", tmp_path / "state")
-    assert told.out.splitlines() == ["10:00:00.000 message| a\tb\\x07", "-- 5 bytes dropped --"]
+    assert told.out.splitlines() == ["10:00:00.000 message| a\tb\\u0007", "-- 5 bytes dropped --"]
     said, note = tell("logs", "lead", "--json", "--state-dir", tmp_path / "state").lines
     assert said == {"session": "lead", "timestamp": "10:00:00.000", "source": "message", "text": "a\tb\x07"}
     assert note == {"session": "lead", "timestamp": None, "source": None, "text": "-- 5 bytes dropped --"}
@@ -616,7 +616,7 @@ def test_following_logs_goes_on_to_the_end_of_the_session(running: Running) -> N
     said: list[str] = []
     waits = iter([lambda: _abort_tool(running), lambda: _close(running)])
     read_logs(running.state_dir, "lead", said.append, follow=True, as_json=False, pause=lambda: next(waits)())
-    assert [line.partition("| ")[2] for line in said] == ["work", r"hello \x1b[31mred\x1b[0m", "went on"]
+    assert [line.partition("| ")[2] for line in said] == ["work", r"hello \u001b[31mred\u001b[0m", "went on"]
 
 
 def _abort_tool(running: Running) -> None:

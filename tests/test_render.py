@@ -24,6 +24,7 @@ from supervisor.abort import (
 )
 from supervisor.causality import Branch, Explanation, Role, Step
 from supervisor.overview import Node, Seen
+from supervisor.redaction import printable
 from supervisor.surfaces.board import Board
 from supervisor.surfaces.calls import Calls
 from supervisor.surfaces.live import results_json, results_text
@@ -33,7 +34,6 @@ from supervisor.surfaces.render import (
     event_line,
     json_text,
     plan_text,
-    printable,
     ps_text,
     receipt_text,
     report_text,
@@ -66,7 +66,7 @@ def event(**more: object) -> LifecycleEvent:
 # ------------------------------------------------------------------------------------------------------- pieces
 def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
     """Escapes, bells, newlines and direction marks are written out; letters of every script stay."""
-    assert printable(EVIL) == r"a\x1b[31mred\x07\nb\u202e"
+    assert printable(EVIL) == r"a\u001b[31mred\u0007\nb\u202e"
     assert printable("Grüße, 世界 …") == "Grüße, 世界 …"
 
 
@@ -85,7 +85,7 @@ def test_nothing_an_agent_says_reaches_the_terminal_raw() -> None:
 def test_every_text_is_made_printable(text: str) -> None:
     """Whatever is rendered, each of its lines can be printed."""
     assert all(line.isprintable() for line in text.split("\n"))
-    assert "\\x1b" in text
+    assert "\\u001b" in text
 
 
 @pytest.mark.parametrize(

@@ -13,25 +13,30 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.adapters.acp_messages import AUTHENTICATION_NEEDED, RpcError
-from supervisor.failures import problem_of_status
+from supervisor.failures import ends_of, problem_of_status
 from supervisor.vocabulary import ModelProblem
 
 __all__ = ["problem_of", "said_problem"]
 
+
+def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Pattern[str]], ...]:
+    return tuple((problem, re.compile(pattern, re.IGNORECASE)) for problem, pattern in rows)
+
+
 _STATUS_KEYS: Final = ("http_status_code", "httpStatusCode", "status", "statusCode", "code")
 _STATUS: Final = re.compile(r"\b(?:status|code|http|error)\b\W{0,4}(?:code\W{0,3})?([45]\d\d)\b", re.I)
 _SAID: Final = {
-    "refusal": re.compile(r"Error: (?:API error\b|Rate limits exceeded)"),
-    "end_turn": re.compile(r"\[API Error: [^\n]*\]\s*\Z"),
+    "refusal": re.compile(r"\AError: (?:API error\b|Rate limits exceeded)"),
+    "end_turn": re.compile(r"\A\[API Error: [^\n]*\]\s*\Z"),
 }
-_CLEARER: Final = (
+_CLEARER: Final = _table(
     (ModelProblem.CONTEXT_LENGTH, r"context.?(?:window|length)|prompt is too long|too many (?:input )?tokens"),
     (ModelProblem.CONNECTION, r"\Aterminated\b"),
     (ModelProblem.QUOTA, r"billing|usage.?limit|insufficient.?(?:quota|credit|balance|funds)|credit balance"),
 )
 """Words that say more than a status: providers answer with 400 or 429 where the context is full or the money is spent,
 and gemini tells of a stream that was cut as of a status 500, in the one word of Node's own client."""
-_WORDS: Final = (
+_WORDS: Final = _table(
     (ModelProblem.SERVER, r"\binternal_server_error\b"),  # codex's own name for it; its sentence speaks of high demand
     (ModelProblem.OVERLOADED, r"overloaded|high demand"),
     (ModelProblem.RATE_LIMIT, r"rate.?limit|too many requests|resource.?exhausted"),
@@ -44,7 +49,7 @@ _WORDS: Final = (
 
 def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
     """What was the matter with the model, and the HTTP status it came with; ``None``: not told."""
-    words = f"{error.message} {bytes(error.data).decode(errors='replace')}"
+    words = ends_of(f"{error.message} {bytes(error.data).decode(errors='replace')}")
     status = _status(error, words)
     if error.code == AUTHENTICATION_NEEDED:
         return ModelProblem.AUTH, status
@@ -59,6 +64,7 @@ def said_problem(stop_reason: str, said: str) -> tuple[ModelProblem, int | None]
     """
     if stop_reason not in _SAID or not _SAID[stop_reason].match(said):
         return None
+    said = ends_of(said)
     found = _STATUS.search(said)
     status = int(found[1]) if found else None
     return _named(_CLEARER, said) or problem_of_status(status) or _named(_WORDS, said) or ModelProblem.UNKNOWN, status
@@ -89,5 +95,5 @@ def _codes(data: Any, depth: int = 0) -> Iterator[int]:
             yield from _codes(value, depth + 1)
 
 
-def _named(table: tuple[tuple[ModelProblem, str], ...], words: str) -> ModelProblem | None:
-    return next((problem for problem, pattern in table if re.search(pattern, words, re.I)), None)
+def _named(table: tuple[tuple[ModelProblem, re.Pattern[str]], ...], words: str) -> ModelProblem | None:
+    return next((problem for problem, pattern in table if pattern.search(words)), None)

@@ -15,7 +15,7 @@ import supervisor.adapters.acp_messages as wire
 from supervisor.adapters.acp_calls import ToolCalls
 from supervisor.adapters.acp_messages import RpcId
 from supervisor.adapters.exit_status import signal_name
-from supervisor.bounds import TERMINALS_MAX
+from supervisor.bounds import TERMINALS_BYTES_MAX, TERMINALS_MAX
 from supervisor.ports import Out, TerminalKilled, TerminalOpened
 
 __all__ = ["METHODS", "OUTPUT_BYTES", "OUTPUT_BYTES_MAX", "Terminal", "Terminals"]
@@ -71,6 +71,9 @@ class Terminals:
         """The command wrote *data*."""
         if terminal_id in self._known:
             self._known[terminal_id].add(data)
+            excess = sum(one.kept_bytes for one in self._known.values()) - TERMINALS_BYTES_MAX
+            if excess > 0:
+                self._known[terminal_id].cut(excess)
             self._calls.wrote(self._known[terminal_id].call_id, data)
 
     def exited(self, terminal_id: str, status: int | None) -> list[Out]:
@@ -139,8 +142,16 @@ class Terminal:
             return
         self._kept += self._decoder.decode(data, final).encode()
         if (excess := len(self._kept) - self._limit_bytes) > 0:
-            self._truncated = True
-            del self._kept[: self._boundary(excess)]
+            self.cut(excess)
+
+    @property
+    def kept_bytes(self) -> int:
+        return len(self._kept)
+
+    def cut(self, count: int) -> None:
+        """Drop the first *count* bytes of what is kept, and what they leave of a character."""
+        self._truncated = True
+        del self._kept[: self._boundary(min(count, len(self._kept)))]
 
     def exit(self, status: int | None) -> None:
         """The command ended."""

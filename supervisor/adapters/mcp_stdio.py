@@ -17,6 +17,7 @@ import msgspec
 from actors import Context, Intensity
 from actors.restart import add_restart
 from supervisor.adapters.framing import Lines
+from supervisor.bounds import UNREAD_BYTES_MAX
 from supervisor.ledger import Cause
 from supervisor.moments import Moment, first_of
 from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
@@ -73,6 +74,8 @@ class McpResource:
         self._ready = False
         self._asked: dict[int, _Asked] = {}
         self._requests = 0
+        self._unread_bytes = 0
+        """Of requests that the server has not read yet."""
         self._scope = anyio.CancelScope()
 
     def begin(self, ctx: Context) -> None:
@@ -104,8 +107,8 @@ class McpResource:
         number, asked = self._requests, _Asked()
         self._asked[number] = asked
         try:
-            await self._send({"id": number, "method": method, "params": dict(params or {})})
             with self._tree.system.timers.limit(timeout_s) as limit:
+                await self._send({"id": number, "method": method, "params": dict(params or {})})
                 await asked.over.wait()
             if limit.cancelled_caught:
                 raise McpError(f"{self.name}: {method} was not answered within {timeout_s:g} s")
@@ -116,8 +119,17 @@ class McpResource:
         return asked.result
 
     async def _send(self, message: dict[str, Any]) -> None:
-        if self._process is not None:
-            await self._process.send(msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n")
+        if self._process is None:
+            return
+        data = msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n"
+        if self._unread_bytes and self._unread_bytes + len(data) > UNREAD_BYTES_MAX:
+            waiting = f"{self._unread_bytes} bytes wait for it; the most is {UNREAD_BYTES_MAX}"
+            raise McpError(f"{self.name}: the server does not read what it is sent: {waiting}")
+        self._unread_bytes += len(data)
+        try:
+            await self._process.send(data)
+        finally:
+            self._unread_bytes -= len(data)
 
     # ------------------------------------------------------------------ its one task
     async def _run(self) -> None:

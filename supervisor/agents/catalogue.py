@@ -20,7 +20,18 @@ from supervisor.agents.data import BadData, Data, Word, Words, read_data
 from supervisor.agents.mapping import Mapping as LineMapping
 from supervisor.agents.quirks import NO_QUIRKS, Quirks
 
-__all__ = ["Asking", "Install", "Known", "ModelFile", "Pointing", "UnknownAgent", "Way", "catalogue", "known", "mapping_named"]
+__all__ = [
+    "Asking",
+    "Install",
+    "Known",
+    "ModelFile",
+    "Pointing",
+    "UnknownAgent",
+    "Way",
+    "catalogue",
+    "known",
+    "mapping_named",
+]
 
 HERE = Path(__file__).parent
 Name = Annotated[Word, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]

@@ -110,7 +110,9 @@ def _of_catalogue(program: Program, words: Sequence[str]) -> tuple[Known | None,
     for agent in [found] if found is not None else catalogue().values():
         names = {agent.install.package} if agent.install is not None else set()
         for way in agent.ways:
-            is_it = found is not None or bool({*words[:1], *map(posixpath.basename, words[:1])} & {*names, way.command[0]})
+            is_it = found is not None or bool(
+                {*words[:1], *map(posixpath.basename, words[:1])} & {*names, way.command[0]}
+            )
             if way.adapter == program.adapter and is_it:
                 return agent, way
     return None, None

@@ -18,7 +18,7 @@ from supervisor.probing.place import place_for
 from supervisor.probing.probe import CASES, Case, probe
 from supervisor.processes.host import WardenHost
 from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput
-from supervisor.surfaces.options import json_option
+from supervisor.surfaces.options import json_option, say
 from supervisor.surfaces.render import json_text
 
 __all__ = ["agents_group"]
@@ -38,9 +38,9 @@ def agents_group(context: click.Context, as_json: bool) -> int:
     if context.invoked_subcommand is None:
         found = list(find_all(catalogue().values()))
         if as_json:
-            click.echo(json_text([_listed(one) for one in found]))
+            say(json_text([_listed(one) for one in found]))
         else:
-            click.echo("\n".join(_lines(found)))
+            say("\n".join(_lines(found)))
     return DONE
 
 
@@ -52,9 +52,9 @@ def _show(name: str, as_json: bool) -> int:
     agent = _named(name)
     found = find(agent)
     if as_json:
-        click.echo(json_text({**_listed(found), "known": agent.model_dump(mode="json", exclude_defaults=True)}))
+        say(json_text({**_listed(found), "known": agent.model_dump(mode="json", exclude_defaults=True)}))
     else:
-        click.echo("\n".join(_told(found)))
+        say("\n".join(_told(found)))
     return DONE
 
 
@@ -81,11 +81,11 @@ def _probe(
         install = f"; install it: {agent.install.command}" if agent.install else ""
         raise BadInput(f"{agent.name}: no program {way.command[0]!r} on PATH{install}")
     if not as_json:
-        click.echo(f"{agent.name} {found.version}, by {way.adapter}:")
+        say(f"{agent.name} {found.version}, by {way.adapter}:")
     rows = anyio.run(partial(_run, agent, way, model_url, cases or CASES, not as_json), backend=backend)
     if as_json:
         told = {"agent": agent.name, "version": found.version, "adapter": way.adapter}
-        click.echo(json_text({**told, "cases": msgspec.to_builtins(rows)}))
+        say(json_text({**told, "cases": msgspec.to_builtins(rows)}))
     return WORK_FAILED if any(one.good is False for one in rows) else DONE
 
 
@@ -109,7 +109,7 @@ async def _probed(agent: Known, way: Way, base_url: str, cases: tuple[str, ...],
             async for one in probe(host, place, cases):
                 rows.append(one)
                 if shows:
-                    click.echo(f"  {one.case:<32} {one.found}")
+                    say(f"  {one.case:<32} {one.found}")
     return rows
 
 
@@ -169,7 +169,12 @@ def _told(found: Found) -> Iterator[str]:
     for way in agent.ways:
         yield f"  {way.adapter:<9} {' '.join(way.command)}"
         quirks = [name for name, has in way.quirks.model_dump().items() if has]
-        notes = [f"asks leave: {_ASKS[way.asks]}", *quirks, *(["sub_agents"] if way.sub_agents else []), f"urgent messages: {way.urgent}"]
+        notes = [
+            f"asks leave: {_ASKS[way.asks]}",
+            *quirks,
+            *(["sub_agents"] if way.sub_agents else []),
+            f"urgent messages: {way.urgent}",
+        ]
         yield f"            {', '.join(notes)}"
     if agent.passes:
         yield f"  may have  {', '.join(agent.passes)}"

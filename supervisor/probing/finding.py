@@ -23,7 +23,7 @@ __all__ = ["Found", "at_least", "find", "find_all", "searched"]
 
 ANSWER_S: Final = 20.0
 """How long a program may take to say its version: the slowest of the known ones took 3 s."""
-_VERSION: Final = re.compile(r"\d+(?:\.\d+)+")
+_VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")
 
 
 class Found(NamedTuple):

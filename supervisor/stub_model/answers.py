@@ -115,8 +115,11 @@ FAILURES: Final = {"context": 400, "quota": 429}
 
 PIECES_MAX: Final = 100_000
 _WORD: Final = re.compile(
-    r"\b(?:(RUN|LOOP|SAY|SLOW|ERR|AGENT|TOOL|USAGE|HANG|DROP)\[\[(.*?)\]\](?!\])|(HANG|DROP)\b(?!\[\[))", re.DOTALL
+    r"\b(?:(?P<called>RUN|LOOP|SAY|SLOW|ERR|AGENT|TOOL|USAGE|HANG|DROP)\[\[|(?P<alone>HANG|DROP)\b(?!\[\[))"
 )
+_CLOSES: Final = re.compile(r"\]\](?!\])")
+"""The end of an argument: of more than two brackets the last two. It is searched for apart from the word: a pattern of
+both would search the rest of the text again for each word whose argument has no end."""
 
 
 def has_script(text: str) -> bool:
@@ -132,17 +135,33 @@ def answers_in(text: str) -> tuple[Answer, ...]:
 def spent_in(text: str) -> Spent:
     """The usage that *text* asks for: ``USAGE[[1200 300]]``, tokens in and out; the last one counts."""
     spent = Spent()
-    for match in _WORD.finditer(text):
-        if match[1] == "USAGE":
-            numbers = [_number(word, 0) for word in match[2].split()[:2]]
+    for word, argument in _words(text):
+        if word == "USAGE":
+            numbers = [_number(number, 0) for number in argument.split()[:2]]
             spent = Spent(*numbers)
     return spent
 
 
 def _steps(text: str) -> Iterator[Answer]:
-    for match in _WORD.finditer(text):
-        if (make := _MAKE.get(match[1] or match[3])) is not None:
-            yield make(match[2] or "")
+    for word, argument in _words(text):
+        if (make := _MAKE.get(word)) is not None:
+            yield make(argument)
+
+
+def _words(text: str) -> Iterator[tuple[str, str]]:
+    """Each word of a script with its argument, in order; behind the last end of an argument only those that stand
+    alone."""
+    at, closed = 0, True
+    while (word := _WORD.search(text, at)) is not None:
+        at = word.end()
+        if word["alone"] is not None:
+            yield word["alone"], ""
+        elif closed:
+            closes = _CLOSES.search(text, at)
+            closed = closes is not None
+            if closes is not None:
+                yield word["called"], text[at : closes.start()]
+                at = closes.end()
 
 
 def _number(word: str, otherwise: int) -> int:

@@ -102,10 +102,10 @@ def newest(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
 
     Agents add texts of their own after the user's (reminders, settings), so the newest one that is a script counts.
     """
-    text, results = "", 0
+    text, results, scripted = "", 0, False
     for words, count in said:
-        if words and (has_script(words) or not has_script(text)):
-            text, results = words, 0
+        if words and (has_script(words) or not scripted):
+            text, results, scripted = words, 0, scripted or has_script(words)
         results += count
     return text, results
 

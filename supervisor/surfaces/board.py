@@ -9,8 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from supervisor.redaction import printable
 from supervisor.surfaces.calls import Calls
-from supervisor.surfaces.render import duration, printable
+from supervisor.surfaces.render import duration
 from supervisor.surfaces.workboard import WorkBoard
 from supervisor.vocabulary import Kind, LifecycleEvent
 

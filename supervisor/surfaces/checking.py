@@ -16,8 +16,9 @@ import msgspec
 from supervisor.invariants import RecordChecker, Violation
 from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
+from supervisor.redaction import printable
 from supervisor.surfaces.failure import BadInput
-from supervisor.surfaces.render import json_text, printable, report_text
+from supervisor.surfaces.render import json_text, report_text
 from supervisor.validate import Report, split_lines, validate_lines
 from supervisor.vocabulary import LifecycleEvent
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from supervisor.surfaces.failure import DONE, WORK_FAILED, BadInput
-from supervisor.surfaces.options import PATH, json_option, state_dir_option, warn
+from supervisor.surfaces.options import PATH, json_option, say, state_dir_option, warn
 from supervisor.surfaces.steering_cli import approve, dead_letters, reject, task
 
 __all__ = ["RunRequest", "commands"]
@@ -69,7 +69,7 @@ def _version() -> str:
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"supervisor {_version()}")
+        say(f"supervisor {_version()}")
         context.exit()
 
 
@@ -219,7 +219,7 @@ def machines(names: tuple[str, ...], format: str, as_json: bool) -> None:
     from supervisor.surfaces.machines import render
 
     try:
-        click.echo(render(names, "json" if as_json else format), nl=False)
+        say(render(names, "json" if as_json else format), newline=False)
     except ValueError as error:
         raise BadInput(str(error)) from None
 
@@ -233,7 +233,7 @@ def doctor(as_json: bool) -> None:
     """
     from supervisor.surfaces.doctor import examine
 
-    examine(click.echo, as_json=as_json)
+    examine(say, as_json=as_json)
 
 
 @click.command()
@@ -245,7 +245,7 @@ def plugins(as_json: bool) -> None:
     """
     from supervisor.surfaces.plugins import show
 
-    show(click.echo, as_json=as_json)
+    show(say, as_json=as_json)
 
 
 @click.command()
@@ -256,7 +256,7 @@ def ps(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     """List the sessions, and their agents and turns."""
     from supervisor.surfaces.reading import read_ps
 
-    read_ps(state_dir, click.echo, warn, all_of_it=all_of_it, as_json=as_json)
+    read_ps(state_dir, say, warn, all_of_it=all_of_it, as_json=as_json)
 
 
 @click.command()
@@ -267,7 +267,7 @@ def tree(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     """Show the sessions as a tree, with their open tool calls."""
     from supervisor.surfaces.reading import read_tree
 
-    read_tree(state_dir, click.echo, warn, all_of_it=all_of_it, as_json=as_json)
+    read_tree(state_dir, say, warn, all_of_it=all_of_it, as_json=as_json)
 
 
 @click.command()
@@ -283,7 +283,7 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
     """
     from supervisor.surfaces.records import Records
 
-    records = Records(state_dir, entity_id, click.echo, warn, as_json=as_json)
+    records = Records(state_dir, entity_id, say, warn, as_json=as_json)
     last = records.read(after=after, follow=follow)
     if follow:
         import anyio
@@ -324,7 +324,7 @@ def abort(
     if dry_run and (plan_id is not None or within_s is not None):
         raise BadInput("--dry-run: it plans anew and ends nothing; leave out --plan and --within")
     how = {"dry_run": dry_run, "plan": plan_id, "now": now, "within_s": within_s}
-    commanding.abort(state_dir, target, AbortScope(scope), click.echo, how=how, reason=reason, as_json=as_json)
+    commanding.abort(state_dir, target, AbortScope(scope), say, how=how, reason=reason, as_json=as_json)
 
 
 @click.command()
@@ -343,7 +343,7 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
     """Give the session ID a message."""
     from supervisor.surfaces import commanding
 
-    commanding.send(state_dir, session, text, click.echo, urgent=urgent, at=at, as_json=as_json)
+    commanding.send(state_dir, session, text, say, urgent=urgent, at=at, as_json=as_json)
 
 
 @click.command()
@@ -356,7 +356,7 @@ def permissions(state_dir: Path, as_json: bool) -> None:
     """
     from supervisor.surfaces import permitting
 
-    permitting.permissions(state_dir, click.echo, as_json=as_json)
+    permitting.permissions(state_dir, say, as_json=as_json)
 
 
 @click.command()
@@ -374,7 +374,7 @@ def answer(permission_id: str, decision: str, always: bool, because: str, state_
     from supervisor.surfaces import permitting
 
     how: dict[str, Any] = {"allow": decision == "allow", "always": always, "because": because}
-    permitting.answer(state_dir, permission_id, click.echo, **how, as_json=as_json)
+    permitting.answer(state_dir, permission_id, say, **how, as_json=as_json)
 
 
 @click.command()
@@ -402,7 +402,7 @@ def stop(now: bool, state_dir: Path, as_json: bool) -> None:
     """End the supervisor in good order."""
     from supervisor.surfaces import commanding
 
-    commanding.stop(state_dir, click.echo, warn, now=now, as_json=as_json)
+    commanding.stop(state_dir, say, warn, now=now, as_json=as_json)
 
 
 @click.command()
@@ -416,7 +416,7 @@ def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """
     from supervisor.surfaces import commanding
 
-    commanding.inspect(state_dir, entity_id, click.echo, warn, as_json=as_json)
+    commanding.inspect(state_dir, entity_id, say, warn, as_json=as_json)
 
 
 @click.command()
@@ -431,7 +431,7 @@ def why(entity_id: str, state_dir: Path, as_json: bool) -> None:
     """
     from supervisor.surfaces.reading import read_why
 
-    read_why(state_dir, entity_id, click.echo, as_json=as_json)
+    read_why(state_dir, entity_id, say, as_json=as_json)
 
 
 @click.command()
@@ -443,7 +443,7 @@ def logs(entity_id: str, follow: bool, state_dir: Path, as_json: bool) -> None:
     """Print what the agents of the session ID said."""
     from supervisor.surfaces.reading import read_logs
 
-    read_logs(state_dir, entity_id, click.echo, follow=follow, as_json=as_json)
+    read_logs(state_dir, entity_id, say, follow=follow, as_json=as_json)
 
 
 @click.command()
@@ -457,7 +457,7 @@ def validate(file: Path, as_json: bool) -> int:
     """
     from supervisor.surfaces.checking import validate_path
 
-    return DONE if validate_path(file, click.echo, as_json=as_json) else WORK_FAILED
+    return DONE if validate_path(file, say, as_json=as_json) else WORK_FAILED
 
 
 @click.command()
@@ -485,11 +485,11 @@ def replay(journal: Path, at: int | None, abort_policy: str | None, restart_poli
     if at is not None and (edges or limits):
         raise BadInput("--at: it shows what was, a policy what would have been; give one of them")
     if at is not None:
-        replaying.replay_tree(journal, at, click.echo, as_json=as_json)
+        replaying.replay_tree(journal, at, say, as_json=as_json)
     elif edges or limits:
-        replaying.replay_under(journal, edges, limits, click.echo, as_json=as_json)
+        replaying.replay_under(journal, edges, limits, say, as_json=as_json)
     else:
-        return DONE if replaying.replay_all(journal, click.echo, as_json=as_json) else WORK_FAILED
+        return DONE if replaying.replay_all(journal, say, as_json=as_json) else WORK_FAILED
     return DONE
 
 
@@ -514,7 +514,7 @@ def journal_check(path: Path | None, state_dir: Path, as_json: bool) -> int:
     """
     from supervisor.surfaces.journalling import check
 
-    return DONE if check(path or state_dir, click.echo, as_json=as_json) else WORK_FAILED
+    return DONE if check(path or state_dir, say, as_json=as_json) else WORK_FAILED
 
 
 @journal.command("compact")
@@ -535,7 +535,7 @@ def journal_compact(keep_s: float | None, records_max: int | None, state_dir: Pa
         raise BadInput(f"--keep-s: {keep_s} is no time; give seconds, 0 or more")
     given = keep_s is not None or records_max is not None
     retention = Retention(keep_s=keep_s, records_max=records_max) if given else None
-    compact(state_dir, retention, click.echo, as_json=as_json)
+    compact(state_dir, retention, say, as_json=as_json)
 
 
 @journal.command("export")
@@ -546,4 +546,4 @@ def journal_export(path: Path | None, out: Path | None, state_dir: Path, as_json
     """Write every transition as a line of JSON, in the format of transitions.jsonl; archived ones too."""
     from supervisor.surfaces.journalling import export
 
-    export(path or state_dir, out, click.echo, as_json=as_json)
+    export(path or state_dir, out, say, as_json=as_json)

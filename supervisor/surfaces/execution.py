@@ -15,6 +15,7 @@ from contextlib import suppress
 import click
 
 from supervisor.surfaces.failure import BAD_INPUT, DONE, Failure, failure_of
+from supervisor.surfaces.options import say
 
 __all__ = ["execute"]
 
@@ -39,7 +40,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _tell(failure_of(KeyboardInterrupt()), arguments)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        say(error.format_message(), err=True)
         return BAD_INPUT
     except click.ClickException as error:
         return _tell(Failure(BAD_INPUT, "bad", _usage(error)), arguments)
@@ -80,11 +81,11 @@ def _open_what_is_closed() -> None:
 def _tell(failure: Failure, arguments: Sequence[str]) -> int:
     with suppress(OSError):
         for line in failure.message.splitlines():
-            click.echo(f"supervisor: {line}", err=True)
+            say(f"supervisor: {line}", err=True)
     try:
         if _wants_json(arguments):
             error = {"kind": failure.kind, "message": failure.message}
-            click.echo(json.dumps({"error": error}, ensure_ascii=False))
+            say(json.dumps({"error": error}, ensure_ascii=False))
         sys.stdout.flush()
     except OSError:
         _silence()

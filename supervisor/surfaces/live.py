@@ -24,9 +24,11 @@ from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.outage import Outage
 from supervisor.ports import JournalUnavailable
+from supervisor.redaction import printable
 from supervisor.surfaces.board import Board, Line
 from supervisor.surfaces.calls import Calls
-from supervisor.surfaces.render import columns, duration, event_line, json_line, printable
+from supervisor.surfaces.options import warn
+from supervisor.surfaces.render import columns, duration, event_line, json_line
 from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Reporter", "TaskEnd", "Teller", "results_json", "results_text", "teller_for"]
@@ -96,6 +98,9 @@ class _Lines:
         self._out = out
         self._calls = Calls()
 
+    def _write(self, text: str) -> None:
+        self._out.write(f"{printable(text, lines=True)}\n")
+
     def drawn(self) -> None:
         self._out.flush()
 
@@ -107,13 +112,13 @@ class JsonTeller(_Lines):
     """One JSON object per record, one for each change of the disk, and one for the result."""
 
     def event(self, event: LifecycleEvent) -> None:
-        self._out.write(json_line(event) + "\n")
+        self._write(json_line(event))
 
     def outage(self, outage: Outage | None) -> None:
-        self._out.write(json_line({"outage": outage}) + "\n")
+        self._write(json_line({"outage": outage}))
 
     def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
-        self._out.write(results_json(results, ok=ok) + "\n")
+        self._write(results_json(results, ok=ok))
         self._out.flush()
 
 
@@ -121,13 +126,13 @@ class PlainTeller(_Lines):
     """One line per record, and a table at the end."""
 
     def event(self, event: LifecycleEvent) -> None:
-        self._out.write(event_line(event, self._calls.label(event)) + "\n")
+        self._write(event_line(event, self._calls.label(event)))
 
     def outage(self, outage: Outage | None) -> None:
-        self._out.write(f"{RECOVERED if outage is None else printable(outage.words)}\n")
+        self._write(RECOVERED if outage is None else printable(outage.words))
 
     def end(self, results: Sequence[TaskEnd], *, ok: bool) -> None:
-        self._out.write(f"\n{results_text(results)}\n")
+        self._write(f"\n{results_text(results)}")
         self._out.flush()
 
 
@@ -178,11 +183,6 @@ def teller_for(*, as_json: bool, state: StateDir) -> Teller:
 
 
 # ------------------------------------------------------------------------------------------------------ reporter
-def _warn(words: str) -> None:
-    with suppress(OSError):
-        print(f"supervisor: {words}", file=sys.stderr, flush=True)
-
-
 class Reporter:
     """Tells what the journal holds after *after*. Its methods block; any thread may call them.
 
@@ -233,7 +233,8 @@ class Reporter:
         self._telling(lambda teller: teller.end(results, ok=ok))
         self._end_telling()
         if not self._is_out:
-            _warn("the result could not be written; run the plan again to see it: nothing is done again for that")
+            with suppress(OSError):
+                warn("the result could not be written; run the plan again to see it: nothing is done again for that")
         return self._is_out
 
     def _end_telling(self) -> None:
@@ -256,7 +257,8 @@ class Reporter:
                 self._teller = None
                 if not isinstance(error, BrokenPipeError):
                     self._is_out = False
-                    _warn(f"standard output cannot be written, the run goes on untold: {error.strerror}")
+                    with suppress(OSError):
+                        warn(f"standard output cannot be written, the run goes on untold: {error.strerror}")
 
     def _tell_new(self, teller: Teller) -> None:
         assert self._reader is not None, "a teller comes with the journal it tells"

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import click
 
-__all__ = ["PATH", "TASK", "json_option", "state_dir_option", "warn"]
+from supervisor.redaction import printable
+
+__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "warn"]
 
 PATH: Any = click.Path(path_type=Path)
 STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
@@ -49,6 +51,12 @@ def json_option(command: Any) -> Any:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def say(text: str, *, err: bool = False, newline: bool = True) -> None:
+    """Print *text*, JSON or not, on standard output or, with *err*, standard error. Everything that the program prints
+    goes through here: what a terminal would act on is escaped."""
+    click.echo(printable(text, lines=True), err=err, nl=newline)
+
+
 def warn(words: str) -> None:
-    """Say *words* on standard error."""
-    click.echo(f"supervisor: {words}", err=True)
+    """Print *words* on standard error."""
+    say(f"supervisor: {words}", err=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 
 from supervisor.permissions import OpenPermission
+from supervisor.redaction import printable
 from supervisor.surfaces.commanding import ask, operator
-from supervisor.surfaces.render import columns, duration, json_text, printable
+from supervisor.surfaces.render import columns, duration, json_text
 
 __all__ = ["answer", "permissions"]
 

@@ -26,6 +26,7 @@ from supervisor.lifecycles.run import Run
 from supervisor.lifecycles.task import Task
 from supervisor.overview import STAYING, Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow, JournalDamaged
+from supervisor.redaction import printable
 from supervisor.standing import DeadLetter, dead_letters
 from supervisor.surfaces.calling import is_running, outage_of
 from supervisor.surfaces.failure import UnknownId
@@ -34,7 +35,6 @@ from supervisor.surfaces.render import (
     dead_letters_text,
     json_line,
     json_text,
-    printable,
     ps_text,
     tree_json,
     tree_text,
@@ -60,6 +60,8 @@ Say = Callable[[str], None]
 _LOOK_AGAIN_S: Final = 0.2
 _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
 """States that only a person, or the task that a run is for, leads out of."""
+_NUMBER: Final = re.compile(r"-\d+")
+"""What distinguishes the sessions of one name."""
 _SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
 """A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
 
@@ -197,8 +199,15 @@ def namesakes(state_dir: Path, entity_id: str) -> list[str]:
             return []
         rows = reader.entities(live_only=True)
     names = entity_id.partition(":")[0].split("/")
-    numbered = re.compile("/".join(rf"{re.escape(name)}(-\d+)?" for name in names))
-    return [row.id for row in rows if row.kind == Kind.SESSION and numbered.fullmatch(row.id)]
+    return [row.id for row in rows if row.kind == Kind.SESSION and _is_namesake(row.id.split("/"), names)]
+
+
+def _is_namesake(parts: list[str], names: list[str]) -> bool:
+    """Whether each part of an id is the name, or the name with a number behind it."""
+    if len(parts) != len(names):
+        return False
+    pairs = zip(parts, names, strict=True)
+    return all(part == name or (part.startswith(name) and _NUMBER.fullmatch(part, len(name))) for part, name in pairs)
 
 
 # ---------------------------------------------------------------------------------------------------------- why
@@ -306,4 +315,4 @@ class _Lines:
             parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
             self._say(json_line({"session": self._session, **parts}))
         else:
-            self._say("\t".join(printable(part) for part in line.split("\t")))
+            self._say(printable(line, lines=True))

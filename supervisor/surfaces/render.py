@@ -1,7 +1,8 @@
 """Values as text for people and as JSON for programs. Pure: nothing is printed here, and no clock is read.
 
 What an agent said may hold anything, so that every text from outside is made printable first: no escape sequence of
-an agent reaches a terminal. JSON is what the records themselves are, unabridged.
+an agent reaches a terminal, and none of its newlines makes a line of ours. JSON is what the records themselves are,
+unabridged; what a terminal would act on is escaped in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from supervisor.abort import AbortPlan, Crossing, NodeReceipt, PlannedNode, Proc
 from supervisor.causality import Branch, Explanation, Step
 from supervisor.overview import Node, Seen
 from supervisor.projection import Inspected
+from supervisor.redaction import printable
 from supervisor.standing import DeadLetter
 from supervisor.surfaces.calls import Calls
 from supervisor.validate import Report
@@ -31,7 +33,6 @@ __all__ = [
     "json_line",
     "json_text",
     "plan_text",
-    "printable",
     "ps_text",
     "receipt_text",
     "report_text",
@@ -46,19 +47,14 @@ INDENTED_MAX = 64
 
 
 # ------------------------------------------------------------------------------------------------------- pieces
-def printable(text: str) -> str:
-    """*text* in one line, what a terminal would act on written as an escape."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-
-
 def json_line(value: Any) -> str:
     """One line of JSON."""
-    return msgspec.json.encode(value).decode()
+    return printable(msgspec.json.encode(value).decode())
 
 
 def json_text(value: Any) -> str:
     """A JSON document, indented."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), lines=True)
 
 
 def duration(seconds: float) -> str:
@@ -207,7 +203,7 @@ def tree_json(nodes: Sequence[Node]) -> str:
             made[one] = msgspec.Raw()
     text = msgspec.json.encode(made[: len(nodes)])
     deep = order and order[-1][0] > INDENTED_MAX
-    return (text if deep else msgspec.json.format(text, indent=2)).decode()
+    return printable((text if deep else msgspec.json.format(text, indent=2)).decode(), lines=True)
 
 
 def _node_json(node: Node, children: list[msgspec.Raw]) -> msgspec.Raw:

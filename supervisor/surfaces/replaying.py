@@ -15,10 +15,11 @@ import msgspec
 from supervisor.invariants.aborting import EDGES
 from supervisor.journal.history import History
 from supervisor.overview import STAYING, tree
+from supervisor.redaction import printable
 from supervisor.replay import Difference, Replay
 from supervisor.surfaces.checking import VIOLATIONS_MAX, changed_since, journal_at, violation_line
 from supervisor.surfaces.failure import BadInput
-from supervisor.surfaces.render import duration, json_text, printable, tree_json, tree_text
+from supervisor.surfaces.render import duration, json_text, tree_json, tree_text
 from supervisor.usage import TOLD_IN, UsageBooks
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.what_if import LIMITS, Outcome, what_if

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from supervisor.surfaces.failure import BadInput
-from supervisor.surfaces.options import PATH, TASK, json_option, state_dir_option, warn
+from supervisor.surfaces.options import PATH, TASK, json_option, say, state_dir_option, warn
 
 __all__ = ["approve", "dead_letters", "reject", "task"]
 
@@ -39,7 +39,7 @@ _ALL: Final = click.option("--all-planned", is_flag=True, help="All that wait to
 def _steer(verb: str, tasks: tuple[str, ...], **how: Any) -> int:
     from supervisor.surfaces import steering_client
 
-    return steering_client.steer(verb, tasks, click.echo, warn, **how)
+    return steering_client.steer(verb, tasks, say, warn, **how)
 
 
 @click.command()
@@ -119,7 +119,7 @@ def split(task_id: str | None, file: Path | None, **how: Any) -> int:
 
     if not task_id:
         raise BadInput(f"TASK: none is named; name the task to split (for an agent, {TASK} does)")
-    return steering_client.split(task_id, file, click.echo, warn, **how)
+    return steering_client.split(task_id, file, say, warn, **how)
 
 
 @click.command("dead-letters")
@@ -132,4 +132,4 @@ def dead_letters(state_dir: Path, as_json: bool) -> None:
     """
     from supervisor.surfaces.reading import read_dead_letters
 
-    read_dead_letters(state_dir, click.echo, as_json=as_json)
+    read_dead_letters(state_dir, say, as_json=as_json)

@@ -15,11 +15,12 @@ from typing import Any, Final
 import anyio
 
 from supervisor.journal.statedir import StateDir
+from supervisor.redaction import printable
 from supervisor.surfaces.calling import request
 from supervisor.surfaces.commanding import operator
 from supervisor.surfaces.failure import BAD_INPUT, DONE, WORK_FAILED, BadInput
 from supervisor.surfaces.options import TASK
-from supervisor.surfaces.render import json_text, printable
+from supervisor.surfaces.render import json_text
 
 __all__ = ["split", "steer"]
 

@@ -22,7 +22,7 @@ import msgspec
 from supervisor.stub_model.book import Seen
 from supervisor.stub_model.environment import codex_arguments, environment, environments
 from supervisor.surfaces.failure import DONE, BadInput
-from supervisor.surfaces.options import PATH
+from supervisor.surfaces.options import PATH, say
 
 if TYPE_CHECKING:
     from supervisor.stub_model.server import StubModel
@@ -70,7 +70,7 @@ def _log(path: Path | None) -> Iterator[Callable[[Seen], None]]:
 
     def tell(seen: Seen) -> None:
         words = " ".join(seen.text[-SHOWN_CHARS:].split())
-        click.echo(f"{seen.number} {seen.dialect} {seen.status} {seen.answer or seen.error}: {words}", err=True)
+        say(f"{seen.number} {seen.dialect} {seen.status} {seen.answer or seen.error}: {words}", err=True)
         if file:
             file.write(json.dumps({"at": round(time.time(), 3), **msgspec.to_builtins(seen)}) + "\n")
             file.flush()
@@ -98,11 +98,11 @@ def _introduce(stub: StubModel, as_json: bool) -> None:
     url = stub.base_url
     if as_json:
         words = {"base_url": url, "env": environment(url), "codex": codex_arguments(url)}
-        click.echo(json.dumps(words))
+        say(json.dumps(words))
         return
-    click.echo(f"stub model on {url}")
+    say(f"stub model on {url}")
     for dialect, variables in environments(url).items():
-        click.echo(f"\n# {_TITLES[dialect]}")
+        say(f"\n# {_TITLES[dialect]}")
         for name, value in variables.items():
-            click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"\n# codex takes its address from its command line:\n# codex {shlex.join(codex_arguments(url))}")
+            say(f"export {name}={shlex.quote(value)}")
+    say(f"\n# codex takes its address from its command line:\n# codex {shlex.join(codex_arguments(url))}")

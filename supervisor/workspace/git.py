@@ -122,7 +122,7 @@ class GitWorkspaces:
         version = await self._git.run(self._repository, "version")
         if not version.ok:
             raise WorkspaceError(f"workspace: worktree needs git: {error_of(version)}")
-        found = re.search(r"(\d+)\.(\d+)", text_of(version))
+        found = re.search(r"(?<!\d)(\d{1,9})\.(\d{1,9})", text_of(version))
         if found is None or tuple(map(int, found.groups())) < GIT_MIN:
             raise WorkspaceError(
                 f"workspace: worktree needs git {'.'.join(map(str, GIT_MIN))}, this is {text_of(version)}"
@@ -414,9 +414,9 @@ class GitWorkspaces:
         await self._git.run(where, "update-index", "-q", "--really-refresh")
         added = await self._git.run(where, *_ALL_THAT_IS_THERE, "add", "--all", "--sparse")
         if not added.ok:
-            unborn = re.search("'(.+)' does not have a commit checked out", added.output)
-            words = f"{where}/{unborn[1]} is a repository without a commit" if unborn else error_of(added)
-            fix = f"; remove {where}/{unborn[1]}.git, or commit there" if unborn else ""
+            unborn = _without_commit(added.output)
+            words = f"{where}/{unborn} is a repository without a commit" if unborn else error_of(added)
+            fix = f"; remove {where}/{unborn}.git, or commit there" if unborn else ""
             raise WorkspaceError(f"nothing can be committed in {where}: {words}{fix}")
         staged = await self._git.run(where, "diff", "--cached", "--quiet", SHOW_INNER)
         if not staged.ok:
@@ -624,3 +624,9 @@ class GitWorkspaces:
 
 def _parent_of(place: Path) -> None:
     make_private(place.parent)
+
+
+def _without_commit(output: str) -> str:
+    """The directory that git does not add, since it is a repository without a commit; ``""`` where git names none."""
+    before, named, _ = output.partition("' does not have a commit checked out")
+    return before.rpartition("\n")[2].partition("'")[2] if named else ""

@@ -29,9 +29,7 @@ def test_a_command_that_is_denied_everything_is_refused(scratch: Scratch, wanted
 
 def test_an_unguarded_agent_may_act_without_asking(scratch: Scratch) -> None:
     """With `unguarded: true` the same plan runs, and `plan check` says what that means."""
-    scratch.write(
-        "plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: deny, unguarded: true}}")
-    )
+    scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: deny, unguarded: true}}"))
     checked = scratch.run("plan", "check", "plan.yaml")
     assert checked.status == 0 and "agents.a.unguarded: it may act without asking" in checked.out, checked.text
     assert scratch.run("run", "plan.yaml").status == 0
@@ -103,7 +101,11 @@ def test_agents_that_ask_are_taken(entry: dict[str, object]) -> None:
 def test_an_agent_that_is_to_be_asked_is_started_so_that_it_asks() -> None:
     """Flags of ours that switch an agent's asking off are not passed when the plan denies; what switches it on is."""
     assert "approval_policy=never" in AgentConfig(known="codex-acp").command
-    assert AgentConfig(known="codex-acp", permissions="deny").command == ("codex-acp", "-c", "approval_policy=untrusted")
+    assert AgentConfig(known="codex-acp", permissions="deny").command == (
+        "codex-acp",
+        "-c",
+        "approval_policy=untrusted",
+    )
     assert AgentConfig(known="opencode", permissions="ask").env["OPENCODE_PERMISSION"] == '{"*":"ask"}'
     assert AgentConfig(known="claude-agent-acp", permissions="deny").mode == "default"
 

@@ -17,6 +17,7 @@ import click
 
 from supervisor.simulation.commands.options import Progress, as_json, jobs, refuse_unwritable, unwritable
 from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
+from supervisor.surfaces.options import say
 
 if TYPE_CHECKING:
     from supervisor.simulation.bench import Bench
@@ -173,7 +174,7 @@ def _keep(place: Place, result: Bench, files: dict[str, str]) -> None:
 
 
 def _warn(words: str) -> None:
-    click.echo(words, err=True)
+    say(words, err=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ showing
@@ -183,10 +184,10 @@ def _show(result: Bench, differing: Differing | None, *, as_json: bool, complete
         more: dict[str, Any] = {} if complete else {"interrupted": True, "runs": result.runs}
         if differing is not None:
             more["differing"] = differing
-        click.echo(json.dumps(result.value() | more, sort_keys=True))
+        say(json.dumps(result.value() | more, sort_keys=True))
     else:
         if not complete:
-            click.echo(f"interrupted; what was reached until then: {result.runs} runs")
+            say(f"interrupted; what was reached until then: {result.runs} runs")
         _show_tables(result)
     for words in result.problems[:PROBLEMS_SHOWN]:
         _warn(words)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +28,7 @@ from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import BadScenario
 from supervisor.surfaces.failure import BadInput
+from supervisor.surfaces.options import say
 
 __all__ = ["group"]
 
@@ -100,8 +100,7 @@ def _refuse_options(context: click.Context) -> None:
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
-    stream = sys.stderr if as_json else sys.stdout
-    return lambda line: print(line, file=stream)
+    return lambda line: say(line, err=as_json)
 
 
 # -------------------------------------------------------------------------------------------------------- one run

@@ -20,6 +20,7 @@ from supervisor.simulation.search.hunt import (
     hunt,
 )
 from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED
+from supervisor.surfaces.options import say
 
 __all__ = ["command"]
 
@@ -60,7 +61,7 @@ def command(
     missed = [one.bug for one in hunted if not one.result.found]
     if as_json:
         told = {"control": clean, "missed": missed} | ({"interrupted": True} if clean is None else {})
-        click.echo(msgspec.json.encode(told).decode())
+        say(msgspec.json.encode(told).decode())
     else:
         _summary(hunted, missed, clean)
     if not all(one.good for one in hunted) or not (clean is None or clean.clean):
@@ -77,7 +78,7 @@ def _control(hunted: list[Hunted], budget_s: float) -> Found | None:
 
 
 def _json(hunted: Hunted) -> None:
-    click.echo(msgspec.json.encode(hunted).decode())
+    say(msgspec.json.encode(hunted).decode())
 
 
 def _lines(hunted: Hunted) -> None:
@@ -88,7 +89,7 @@ def _lines(hunted: Hunted) -> None:
         what += f"; {len(result.broken)} runs broke: {' '.join(result.broken[0].split())}"
     how = "found " if result.found else "MISSED"
     cost = f"{result.runs:4d} runs {result.cpu_s:6.1f} s"
-    click.echo(f"{hunted.invariant:2d} {hunted.bug:32s} {how} {cost}  {what[:240]}")
+    say(f"{hunted.invariant:2d} {hunted.bug:32s} {how} {cost}  {what[:240]}")
     if hunted.shrunk is not None:
         _shrunk_line(hunted.result, hunted.shrunk)
 
@@ -97,21 +98,21 @@ def _shrunk_line(found: Found, shrunk: Reduced) -> None:
     how = "shrunk " if shrunk.small else "TOO BIG" if shrunk.fails_again else "NO TEST"
     what = f"{found.scenario}, seed {found.seed}: {shrunk.faults_before} faults -> {len(shrunk.faults)}"
     told = shrunk.broken or f"{what}: {', '.join(shrunk.faults) or 'none'}"
-    click.echo(f"{'':35s} {how} {shrunk.runs:3d} runs {shrunk.cpu_s:6.1f} s  {told[:240]}")
+    say(f"{'':35s} {how} {shrunk.runs:3d} runs {shrunk.cpu_s:6.1f} s  {told[:240]}")
 
 
 def _summary(hunted: list[Hunted], missed: list[str], clean: Found | None) -> None:
     if clean is None:
-        click.echo("interrupted; what was reached until then:")
+        say("interrupted; what was reached until then:")
     found = len(hunted) - len(missed)
     spent_s = sum(one.result.cpu_s for one in hunted)
-    click.echo(f"{found} of {len(hunted)} bugs found, in {spent_s:.0f} CPU s; not found: {', '.join(missed) or 'none'}")
+    say(f"{found} of {len(hunted)} bugs found, in {spent_s:.0f} CPU s; not found: {', '.join(missed) or 'none'}")
     if any(one.shrunk for one in hunted):
         big = [one.bug for one in hunted if one.shrunk is not None and not one.shrunk.small]
-        click.echo(f"{found - len(big)} of {found} failing runs shrunk; not shrunk: {', '.join(big) or 'none'}")
+        say(f"{found - len(big)} of {found} failing runs shrunk; not shrunk: {', '.join(big) or 'none'}")
     broke = sum(len(one.result.broken) for one in hunted)
-    click.echo(f"runs that broke or had no end, and so said nothing: {broke}")
+    say(f"runs that broke or had no end, and so said nothing: {broke}")
     if clean is None:
         return
     words = " ".join(next(iter(clean.problems + clean.broken), "nothing").split())
-    click.echo(f"control: {clean.runs} runs without a bug: {words}")
+    say(f"control: {clean.runs} runs without a bug: {words}")

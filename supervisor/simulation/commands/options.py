@@ -19,6 +19,7 @@ import click
 
 from supervisor.simulation.engine import Schedule
 from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
+from supervisor.surfaces.options import say
 
 __all__ = [
     "Progress",
@@ -136,7 +137,7 @@ def finish(answer: dict[str, Any], text: str, *, as_json: bool, good: bool, comp
     if not complete:
         answer = {**answer, "interrupted": True}
         text = f"interrupted; what was reached until then:\n{text}"
-    click.echo(json.dumps(answer, ensure_ascii=False) if as_json else text)
+    say(json.dumps(answer, ensure_ascii=False) if as_json else text)
     if not good:
         return WORK_FAILED
     return DONE if complete else INTERRUPTED

@@ -30,7 +30,7 @@ __all__ = ["HASH_SEEDS", "CannotRun", "Process", "Proof", "processes", "prove"]
 HASH_SEEDS = ("0", "1", "4294967295")
 """The hash seeds of the three processes that every proof has; another interpreter gets the last."""
 TRACEBACK = "Traceback (most recent call last):"
-RAISED = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+RAISED = re.compile(r"\A[A-Za-z_][\w.]*(:|$)")
 """How the line of a traceback begins that names the exception."""
 
 

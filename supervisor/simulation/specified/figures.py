@@ -82,6 +82,9 @@ BOUNDS: Final[Mapping[str, Any]] = {
     "supervisor.bounds:USAGE_BYTES_MAX": 16 * 2**10,
     "supervisor.bounds:TERMINALS_MAX": 256,
     "supervisor.bounds:CHILDREN_MAX": 64,
+    "supervisor.bounds:TERMINALS_BYTES_MAX": 64 * 2**20,
+    "supervisor.bounds:UNREAD_BYTES_MAX": 4 * 2**20,
+    "supervisor.bounds:UNREAD_S": 30.0,
     "supervisor.adapters.acp_telling:COST_MAX": 1e9,
     "supervisor.adapters.acp_terminals:OUTPUT_BYTES": 2**20,
     "supervisor.adapters.acp_terminals:OUTPUT_BYTES_MAX": 8 * 2**20,
@@ -101,6 +104,7 @@ BOUNDS: Final[Mapping[str, Any]] = {
     "supervisor.scheduling.commands:KEPT_MAX": 10_000,
     "supervisor.scheduling.commands:ID_MAX": 200,
     "supervisor.subscriptions:SUBSCRIPTION_MAX": 4_096,
+    "supervisor.subscriptions:SUBSCRIPTION_BYTES_MAX": 8 * 2**20,
     "supervisor.loops:KNOWN_MAX": 512,
     "supervisor.lifecycles.turn:EXTENSION_S": 600.0,
     # docs/kernel.md

@@ -1,0 +1,238 @@
+"""What waits for an agent is bounded: one that asks and does not read the replies must not fill the memory.
+
+The agents are real programs, and as much may wait for them as in the product; the time in which they have to read is
+shorter.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+from support import supervising
+
+from supervisor import process_link, subscriptions
+from supervisor.adapters import acp_terminals
+from supervisor.adapters.mcp_stdio import McpError
+from supervisor.bounds import UNREAD_BYTES_MAX
+from supervisor.plans import AgentConfig
+from supervisor.ports import Out, Send, Signal
+from supervisor.subscriptions import SubscriptionLagged, Subscriptions
+from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.wire import Wire
+
+AGENT = """
+import json, os, subprocess, sys, time
+
+def send(**message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\\n")
+
+def reply_to(number):
+    sys.stdout.flush()
+    return next(one for one in map(json.loads, sys.stdin) if one.get("id") == number and "method" not in one)
+
+def prompted(words):
+    way, _, count = words.partition(" ")
+    numbers = range(1000, 1000 + int(count))
+    method, params = "fs/read_text_file", {"path": os.path.abspath("big.txt")}
+    if way == "outputs":
+        send(id="t", method="terminal/create", params={"sessionId": "s", "command": "cat", "args": ["big.txt"]})
+        method, params = "terminal/output", {"terminalId": reply_to("t")["result"]["terminalId"]}
+        send(id="w", method="terminal/wait_for_exit", params={"sessionId": "s", **params})
+        reply_to("w")
+    for number in numbers:
+        send(id=number, method=method, params={"sessionId": "s", **params})
+    sys.stdout.flush()
+    if way == "slow":
+        return sum(len(reply_to(number)["result"]["content"]) for number in numbers)
+    time.sleep(600)
+
+for message in map(json.loads, sys.stdin):
+    method, result = message.get("method"), {"sessionId": "s"}
+    if method == "initialize":
+        result = {"protocolVersion": 1, "agentCapabilities": {}}
+    elif method == "session/prompt":
+        text = str(prompted(message["params"]["prompt"][0]["text"]))
+        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+        send(method="session/update", params={"sessionId": "s", "update": update})
+        result = {"stopReason": "end_turn"}
+    if "id" in message:
+        send(id=message["id"], result=result)
+    sys.stdout.flush()
+"""
+FILE_BYTES = 1_000_000
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> dict[str, AgentConfig]:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "big.txt").write_text("z" * FILE_BYTES)
+    return {"acp": AgentConfig(adapter="acp", command=(sys.executable, str(tmp_path / "agent.py")))}
+
+
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The most bytes that have waited for an agent, as the only item."""
+    seen, sort = [0], Wire.sort
+
+    def watched(wire: Wire, outs: list[Out]) -> None:
+        sort(wire, outs)
+        seen[0] = max(seen[0], wire.unread_bytes)
+
+    monkeypatch.setattr(Wire, "sort", watched)
+    return seen
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("asks", ["files 400", "outputs 400"])
+async def test_an_agent_that_reads_no_reply_ends_its_conversation(
+    asks: str, tmp_path: Path, agents: dict[str, AgentConfig], most: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks 400 times for a megabyte: no more than 4 MiB and one reply wait for it, and the error names the limit."""
+    monkeypatch.setattr(process_link, "UNREAD_S", 0.5)
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="acp")
+        result = await session.run(asks)
+        said = re.search(r"does not read what it is sent: (\d+) bytes wait for it; the most is (\d+)", str(result))
+        assert said is not None, result
+        assert int(said[2]) == UNREAD_BYTES_MAX
+        assert UNREAD_BYTES_MAX < most[0] < UNREAD_BYTES_MAX + 2 * FILE_BYTES
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_reads_late_gets_every_reply(
+    tmp_path: Path, agents: dict[str, AgentConfig], most: list[int]
+) -> None:
+    """It asks for 30 megabytes at once, and reads then: it is heard again as it reads, and nothing is missing."""
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="acp")
+        assert (await session.run("slow 30")).text == str(30 * FILE_BYTES)
+    assert most[0] < UNREAD_BYTES_MAX + 2 * FILE_BYTES
+
+
+@pytest.mark.anyio
+async def test_a_deaf_agent_can_be_aborted(tmp_path: Path, agents: dict[str, AgentConfig], most: list[int]) -> None:
+    """A cancel that the agent does not read climbs to the kill, long before the agent would be given up for deaf."""
+    async with supervising(tmp_path, agents=agents) as run, anyio.create_task_group() as group:
+        session = await run.sup.start_session("s", agent="acp")
+        group.start_soon(session.run, "files 400")
+        with anyio.fail_after(20):
+            while most[0] <= UNREAD_BYTES_MAX:
+                await anyio.wait_all_tasks_blocked()
+        receipt = await run.sup.abort("s", AbortScope.SESSION, reason="enough")
+        assert receipt.processes
+        assert receipt.survivors == 0
+        group.cancel_scope.cancel()
+
+
+SERVER = """
+import json, sys, time
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}), flush=True)
+    if message["method"] == "deaf":
+        time.sleep(600)
+"""
+
+
+@pytest.mark.anyio
+async def test_a_server_that_reads_no_request_is_not_sent_more(tmp_path: Path, agents: dict[str, AgentConfig]) -> None:
+    """While 3 MB wait for an MCP server, 3 MB more are an error at once; the first request is over at its time-out."""
+    async with supervising(tmp_path, agents=agents) as run:
+        await run.sup.start_session("s", agent="acp")
+        server = await run.sup.start_mcp_server("s", "git", [sys.executable, "-c", SERVER])
+        large, over = {"text": "x" * 3_000_000}, list[str]()
+
+        async def call(method: str, params: dict[str, str], timeout_s: float) -> None:
+            with pytest.raises(McpError) as error:
+                await server.call(method, params, timeout_s=timeout_s)
+            over.append(str(error.value))
+
+        await call("deaf", {}, 0.05)
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, "first", large, 1.0)
+            await anyio.wait_all_tasks_blocked()
+            await call("second", large, 600.0)
+        assert "the server does not read what it is sent" in over[1]
+        assert over[2] == "git: first was not answered within 1 s"
+
+
+class Full:
+    """A program that takes nothing."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    async def send(self, data: bytes) -> None:
+        await anyio.sleep_forever()
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+@pytest.mark.anyio
+async def test_a_signal_does_not_wait_behind_bytes_that_nobody_takes() -> None:
+    """What is written waits in order; a signal overtakes what the program does not read."""
+    wire, program = Wire(), Full()
+    async with anyio.create_task_group() as group:
+        wire.open(group, program, None)  # type: ignore[arg-type]
+        wire.process = program  # type: ignore[assignment]
+        wire.put([Send(b"x" * (UNREAD_BYTES_MAX + 1))])
+        await anyio.wait_all_tasks_blocked()
+        assert wire.full
+        wire.put([Signal(2)])
+        assert program.signals == [2]
+        wire.close()
+
+
+def test_output_that_is_kept_for_all_terminals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the terminal that writes beyond the bound of all, the beginning goes; the others keep theirs."""
+    monkeypatch.setattr(acp_terminals, "TERMINALS_BYTES_MAX", 10)
+    terminals = acp_terminals.Terminals(acp_terminals.ToolCalls())
+    for name in "ab":
+        terminals._known[name] = acp_terminals.Terminal(limit_bytes=None, implicit=False)
+    terminals.output("a", b"12345678")
+    terminals.output("b", b"abcdef")
+    assert [terminals._known[name].output()["output"] for name in "ab"] == ["12345678", "ef"]
+    assert [terminals._known[name].output()["truncated"] for name in "ab"] == [False, True]
+
+
+class NoPast:
+    async def events(self, *, after_seq: int = 0) -> list[LifecycleEvent]:
+        return []
+
+
+@pytest.mark.anyio
+async def test_a_subscriber_that_does_not_read_is_let_go_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large records fill its buffer long before 4,096 of them do; what it had until then it gets."""
+    monkeypatch.setattr(subscriptions, "SUBSCRIPTION_BYTES_MAX", 10_000)
+    talk, heard = Subscriptions(NoPast()), list[int]()  # type: ignore[arg-type]
+    async with talk.open(None) as told:
+        for seq in range(1, 9):
+            talk.publish(record(seq, "x" * 3_000))
+        with pytest.raises(SubscriptionLagged):
+            await collect(told, heard)
+    assert heard == [1, 2, 3]
+
+
+async def collect(told: AsyncIterator[LifecycleEvent], heard: list[int]) -> None:
+    async for one in told:
+        heard.append(one.seq)
+
+
+def record(seq: int, reason: str) -> LifecycleEvent:
+    return LifecycleEvent(
+        seq=seq,
+        timestamp=0.0,
+        monotonic_s=0.0,
+        entity_type="session",
+        entity_id="s",
+        entity_seq=seq,
+        event="Noted",
+        reason=reason,
+    )
