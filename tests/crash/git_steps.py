@@ -216,7 +216,7 @@ def kills(calls: Sequence[str], wanted: str) -> list[tuple[int, str]]:
 
 
 def is_writing(call: str) -> bool:
-    return call.split()[0] in WRITING and not call.startswith("worktree list")
+    return call.startswith("-c ") or (call.split()[0] in WRITING and not call.startswith("worktree list"))
 
 
 def every_call(wanted: str, chance: random.Random) -> int:
