@@ -20,7 +20,18 @@ from supervisor.agents.data import BadData, Data, Word, Words, read_data
 from supervisor.agents.mapping import Mapping as LineMapping
 from supervisor.agents.quirks import NO_QUIRKS, Quirks
 
-__all__ = ["Asking", "Install", "Known", "ModelFile", "Pointing", "UnknownAgent", "Way", "catalogue", "known", "mapping_named"]
+__all__ = [
+    "Asking",
+    "Install",
+    "Known",
+    "ModelFile",
+    "Pointing",
+    "UnknownAgent",
+    "Way",
+    "catalogue",
+    "known",
+    "mapping_named",
+]
 
 HERE = Path(__file__).parent
 Name = Annotated[Word, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")]
@@ -108,8 +119,8 @@ class Way(Data):
 
 class Known(Data):
     """What is known of one agent. ``passes`` are the variables of ours that it may have; ``env`` is what it always
-    gets; ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in one
-    of ``never_ask_modes``, it asks leave for nothing, or not for everything."""
+    gets; ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in
+    one of ``never_ask_modes``, it asks leave for nothing, or not for everything."""
 
     name: Name
     title: Word

@@ -1,9 +1,9 @@
 """Whether an agent can be held to the ``permissions`` that a plan gives it.
 
-Permissions are answers: they hold what the agent asks leave for, and nothing else. So a plan that denies, or has a human
-asked, is refused where the agent is known never to ask, by its adapter, by its entry in the catalogue, or by a flag that
-switches its asking off; unless the plan says ``unguarded: true``. An agent that nothing is known of is taken at its
-protocol's word: it may ask. The default, ``allow``, needs no asking.
+Permissions are answers: they hold what the agent asks leave for, and nothing else. So a plan that denies, or has a
+human asked, is refused where the agent is known never to ask, by its adapter, by its entry in the catalogue, or by a
+flag that switches its asking off; unless the plan says ``unguarded: true``. An agent that nothing is known of is taken
+at its protocol's word: it may ask. The default, ``allow``, needs no asking.
 
 Pure: it looks at the words of a command line and runs nothing, so it does not know the agent's own settings files.
 """
@@ -110,7 +110,9 @@ def _of_catalogue(program: Program, words: Sequence[str]) -> tuple[Known | None,
     for agent in [found] if found is not None else catalogue().values():
         names = {agent.install.package} if agent.install is not None else set()
         for way in agent.ways:
-            is_it = found is not None or bool({*words[:1], *map(posixpath.basename, words[:1])} & {*names, way.command[0]})
+            is_it = found is not None or bool(
+                {*words[:1], *map(posixpath.basename, words[:1])} & {*names, way.command[0]}
+            )
             if way.adapter == program.adapter and is_it:
                 return agent, way
     return None, None
