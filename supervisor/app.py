@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -102,7 +101,7 @@ def _last_seq(state: StateDir) -> int:
 
 
 async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
-    """Run the plan, and print its result. The socket, the signals and the progress stay until the supervisor has closed.
+    """Run the plan, and print its result. The socket, the signals and the progress stay until the supervisor has ended.
 
     The result is printed when all sessions have ended, since it is the last line, and before the journal is closed:
     that it was printed is the journal's last record.

@@ -121,7 +121,7 @@ def test_permissions_stay_when_another_agent_takes_the_part(tmp_path: Path, prog
     """What the plan denies is denied to the other agent too; that the first one may act unasked says nothing of it."""
     entry = "{adapter: command, command: [git], permissions: deny, unguarded: true}"
     assert plan_of(tmp_path, entry, w="gemini").agents["w"].permissions.default == "deny"
-    with pytest.raises(BadPlan, match="agents.w.permissions: 'deny' cannot work: adapter: jsonl"):
+    with pytest.raises(BadPlan, match=r"agents\.w\.permissions: 'deny' cannot work: adapter: jsonl"):
         plan_of(tmp_path, entry, w="gemini:jsonl")
 
 

@@ -9,8 +9,8 @@ from supervisor.agents.mapping import Mapping
 from supervisor.agents.quirks import NO_QUIRKS, Quirks
 
 __all__ = [
-    "Asking",
     "NO_QUIRKS",
+    "Asking",
     "BadData",
     "Install",
     "Known",

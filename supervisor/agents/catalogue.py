@@ -119,8 +119,8 @@ class Way(Data):
 
 class Known(Data):
     """What is known of one agent. ``passes`` are the variables of ours that it may have; ``env`` is what it always
-    gets; ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in one
-    of ``never_ask_modes``, it asks leave for nothing, or not for everything."""
+    gets; ``version_arguments`` make it print its version. With one of ``never_ask_flags`` on its command line, or in
+    one of ``never_ask_modes``, it asks leave for nothing, or not for everything."""
 
     name: Name
     title: Word

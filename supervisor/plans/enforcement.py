@@ -1,9 +1,9 @@
 """Whether an agent can be held to the ``permissions`` that a plan gives it.
 
-Permissions are answers: they hold what the agent asks leave for, and nothing else. So a plan that denies, or has a human
-asked, is refused where the agent is known never to ask, by its adapter, by its entry in the catalogue, or by a flag that
-switches its asking off; unless the plan says ``unguarded: true``. An agent that nothing is known of is taken at its
-protocol's word: it may ask. The default, ``allow``, needs no asking.
+Permissions are answers: they hold what the agent asks leave for, and nothing else. So a plan that denies, or has a
+human asked, is refused where the agent is known never to ask, by its adapter, by its entry in the catalogue, or by a
+flag that switches its asking off; unless the plan says ``unguarded: true``. An agent that nothing is known of is taken
+at its protocol's word: it may ask. The default, ``allow``, needs no asking.
 
 Pure: it looks at the words of a command line and runs nothing, so it does not know the agent's own settings files.
 """

@@ -169,13 +169,8 @@ def _told(found: Found) -> Iterator[str]:
     for way in agent.ways:
         yield f"  {way.adapter:<9} {' '.join(way.command)}"
         quirks = [name for name, has in way.quirks.model_dump().items() if has]
-        notes = [
-            f"asks leave: {_ASKS[way.asks]}",
-            *quirks,
-            *(["sub_agents"] if way.sub_agents else []),
-            f"urgent messages: {way.urgent}",
-        ]
-        yield f"            {', '.join(notes)}"
+        notes = [*quirks, *(["sub_agents"] if way.sub_agents else []), f"urgent messages: {way.urgent}"]
+        yield f"            {', '.join(notes)}, asks leave: {_ASKS[way.asks]}"
     if agent.passes:
         yield f"  may have  {', '.join(agent.passes)}"
     for name, value in agent.env.items():

@@ -70,7 +70,8 @@ async def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: 
     """
     runner = PlanRunner(sup)
     result = await runner.run(plan, resume=resume, fresh=fresh)
-    # Nothing is awaited from here on: the record is written when this task waits next, and the host has the result then.
+    # Nothing is awaited from here on: the record becomes durable when this task waits next, and then the host has the
+    # result.
     runner.note_reported("returned to the host")
     return result
 
@@ -149,8 +150,8 @@ class PlanRunner:
             self._sup.inherited.finished.forget(stream.id)
 
     async def _earlier_result(self, plan: Plan, *, anew: bool) -> PlanResult | None:
-        """The result of the last run of *plan*, if nobody was given it. Where the plan is run *anew*, or is not the same
-        any more, it is only said that there is one."""
+        """The result of the last run of *plan*, if nobody was given it. Where the plan is run *anew*, or is not the
+        same any more, it is only said that there is one."""
         known = self._sup.inherited.finished
         same = known.by_tasks.get(tasks_digest(plan, self._sup.settings), "")
         last = same or known.by_name.get(plan.workstream, "")

@@ -23,7 +23,8 @@ def test_a_command_that_is_denied_everything_is_refused(scratch: Scratch, wanted
         done = scratch.run(*command, "plan.yaml")
         assert done.status == 2, done.text
         assert "plan.yaml:2: agents.a.permissions: " in done.err
-        assert "adapter: command" in done.err and "`unguarded: true`" in done.err
+        assert "adapter: command" in done.err
+        assert "`unguarded: true`" in done.err
     assert {path.name for path in scratch.path.iterdir()} == {"plan.yaml"}
 
 
@@ -31,7 +32,8 @@ def test_an_unguarded_agent_may_act_without_asking(scratch: Scratch) -> None:
     """With `unguarded: true` the same plan runs, and `plan check` says what that means."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: deny, unguarded: true}}"))
     checked = scratch.run("plan", "check", "plan.yaml")
-    assert checked.status == 0 and "agents.a.unguarded: it may act without asking" in checked.out, checked.text
+    assert checked.status == 0, checked.text
+    assert "agents.a.unguarded: it may act without asking" in checked.out
     assert scratch.run("run", "plan.yaml").status == 0
     assert (scratch.path / "written.txt").exists()
 
@@ -77,7 +79,8 @@ def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: 
     """An agent's entry that denies is refused where the agent, its way or one of its flags has it act unasked."""
     with pytest.raises(ValidationError) as refused:
         AgentConfig.model_validate({**entry, "permissions": "deny"})
-    assert why in str(refused.value) and "unguarded: true" in str(refused.value)
+    assert why in str(refused.value)
+    assert "unguarded: true" in str(refused.value)
     AgentConfig.model_validate({**entry, "permissions": "deny", "unguarded": True})
     AgentConfig.model_validate({**entry, "permissions": "allow"})
 
