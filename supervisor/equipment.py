@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from supervisor.adapters.catalogue import MakeCodec, scripted_command
@@ -22,19 +23,21 @@ from supervisor.journal.transcript import Transcript
 from supervisor.journal.upkeep import JournalUpkeep
 from supervisor.link import Delegate
 from supervisor.logs import get_logger
+from supervisor.outage import PatientHost
 from supervisor.parts import Parts
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import Files, Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
+from supervisor.processes.descriptors import agent_spare
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
 from supervisor.workspace.files import DiskFiles
 from supervisor.workspace.git import GitWorkspaces
 
-__all__ = ["LinkMaker", "NoTranscript", "clean_env", "contained", "profile_of", "real_parts", "workspace_of"]
+__all__ = ["WALL", "LinkMaker", "NoTranscript", "clean_env", "contained", "profile_of", "real_parts", "workspace_of"]
 
 _log = get_logger()
 
@@ -79,7 +82,7 @@ class LinkMaker:
         self,
         tree: Tree,
         delegate: Delegate,
-        processes: ProcessHost,
+        processes: PatientHost,
         files: Files,
         codec_of: Callable[[AgentProfile], MakeCodec],
     ) -> None:
@@ -95,13 +98,14 @@ class LinkMaker:
             return FunctionLink(
                 self._tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
-        resume_id, work.resume_id, work.interrupted = work.resume_id, None, False  # it is tried once
+        resume_id, interrupted = work.resume_id, work.interrupted
+        work.resume_id, work.interrupted = None, False  # it is tried once
         host = self._host
         try:
             codec = self._codec_of(profile)()
             argv = codec.argv(profile.command, prompt, self._new_id(agent_id), resume_id)
         except AdapterFailed as error:  # a plug-in's: its agent cannot start, and nobody else is concerned
-            codec, argv, host = CommandCodec(), (), NoHost(str(error))
+            codec, argv, host = CommandCodec(), (), PatientHost(NoHost(str(error)), self._tree.ledger.clock.wall)
         return ProcessLink(
             self._tree,
             work,
@@ -109,10 +113,11 @@ class LinkMaker:
             incarnation,
             codec=codec,
             host=host,
-            launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}),
+            launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}, spare=agent_spare()),
             delegate=self._delegate,
             files=self._files,
             resume_id=resume_id,
+            interrupted=interrupted,
         )
 
     def _new_id(self, agent_id: str) -> str:
@@ -138,6 +143,10 @@ def _transcript_of(state_dir: StateDir | None, session_id: str) -> TranscriptSin
 class _Wall:
     def time(self) -> float:
         return time.time()
+
+
+WALL: Final = _Wall()
+"""The clock on the wall: Unix time."""
 
 
 async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Containment:
@@ -186,7 +195,7 @@ def _tell_of_worktrees(state_dir: StateDir | None) -> None:
 
 
 def real_parts(
-    journal: Journal, state_dir: StateDir | None, processes: ProcessHost, workspace: Workspace, workdir: Path
+    journal: Journal, state_dir: StateDir | None, processes: PatientHost, workspace: Workspace, workdir: Path
 ) -> Parts:
     """This machine: its processes, its directories, its clock; and, where there is a state directory, what is in it."""
     parts = Parts(
@@ -194,7 +203,7 @@ def real_parts(
         processes=processes,
         workspace=workspace,
         files=DiskFiles(),
-        wall=_Wall(),
+        wall=WALL,
         transcript_of=partial(_transcript_of, state_dir),
         workdir=str(workdir),
     )

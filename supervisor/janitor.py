@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,6 +18,7 @@ from supervisor.acceptance import AcceptanceTest, Checked, Verify, accepted
 from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.moments import Moment, UnderWay
+from supervisor.outage import outlast_shortage
 from supervisor.ports import Changes, Merge, Place, ProcessHost, Released, Workspace
 from supervisor.tree import Tree
 from supervisor.work import Work
@@ -94,7 +96,8 @@ class Janitor:
         if not tests:
             return ""
         try:
-            where = await self._workspace.prepare(place_id, directory, root_id=place_id)
+            prepare = partial(self._workspace.prepare, place_id, directory, root_id=place_id)
+            where = await outlast_shortage(prepare)
             done = await self._accepted(tests, where, until)
         except OSError as error:
             return f"it could not be looked at: {error}"
@@ -124,7 +127,7 @@ class Janitor:
     async def merge(self, session_id: str, message: str) -> Merge:
         """Bring the work of a session to where it is for; one that cannot be said to be there is refused."""
         try:
-            return await self._workspace.merge(session_id, message)
+            return await outlast_shortage(partial(self._workspace.merge, session_id, message))
         except OSError as error:
             return Merge(outcome="refused", why=str(error))
 
@@ -135,7 +138,7 @@ class Janitor:
             Refused: it cannot be looked at; the message says why.
         """
         try:
-            return await self._workspace.changes(session_id, message)
+            return await outlast_shortage(partial(self._workspace.changes, session_id, message))
         except OSError as error:
             raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
 
@@ -146,7 +149,7 @@ class Janitor:
             Refused: it could not be; the message says why.
         """
         try:
-            await self._workspace.begin("", place)
+            await outlast_shortage(partial(self._workspace.begin, "", place))
         except OSError as error:
             raise Refused(f"what the attempt may have to be taken back to could not be saved: {error}") from error
 
@@ -172,7 +175,7 @@ class Janitor:
         """What was begun with a place is done to its end, but not for ever."""
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
-                return await do(session_id, place, message)
+                return await outlast_shortage(partial(do, session_id, place, message))
             except OSError as error:
                 raise Refused(str(error)) from error
         raise Refused(f"it took longer than {PUT_AWAY_S:g} s")
@@ -202,7 +205,7 @@ class Janitor:
         released = Released()
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
-                released = await self._workspace.put_away(session_id, message)
+                released = await outlast_shortage(partial(self._workspace.put_away, session_id, message))
             except OSError as error:
                 _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
         if released.branch or released.directory:

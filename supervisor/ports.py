@@ -51,6 +51,7 @@ __all__ = [
     "Send",
     "Signal",
     "SpawnError",
+    "SpawnShortage",
     "TerminalKilled",
     "TerminalOpened",
     "Text",
@@ -68,11 +69,15 @@ __all__ = [
 
 # --------------------------------------------------------------------------------------------------- processes
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to start: its argv, working directory, and whole environment (nothing is inherited)."""
+    """A program to start: its argv, working directory, and whole environment (nothing is inherited).
+
+    ``spare`` descriptors must be left to the supervisor when it is started: those that commands of agents need.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
+    spare: int = 0
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +99,15 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class SpawnError(Exception):
     """A program could not be started; the message says which, and why."""
+
+
+class SpawnShortage(SpawnError):
+    """The machine lacks what every program needs to start, such as file descriptors: nothing was started, and the same
+    launch may succeed later. ``lacks`` names what."""
+
+    def __init__(self, message: str, lacks: str) -> None:
+        super().__init__(message)
+        self.lacks = lacks
 
 
 class Process(Protocol):
@@ -161,6 +175,7 @@ class ProcessHost(Protocol):
 
         Raises:
             SpawnError: the program is missing, not executable, or the working directory does not exist.
+            SpawnShortage: descriptors, processes or memory have run out.
         """
         ...
 

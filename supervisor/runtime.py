@@ -19,11 +19,12 @@ from actors import open_system
 from actors.waiting import to_the_end
 from supervisor.adapters.catalogue import adapters, codec_for
 from supervisor.entity import Degraded, Refused
-from supervisor.equipment import contained, profile_of, real_parts, workspace_of
+from supervisor.equipment import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.logs import get_logger
+from supervisor.outage import PatientHost
 from supervisor.parts import Parts
 from supervisor.permission_desk import OnPermission
 from supervisor.plans import AgentConfig, Settings
@@ -101,7 +102,7 @@ async def open_supervisor(
         )
         stack.push_async_callback(journal.close)
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
-        processes = await stack.enter_async_context(WardenHost(containment))
+        processes = PatientHost(await stack.enter_async_context(WardenHost(containment)), WALL)
         place = await workspace_of(settings, opened, where, processes)
         parts = real_parts(journal, opened, processes, place, where)
         yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))

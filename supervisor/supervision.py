@@ -46,7 +46,7 @@ from supervisor.liveness import Patience
 from supervisor.logs import conceal, get_logger
 from supervisor.moments import Moment
 from supervisor.names import Names
-from supervisor.outage import Outage
+from supervisor.outage import Outage, Shortage
 from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer, hosts_scope
 from supervisor.parts import Parts
 from supervisor.permission_desk import OnPermission, PermissionDesk
@@ -237,6 +237,11 @@ class Supervisor:
     def outage(self) -> Outage | None:
         """Why the journal cannot be written now, and since when; ``None`` while it can."""
         return self.ledger.disk.outage
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """What programs wait for that cannot be started now, such as file descriptors; ``None``: nothing."""
+        return self._processes.shortage
 
     async def degraded(self) -> Outage:
         """Wait until the journal cannot be written; at once while it cannot."""
