@@ -19,7 +19,7 @@ from supervisor.adapters.command import CommandCodec
 from supervisor.adapters.inprocess import FunctionLink
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import Transcript
+from supervisor.journal.transcript import OpenTranscripts, Transcript
 from supervisor.journal.upkeep import JournalUpkeep
 from supervisor.link import Delegate
 from supervisor.logs import get_logger
@@ -30,7 +30,7 @@ from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import Files, Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
-from supervisor.processes.descriptors import agent_spare
+from supervisor.processes.descriptors import agent_spare, transcripts_max
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
@@ -135,9 +135,13 @@ class NoTranscript:
         return None
 
 
-def _transcript_of(state_dir: StateDir | None, session_id: str) -> TranscriptSink:
-    """Where a session's agent is heard: a file in the state directory, if there is one."""
-    return NoTranscript() if state_dir is None else Transcript(state_dir.transcript(session_id))
+def _no_transcript(session_id: str) -> TranscriptSink:
+    return NoTranscript()
+
+
+def _transcript_of(state_dir: StateDir, shelf: OpenTranscripts, session_id: str) -> TranscriptSink:
+    """Where a session's agent is heard: a file in the state directory."""
+    return Transcript(state_dir.transcript(session_id), shelf=shelf)
 
 
 class _Wall:
@@ -204,10 +208,11 @@ def real_parts(
         workspace=workspace,
         files=DiskFiles(),
         wall=WALL,
-        transcript_of=partial(_transcript_of, state_dir),
+        transcript_of=_no_transcript,
         workdir=str(workdir),
     )
     if state_dir is None:
         return parts
     upkeep = JournalUpkeep(journal, state_dir.archive, parts.wall) if isinstance(journal, SqliteJournal) else None
-    return parts._replace(state_dir=str(state_dir.root.absolute()), upkeep=upkeep)
+    transcript_of = partial(_transcript_of, state_dir, OpenTranscripts(transcripts_max()))
+    return parts._replace(transcript_of=transcript_of, state_dir=str(state_dir.root.absolute()), upkeep=upkeep)

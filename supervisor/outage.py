@@ -241,13 +241,16 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 class PatientHost:
     """Starts programs by *host*, and waits where the machine lacks what they need (``supervisor.ports.ProcessHost``).
 
-    The launch is tried again after a pause that grows to 5 s; the log says once that something waits, and for what.
+    The launch is tried again when a program has ended, and after a pause that grows to 5 s; the log says once that
+    something waits, and for what.
     """
 
     def __init__(self, host: ProcessHost, wall: WallClock) -> None:
         self._host, self._wall = host, wall
         self.shortage: Shortage | None = None
         """What launches wait for now."""
+        self.freed = Moment()
+        """A program has ended, and what it took is free. Another one after it has come."""
 
     def spawn(
         self,
@@ -267,11 +270,19 @@ class PatientHost:
         start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
         return _Patient(self, start, patience_s, until or Moment())
 
+    def free(self) -> None:
+        """A program has ended: whoever waits tries again at once."""
+        freed, self.freed = self.freed, Moment()
+        freed.set()
+
     def begin_wait(self, lacks: str) -> None:
         """One launch more waits."""
         if self.shortage is None:
             self.shortage = Shortage(since=self._wall.time(), lacks=lacks, waiting=0)
-            _log.warning(f"a program waits for {lacks} to start", state="waiting", lacks=lacks)
+            words = (
+                f"a program waits for {lacks} to start; no task fails by that: raise the limit, or run fewer at once"
+            )
+            _log.warning(words, state="waiting")
         self.shortage = replace(self.shortage, waiting=self.shortage.waiting + 1)
 
     def end_wait(self, *, started: bool) -> None:
@@ -313,7 +324,8 @@ class _Patient(AbstractAsyncContextManager[Process]):
         try:
             while anyio.current_time() < give_up_s and not self._until.is_set():
                 with anyio.move_on_after(min(RETRY.ceiling_s(tries), give_up_s - anyio.current_time())):
-                    await self._until.wait()
+                    await first_of(self._until, self._host.freed)
+                if self._until.is_set():
                     break
                 self._started = self._start()
                 try:
@@ -330,4 +342,7 @@ class _Patient(AbstractAsyncContextManager[Process]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return await self._started.__aexit__(kind, error, trace)
+        try:
+            return await self._started.__aexit__(kind, error, trace)
+        finally:
+            self._host.free()

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from supervisor.private import make_private
 
-__all__ = ["CAP_BYTES", "Transcript", "follow_from", "read"]
+__all__ = ["CAP_BYTES", "OpenTranscripts", "Transcript", "follow_from", "read"]
 
 CAP_BYTES: Final = 8 * 1024 * 1024
 _CAP_LEAST_BYTES: Final = 1_024
@@ -30,9 +30,10 @@ class Transcript:
     Args:
         path: the first file; made, with its folder, when the first text is written.
         cap_bytes: how much of the text is kept: the first half of it, and the last quarter to half.
+        shelf: where it is put while its file is open; one that has many closes the file of another.
     """
 
-    def __init__(self, path: Path, *, cap_bytes: int = CAP_BYTES) -> None:
+    def __init__(self, path: Path, *, cap_bytes: int = CAP_BYTES, shelf: OpenTranscripts | None = None) -> None:
         if cap_bytes < _CAP_LEAST_BYTES:
             raise ValueError(f"cap_bytes: {cap_bytes} is too small for a transcript; give at least {_CAP_LEAST_BYTES}")
         self.path = path
@@ -42,6 +43,7 @@ class Transcript:
         self._start = self._end = 0  # offsets in the whole text: of the open file, and of what comes next
         self._source: str | None = None  # whose line is open
         self._lost_bytes = 0
+        self._shelf = shelf
 
     @property
     def lost_bytes(self) -> int:
@@ -52,6 +54,8 @@ class Transcript:
         """Add what *source* said at Unix time *at*. Chunks of one source that hold no newline share a line."""
         if text:
             self._add(self._rendered(source, text, at))
+            if self._shelf is not None and self._fd is not None:
+                self._shelf.used(self)
 
     def flush(self) -> None:
         """End the line that is open, so that what comes next begins one of its own."""
@@ -63,6 +67,8 @@ class Transcript:
         """End the line and close the file; a later write opens it again."""
         self.flush()
         self._release()
+        if self._shelf is not None:
+            self._shelf.closed(self)
 
     def __enter__(self) -> Self:
         return self
@@ -134,6 +140,29 @@ class Transcript:
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
+
+
+class OpenTranscripts:
+    """The transcripts whose files are open, the one that was written last at the end: *most* of them at once.
+
+    A session that waits for file descriptors must not hold one for its transcript.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[Path, Transcript] = {}
+
+    def used(self, transcript: Transcript) -> None:
+        """It is open, and has just been written."""
+        self._open.pop(transcript.path, None)
+        self._open[transcript.path] = transcript
+        while len(self._open) > self._most:
+            oldest = self._open.pop(next(iter(self._open)))
+            oldest.close()
+
+    def closed(self, transcript: Transcript) -> None:
+        """It was closed."""
+        self._open.pop(transcript.path, None)
 
 
 def follow_from(path: Path, offset: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-__all__ = ["AGENT_SPARE_MAX", "CLIENTS_MAX", "Reserve", "agent_spare", "clients_max", "left"]
+__all__ = ["Reserve", "agent_spare", "clients_max", "left", "transcripts_max"]
 
 CLIENTS_MAX: Final = 64
 """Clients of the control socket at once: a second terminal, a monitor, and some who follow the records."""
@@ -26,6 +26,10 @@ AGENT_SPARE_MAX: Final = 16
 """Descriptors that the launch of an agent leaves free: two programs that agents have us run, or git, need eight each
 for the moment of their start. Without them, agents that hold every descriptor could wait for each other's commands for
 ever."""
+
+TRANSCRIPTS_MAX: Final = 128
+"""Transcripts whose files are open at once, and an eighth of the descriptors at most: more than so many sessions hardly
+write at once, and one that was closed is opened with its next line."""
 
 _LISTED: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
@@ -46,6 +50,12 @@ def agent_spare() -> int:
     """Descriptors that the launch of an agent leaves free, within today's limit."""
     most = limit()
     return AGENT_SPARE_MAX if most is None else min(AGENT_SPARE_MAX, most // 8)
+
+
+def transcripts_max() -> int:
+    """How many transcripts have their files open at once, within today's limit."""
+    most = limit()
+    return TRANSCRIPTS_MAX if most is None else max(1, min(TRANSCRIPTS_MAX, most // 8))
 
 
 def left() -> int | None:

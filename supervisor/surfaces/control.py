@@ -28,7 +28,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.abort import AbortPlan, Receipt, scope_of
 from supervisor.logs import get_logger
-from supervisor.outage import Outage, shortage_of
+from supervisor.outage import Outage, Shortage, shortage_of
 from supervisor.permissions import Choice, OpenPermission
 from supervisor.ports import Compacted, Retention
 from supervisor.processes.descriptors import Reserve, clients_max
@@ -78,13 +78,16 @@ _log = get_logger()
 
 class Controlled(Protocol):
     """What can be asked of a running supervisor. ``stop_now`` is set when it ends everything; ``outage`` says why its
-    journal cannot be written now."""
+    journal cannot be written now, ``shortage`` what programs wait for that cannot be started now."""
 
     @property
     def stop_now(self) -> anyio.Event: ...
 
     @property
     def outage(self) -> Outage | None: ...
+
+    @property
+    def shortage(self) -> Shortage | None: ...
 
     def plan_abort(self, target: str, scope: AbortScope, *, now: bool) -> AbortPlan: ...
 
@@ -188,7 +191,8 @@ class _Door:
     async def _do(self, asked: Request, client: _Client) -> None:
         match asked:
             case Ping():
-                await client.say({"pid": os.getpid(), "outage": self._controlled.outage})
+                trouble = {"outage": self._controlled.outage, "shortage": self._controlled.shortage}
+                await client.say({"pid": os.getpid(), **trouble})
             case Abort(dry_run=True):
                 plan = self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
                 await client.say({"plan": plan})
