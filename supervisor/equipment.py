@@ -162,7 +162,8 @@ async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Cont
     if state_dir is None:
         return UNCONTAINED._replace(pid_namespaces=pid_namespaces)
     tag = state_dir.tag()
-    containment = Containment(tag, group_for(tag), state_dir.keeper_file, pid_namespaces)
+    ours = state_dir.possession.holds
+    containment = Containment(tag, group_for(tag), state_dir.keeper_file, pid_namespaces, ours)
     swept = await sweep(containment)
     if swept.killed:
         _log.warning("an earlier supervisor left processes behind: they were killed", killed=swept.killed)
@@ -214,5 +215,5 @@ def real_parts(
     if state_dir is None:
         return parts
     upkeep = JournalUpkeep(journal, state_dir.archive, parts.wall) if isinstance(journal, SqliteJournal) else None
-    transcript_of = partial(_transcript_of, state_dir, OpenTranscripts(transcripts_max()))
+    transcript_of = partial(_transcript_of, state_dir, OpenTranscripts(transcripts_max(), state_dir.possession.holds))
     return parts._replace(transcript_of=transcript_of, state_dir=str(state_dir.root.absolute()), upkeep=upkeep)

@@ -19,7 +19,7 @@ from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.moments import Moment, UnderWay
 from supervisor.outage import outlast_shortage
-from supervisor.ports import Changes, Merge, Place, ProcessHost, Released, Workspace
+from supervisor.ports import Changes, JournalLost, Merge, Place, ProcessHost, Released, Workspace
 from supervisor.tree import Tree
 from supervisor.work import Work
 
@@ -126,6 +126,8 @@ class Janitor:
 
     async def merge(self, session_id: str, message: str) -> Merge:
         """Bring the work of a session to where it is for; one that cannot be said to be there is refused."""
+        if isinstance(lost := self._tree.ledger.error, JournalLost):
+            return Merge(outcome="refused", why=str(lost))
         try:
             return await outlast_shortage(partial(self._workspace.merge, session_id, message))
         except OSError as error:
@@ -173,6 +175,7 @@ class Janitor:
         self, do: Callable[[str, Place, str], Awaitable[str]], session_id: str, place: Place, message: str
     ) -> str:
         """What was begun with a place is done to its end, but not for ever."""
+        self._check_ours()
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
                 return await outlast_shortage(partial(do, session_id, place, message))
@@ -188,7 +191,18 @@ class Janitor:
         """Drop what was saved on the way of a task that is over, as far as nobody needs it."""
         await self._drop(self._workspace.forget, place)
 
+    def _check_ours(self) -> None:
+        """What lies in the state directory by now may be another supervisor's, under the very names of our sessions.
+
+        Raises:
+            Refused: it may be.
+        """
+        if isinstance(self._tree.ledger.error, JournalLost):
+            raise Refused(str(self._tree.ledger.error))
+
     async def _drop(self, drop: Callable[[Place], Awaitable[None]], place: Place) -> None:
+        if isinstance(self._tree.ledger.error, JournalLost):
+            return
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
                 await drop(place)
@@ -203,6 +217,8 @@ class Janitor:
     async def put_away(self, session_id: str, message: str) -> Released:
         """Clear away where a session worked. What cannot be cleared away is left, and said so."""
         released = Released()
+        if isinstance(self._tree.ledger.error, JournalLost):
+            return released
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
                 released = await outlast_shortage(partial(self._workspace.put_away, session_id, message))

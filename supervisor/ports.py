@@ -32,6 +32,7 @@ __all__ = [
     "Journal",
     "JournalDamaged",
     "JournalError",
+    "JournalLost",
     "JournalUnavailable",
     "Launch",
     "Malformed",
@@ -493,6 +494,11 @@ class JournalDamaged(JournalError):
     """It is a journal, but not as it was written."""
 
 
+class JournalLost(JournalError):
+    """The journal, or the lock beside it, was deleted or replaced under the supervisor that has it open. What it has
+    committed may be nowhere; it ends everything, and writes nothing more into its state directory."""
+
+
 class JournalUnavailable(JournalError):
     """The disk's own trouble: full, failing, read-only, locked, not to be had. It may pass; of what was being written
     nothing is known until :meth:`Journal.recover` has looked."""
@@ -584,6 +590,14 @@ class Journal(Protocol):
         """
         ...
 
+    async def check(self) -> None:
+        """Look whether it still lies where it was opened. Every write does that, too.
+
+        Raises:
+            JournalLost: it was deleted or replaced.
+        """
+        ...
+
     async def settle(self, effect_ids: Sequence[str]) -> None:
         """These effects have been performed. That of one which was settled already changes nothing.
 
@@ -627,6 +641,7 @@ class Upkeep(Protocol):
 
         Raises:
             OSError: it cannot be written; there is no such file then, or the one that was there before.
+            JournalLost: the state directory is not ours any more.
         """
         ...
 

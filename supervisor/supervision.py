@@ -53,7 +53,17 @@ from supervisor.permission_desk import OnPermission, PermissionDesk
 from supervisor.permissions import Choice, OpenPermission
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
-from supervisor.ports import NO_PLACE, Compacted, EntityRow, JournalError, Launch, McpServer, Place, Retention
+from supervisor.ports import (
+    NO_PLACE,
+    Compacted,
+    EntityRow,
+    JournalError,
+    JournalLost,
+    Launch,
+    McpServer,
+    Place,
+    Retention,
+)
 from supervisor.projection import Inspected
 from supervisor.prompting import Prompting
 from supervisor.recovery import Recovered
@@ -851,7 +861,10 @@ class Supervisor:
         self.plugins.publish(record)
 
     def _journal_failed(self, error: JournalError) -> None:
-        _log.critical("the journal is lost; every session is ended", error=str(error))
+        if isinstance(error, JournalLost):
+            _log.critical(str(error))
+        else:
+            _log.critical("the journal is lost; every session is ended", error=str(error))
         self._shutdown.journal_lost(error)
 
 

@@ -9,8 +9,9 @@ that refuses never fails the session: the log says what it lost when it can be w
 from __future__ import annotations
 
 import codecs
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -101,6 +102,7 @@ class Transcript:
 
     def _open(self) -> None:
         if self._fd is None:
+            self._check_ours()
             make_private(self.path.parent)
             parts = _parts(self.path)
             self._open_part(parts[-1][0] if parts else 0)
@@ -123,7 +125,12 @@ class Transcript:
                 self._rotate()
             self._put(data)
 
+    def _check_ours(self) -> None:
+        if self._shelf is not None and not self._shelf.is_ours():
+            raise FileNotFoundError(errno.ENOENT, "its state directory was deleted or replaced", str(self.path))
+
     def _rotate(self) -> None:
+        self._check_ours()
         for _, old in [part for part in _parts(self.path) if part[0]][:-1]:
             old.unlink()
         self._release()
@@ -145,11 +152,13 @@ class Transcript:
 class OpenTranscripts:
     """The transcripts whose files are open, the one that was written last at the end: *most* of them at once.
 
-    A session that waits for file descriptors must not hold one for its transcript.
+    A session that waits for file descriptors must not hold one for its transcript. *is_ours*: files may be opened, the
+    state directory is not another supervisor's by now.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, is_ours: Callable[[], bool] = lambda: True) -> None:
         self._most = most
+        self.is_ours = is_ours
         self._open: dict[Path, Transcript] = {}
 
     def used(self, transcript: Transcript) -> None:

@@ -68,7 +68,7 @@ class Keeping:
     def _note(self) -> None:
         """Write down who the keeper is, before it has anything to keep; where that fails, the launch fails with it, and
         it is written with the next one."""
-        if not self._noted and self._containment.keeper_file is not None:
+        if not self._noted and self._containment.keeper_file is not None and self._containment.is_ours():
             write_private(self._containment.keeper_file, identity_of(self.pid))
         self._noted = True
 

@@ -36,8 +36,12 @@ def _words(launch: Launch) -> list[tuple[str, str]]:
 
 def refusal(launch: Launch, step: str, number: int) -> SpawnError:
     """The warden's *step* failed with this errno."""
-    if what := shortage_of(number):
-        return shortage(launch, what, OSError(number, os.strerror(number)))
+    error = _refusal(launch, step, number)
+    what = shortage_of(number)
+    return SpawnShortage(str(error), what) if what else error
+
+
+def _refusal(launch: Launch, step: str, number: int) -> SpawnError:
     match step:
         case "cwd":
             return _refuse(launch, _cwd(launch.cwd, number))
