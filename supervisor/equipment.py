@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from supervisor.adapters.catalogue import MakeCodec, scripted_command
@@ -18,23 +19,25 @@ from supervisor.adapters.command import CommandCodec
 from supervisor.adapters.inprocess import FunctionLink
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import Transcript
+from supervisor.journal.transcript import OpenTranscripts, Transcript
 from supervisor.journal.upkeep import JournalUpkeep
 from supervisor.link import Delegate
 from supervisor.logs import get_logger
+from supervisor.outage import PatientHost
 from supervisor.parts import Parts
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import Files, Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
+from supervisor.processes.descriptors import agent_spare, transcripts_max
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
 from supervisor.workspace.files import DiskFiles
 from supervisor.workspace.git import GitWorkspaces
 
-__all__ = ["LinkMaker", "NoTranscript", "clean_env", "contained", "profile_of", "real_parts", "workspace_of"]
+__all__ = ["WALL", "LinkMaker", "NoTranscript", "clean_env", "contained", "profile_of", "real_parts", "workspace_of"]
 
 _log = get_logger()
 
@@ -79,7 +82,7 @@ class LinkMaker:
         self,
         tree: Tree,
         delegate: Delegate,
-        processes: ProcessHost,
+        processes: PatientHost,
         files: Files,
         codec_of: Callable[[AgentProfile], MakeCodec],
     ) -> None:
@@ -95,13 +98,14 @@ class LinkMaker:
             return FunctionLink(
                 self._tree, work, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
-        resume_id, work.resume_id, work.interrupted = work.resume_id, None, False  # it is tried once
+        resume_id, interrupted = work.resume_id, work.interrupted
+        work.resume_id, work.interrupted = None, False  # it is tried once
         host = self._host
         try:
             codec = self._codec_of(profile)()
             argv = codec.argv(profile.command, prompt, self._new_id(agent_id), resume_id)
         except AdapterFailed as error:  # a plug-in's: its agent cannot start, and nobody else is concerned
-            codec, argv, host = CommandCodec(), (), NoHost(str(error))
+            codec, argv, host = CommandCodec(), (), PatientHost(NoHost(str(error)), self._tree.ledger.clock.wall)
         return ProcessLink(
             self._tree,
             work,
@@ -109,10 +113,11 @@ class LinkMaker:
             incarnation,
             codec=codec,
             host=host,
-            launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}),
+            launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}, spare=agent_spare()),
             delegate=self._delegate,
             files=self._files,
             resume_id=resume_id,
+            interrupted=interrupted,
         )
 
     def _new_id(self, agent_id: str) -> str:
@@ -130,14 +135,22 @@ class NoTranscript:
         return None
 
 
-def _transcript_of(state_dir: StateDir | None, session_id: str) -> TranscriptSink:
-    """Where a session's agent is heard: a file in the state directory, if there is one."""
-    return NoTranscript() if state_dir is None else Transcript(state_dir.transcript(session_id))
+def _no_transcript(session_id: str) -> TranscriptSink:
+    return NoTranscript()
+
+
+def _transcript_of(state_dir: StateDir, shelf: OpenTranscripts, session_id: str) -> TranscriptSink:
+    """Where a session's agent is heard: a file in the state directory."""
+    return Transcript(state_dir.transcript(session_id), shelf=shelf)
 
 
 class _Wall:
     def time(self) -> float:
         return time.time()
+
+
+WALL: Final = _Wall()
+"""The clock on the wall: Unix time."""
 
 
 async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Containment:
@@ -149,7 +162,8 @@ async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Cont
     if state_dir is None:
         return UNCONTAINED._replace(pid_namespaces=pid_namespaces)
     tag = state_dir.tag()
-    containment = Containment(tag, group_for(tag), state_dir.keeper_file, pid_namespaces)
+    ours = state_dir.possession.holds
+    containment = Containment(tag, group_for(tag), state_dir.keeper_file, pid_namespaces, ours)
     swept = await sweep(containment)
     if swept.killed:
         _log.warning("an earlier supervisor left processes behind: they were killed", killed=swept.killed)
@@ -186,7 +200,7 @@ def _tell_of_worktrees(state_dir: StateDir | None) -> None:
 
 
 def real_parts(
-    journal: Journal, state_dir: StateDir | None, processes: ProcessHost, workspace: Workspace, workdir: Path
+    journal: Journal, state_dir: StateDir | None, processes: PatientHost, workspace: Workspace, workdir: Path
 ) -> Parts:
     """This machine: its processes, its directories, its clock; and, where there is a state directory, what is in it."""
     parts = Parts(
@@ -194,11 +208,12 @@ def real_parts(
         processes=processes,
         workspace=workspace,
         files=DiskFiles(),
-        wall=_Wall(),
-        transcript_of=partial(_transcript_of, state_dir),
+        wall=WALL,
+        transcript_of=_no_transcript,
         workdir=str(workdir),
     )
     if state_dir is None:
         return parts
     upkeep = JournalUpkeep(journal, state_dir.archive, parts.wall) if isinstance(journal, SqliteJournal) else None
-    return parts._replace(state_dir=str(state_dir.root.absolute()), upkeep=upkeep)
+    transcript_of = partial(_transcript_of, state_dir, OpenTranscripts(transcripts_max(), state_dir.possession.holds))
+    return parts._replace(transcript_of=transcript_of, state_dir=str(state_dir.root.absolute()), upkeep=upkeep)

@@ -275,6 +275,7 @@ MEANT: Final[dict[TransitionReason, tuple[ErrorCategory, bool, str]]] = {
     TransitionReason.PROVIDER_529: (TRANSIENT, True, "the provider is overloaded"),
     TransitionReason.PERMISSION_DENIED: (PERMANENT, False, "it may not do what it has to do"),
     TransitionReason.ORPHAN_RECOVERED: (TRANSIENT, False, "its supervisor ended, not the work"),
+    TransitionReason.SHORTAGE: (TRANSIENT, False, "the machine lacked what a program needs to start"),
 }
 """Reasons that say by themselves of which kind an error is, and whether it is the provider's."""
 

@@ -7,6 +7,7 @@ what ends things is always done. An effect says its own name here once, and its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from actors import ActorStopped, Intensity, fault
@@ -55,6 +56,7 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.session import Message, Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.logs import get_logger
+from supervisor.outage import outlast_shortage
 from supervisor.permission_desk import PermissionDesk
 from supervisor.policy import build_prompt
 from supervisor.ports import NO_PLACE, Workspace
@@ -266,8 +268,9 @@ class Hands:
         try:
             configured = work.profile.directory
             if work.place != NO_PLACE and self._tree.entity(work.session_id).state is Session.INITIALIZING:
-                await self._workspace.begin(work.session_id, work.place)
-            work.directory = await self._workspace.prepare(work.session_id, configured, root_id=work.root_id)
+                await outlast_shortage(partial(self._workspace.begin, work.session_id, work.place))
+            prepare = partial(self._workspace.prepare, work.session_id, configured, root_id=work.root_id)
+            work.directory = await outlast_shortage(prepare)
         except OSError as error:
             self._tree.tell(work.session_id, FatalError(message=str(error)), cause=cause)
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,7 +18,8 @@ from supervisor.acceptance import AcceptanceTest, Checked, Verify, accepted
 from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.moments import Moment, UnderWay
-from supervisor.ports import Changes, Merge, Place, ProcessHost, Released, Workspace
+from supervisor.outage import outlast_shortage
+from supervisor.ports import Changes, JournalLost, Merge, Place, ProcessHost, Released, Workspace
 from supervisor.tree import Tree
 from supervisor.work import Work
 
@@ -94,7 +96,8 @@ class Janitor:
         if not tests:
             return ""
         try:
-            where = await self._workspace.prepare(place_id, directory, root_id=place_id)
+            prepare = partial(self._workspace.prepare, place_id, directory, root_id=place_id)
+            where = await outlast_shortage(prepare)
             done = await self._accepted(tests, where, until)
         except OSError as error:
             return f"it could not be looked at: {error}"
@@ -123,8 +126,10 @@ class Janitor:
 
     async def merge(self, session_id: str, message: str) -> Merge:
         """Bring the work of a session to where it is for; one that cannot be said to be there is refused."""
+        if isinstance(lost := self._tree.ledger.error, JournalLost):
+            return Merge(outcome="refused", why=str(lost))
         try:
-            return await self._workspace.merge(session_id, message)
+            return await outlast_shortage(partial(self._workspace.merge, session_id, message))
         except OSError as error:
             return Merge(outcome="refused", why=str(error))
 
@@ -135,7 +140,7 @@ class Janitor:
             Refused: it cannot be looked at; the message says why.
         """
         try:
-            return await self._workspace.changes(session_id, message)
+            return await outlast_shortage(partial(self._workspace.changes, session_id, message))
         except OSError as error:
             raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
 
@@ -146,7 +151,7 @@ class Janitor:
             Refused: it could not be; the message says why.
         """
         try:
-            await self._workspace.begin("", place)
+            await outlast_shortage(partial(self._workspace.begin, "", place))
         except OSError as error:
             raise Refused(f"what the attempt may have to be taken back to could not be saved: {error}") from error
 
@@ -170,9 +175,10 @@ class Janitor:
         self, do: Callable[[str, Place, str], Awaitable[str]], session_id: str, place: Place, message: str
     ) -> str:
         """What was begun with a place is done to its end, but not for ever."""
+        self._check_ours()
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
-                return await do(session_id, place, message)
+                return await outlast_shortage(partial(do, session_id, place, message))
             except OSError as error:
                 raise Refused(str(error)) from error
         raise Refused(f"it took longer than {PUT_AWAY_S:g} s")
@@ -185,7 +191,18 @@ class Janitor:
         """Drop what was saved on the way of a task that is over, as far as nobody needs it."""
         await self._drop(self._workspace.forget, place)
 
+    def _check_ours(self) -> None:
+        """What lies in the state directory by now may be another supervisor's, under the very names of our sessions.
+
+        Raises:
+            Refused: it may be.
+        """
+        if isinstance(self._tree.ledger.error, JournalLost):
+            raise Refused(str(self._tree.ledger.error))
+
     async def _drop(self, drop: Callable[[Place], Awaitable[None]], place: Place) -> None:
+        if isinstance(self._tree.ledger.error, JournalLost):
+            return
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
                 await drop(place)
@@ -200,9 +217,11 @@ class Janitor:
     async def put_away(self, session_id: str, message: str) -> Released:
         """Clear away where a session worked. What cannot be cleared away is left, and said so."""
         released = Released()
+        if isinstance(self._tree.ledger.error, JournalLost):
+            return released
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
-                released = await self._workspace.put_away(session_id, message)
+                released = await outlast_shortage(partial(self._workspace.put_away, session_id, message))
             except OSError as error:
                 _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
         if released.branch or released.directory:

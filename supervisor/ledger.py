@@ -384,6 +384,14 @@ class Ledger:
         self._call_waiting(self._seq)
         self._failed(error)
 
+    async def check(self) -> None:
+        """Look whether the journal still lies where it was opened, although nothing is recorded: one that does not is
+        lost."""
+        try:
+            await self._journal.check()
+        except JournalError as error:
+            self._give_up(error)
+
     async def flush(self) -> None:
         """Wait until everything recorded so far is durable.
 

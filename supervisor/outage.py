@@ -1,14 +1,20 @@
-"""A disk that is down: a state with a name, not an end.
+"""Surroundings that fail for a while: a disk that is down, and file descriptors that have run out.
 
-While it lasts nothing is released, nothing new begins, ends go on, and whoever runs this is told. It is entered with
-the first write that fails by the disk's own trouble, and left with the first one that is durable again.
+Both are states with a name, not an end, and nobody's failure. While a disk is down nothing is released, nothing new
+begins, ends go on, and whoever runs this is told; that is entered with the first write that fails by the disk's own
+trouble, and left with the first one that is durable again. While descriptors (or processes, or memory) have run out,
+what needs some is tried again after a pause, whoever runs this is told what it waits for, and it goes on by itself.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Final
+from types import TracebackType
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
@@ -17,11 +23,31 @@ from msgspec.structs import replace
 from actors.backoff import Backoff
 from supervisor.logs import get_logger
 from supervisor.moments import Moment, first_of
-from supervisor.ports import Append, Journal, JournalUnavailable, WallClock
+from supervisor.ports import (
+    Append,
+    Journal,
+    JournalUnavailable,
+    Launch,
+    Process,
+    ProcessHost,
+    SpawnShortage,
+    WallClock,
+)
 
-__all__ = ["HELD_BYTES_MAX", "RETRY", "DiskWatch", "Outage", "held_bytes"]
+__all__ = [
+    "HELD_BYTES_MAX",
+    "RETRY",
+    "DiskWatch",
+    "Outage",
+    "PatientHost",
+    "Shortage",
+    "held_bytes",
+    "outlast_shortage",
+    "shortage_of",
+]
 
 _log = get_logger()
+_T = TypeVar("_T")
 
 RETRY: Final = Backoff(base_s=0.1, factor=2.0, cap_s=5.0)
 """Its ceilings are the pauses between two tries: a hiccup costs a tenth of a second, and a disk that was mended is
@@ -154,3 +180,169 @@ _TOO_MUCH: Final = (
 def held_bytes(append: Append) -> int:
     """About how much memory a record on its way takes."""
     return RECORD_BYTES + len(append.data) + sum(len(payload) for _, payload in append.owed)
+
+
+# -------------------------------------------------------------------------------------------------- descriptors
+DESCRIPTORS: Final = "file descriptors"
+_LACKS: Final = {
+    errno.EMFILE: DESCRIPTORS,
+    errno.ENFILE: DESCRIPTORS,
+    errno.ETOOMANYREFS: DESCRIPTORS,  # too many of them are on their way to another process
+    errno.EAGAIN: "processes",
+    errno.ENOMEM: "memory",
+}
+
+
+def shortage_of(error: BaseException | int | None) -> str:
+    """What the machine lacks, by an error number, by an ``OSError``, or by what anyio has made of one; ``""``: nothing,
+    the error is another one."""
+    while isinstance(error, BaseException) and not isinstance(error, OSError):
+        error = error.__cause__
+    return _LACKS.get(error.errno if isinstance(error, OSError) else error or 0, "")  # type: ignore[arg-type]
+
+
+async def outlast_shortage(do: Callable[[], Awaitable[_T]]) -> _T:
+    """Do it, and again after a pause as long as descriptors are lacking for it; *do* can be begun anew.
+
+    Raises:
+        OSError: another one.
+    """
+    tries = 0
+    while True:
+        try:
+            return await do()
+        except OSError as error:
+            if shortage_of(error) != DESCRIPTORS:
+                raise
+            tries += 1
+            if tries == 1:
+                _log.warning("no file descriptor is left: it is tried again until there is one", error=str(error))
+        await anyio.sleep(RETRY.ceiling_s(tries))
+
+
+class Shortage(msgspec.Struct, frozen=True, kw_only=True):
+    """A shortage that launches wait for: since when (Unix time), of what, and how many launches."""
+
+    since: float
+    lacks: str
+    waiting: int
+
+    @property
+    def words(self) -> str:
+        """One sentence for whoever runs this: what is, since when, and what to do."""
+        at = datetime.fromtimestamp(self.since).astimezone().strftime("%H:%M:%S")
+        who = "1 program waits" if self.waiting == 1 else f"{self.waiting} programs wait"
+        return (
+            f"since {at} {who} for {self.lacks} to start: no task fails by that, and it goes on by itself when some are"
+            " free; raise the limit (`ulimit`), or run fewer tasks at once"
+        )
+
+
+class PatientHost:
+    """Starts programs by *host*, and waits where the machine lacks what they need (``supervisor.ports.ProcessHost``).
+
+    The launch is tried again when a program has ended, and after a pause that grows to 5 s; the log says once that
+    something waits, and for what.
+    """
+
+    def __init__(self, host: ProcessHost, wall: WallClock) -> None:
+        self._host, self._wall = host, wall
+        self.shortage: Shortage | None = None
+        """What launches wait for now."""
+        self.freed = Moment()
+        """A program has ended, and what it took is free. Another one after it has come."""
+
+    def spawn(
+        self,
+        launch: Launch,
+        *,
+        terminate_s: float = 2.0,
+        kill_s: float = 1.0,
+        patience_s: float = math.inf,
+        until: Moment | None = None,
+    ) -> AbstractAsyncContextManager[Process]:
+        """Start *launch*, as *host* does; wait *patience_s* for what it lacks, and no longer than *until* comes.
+
+        Raises:
+            SpawnError: it cannot be started.
+            SpawnShortage: it could not be started by then.
+        """
+        start = lambda: self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s)  # noqa: E731
+        return _Patient(self, start, patience_s, until or Moment())
+
+    def free(self) -> None:
+        """A program has ended: whoever waits tries again at once."""
+        freed, self.freed = self.freed, Moment()
+        freed.set()
+
+    def begin_wait(self, lacks: str) -> None:
+        """One launch more waits."""
+        if self.shortage is None:
+            self.shortage = Shortage(since=self._wall.time(), lacks=lacks, waiting=0)
+            words = (
+                f"a program waits for {lacks} to start; no task fails by that: raise the limit, or run fewer at once"
+            )
+            _log.warning(words, state="waiting")
+        self.shortage = replace(self.shortage, waiting=self.shortage.waiting + 1)
+
+    def end_wait(self, *, started: bool) -> None:
+        """One launch waits no longer: it is *started*, or was given up."""
+        assert self.shortage is not None, "it has waited for that"
+        self.shortage = replace(self.shortage, waiting=self.shortage.waiting - 1)
+        if self.shortage.waiting == 0:
+            if started:
+                _log.warning(f"no program waits for {self.shortage.lacks} any more", state="recovered")
+            self.shortage = None
+
+
+class _Patient(AbstractAsyncContextManager[Process]):
+    """One ``async with host.spawn(...)``."""
+
+    def __init__(
+        self,
+        host: PatientHost,
+        start: Callable[[], AbstractAsyncContextManager[Process]],
+        patience_s: float,
+        until: Moment,
+    ) -> None:
+        self._host, self._start, self._until = host, start, until
+        self._patience_s = patience_s
+        self._started: AbstractAsyncContextManager[Process]
+
+    async def __aenter__(self) -> Process:
+        self._started = self._start()
+        try:
+            return await self._started.__aenter__()
+        except SpawnShortage as error:
+            first = error
+        return await self._outlast(first)
+
+    async def _outlast(self, error: SpawnShortage) -> Process:
+        give_up_s = anyio.current_time() + self._patience_s
+        tries, started = 1, False
+        self._host.begin_wait(error.lacks)
+        try:
+            while anyio.current_time() < give_up_s and not self._until.is_set():
+                with anyio.move_on_after(min(RETRY.ceiling_s(tries), give_up_s - anyio.current_time())):
+                    await first_of(self._until, self._host.freed)
+                if self._until.is_set():
+                    break
+                self._started = self._start()
+                try:
+                    process = await self._started.__aenter__()
+                except SpawnShortage as again:
+                    error, tries = again, tries + 1
+                else:
+                    started = True
+                    return process
+            raise error
+        finally:
+            self._host.end_wait(started=started)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            return await self._started.__aexit__(kind, error, trace)
+        finally:
+            self._host.free()

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import Files, Journal, ProcessHost, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.outage import PatientHost
+from supervisor.ports import Files, Journal, TranscriptSink, Upkeep, WallClock, Workspace
 
 __all__ = ["Parts"]
 
@@ -18,7 +19,7 @@ class Parts(NamedTuple):
     """What a supervisor is made of. ``seed`` is what its random delays are drawn from (``None``: a new one)."""
 
     journal: Journal
-    processes: ProcessHost
+    processes: PatientHost
     workspace: Workspace
     files: Files
     wall: WallClock

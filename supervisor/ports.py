@@ -32,6 +32,7 @@ __all__ = [
     "Journal",
     "JournalDamaged",
     "JournalError",
+    "JournalLost",
     "JournalUnavailable",
     "Launch",
     "Malformed",
@@ -51,6 +52,7 @@ __all__ = [
     "Send",
     "Signal",
     "SpawnError",
+    "SpawnShortage",
     "TerminalKilled",
     "TerminalOpened",
     "Text",
@@ -68,11 +70,15 @@ __all__ = [
 
 # --------------------------------------------------------------------------------------------------- processes
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to start: its argv, working directory, and whole environment (nothing is inherited)."""
+    """A program to start: its argv, working directory, and whole environment (nothing is inherited).
+
+    ``spare`` descriptors must be left to the supervisor when it is started: those that commands of agents need.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
+    spare: int = 0
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +100,15 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class SpawnError(Exception):
     """A program could not be started; the message says which, and why."""
+
+
+class SpawnShortage(SpawnError):
+    """The machine lacks what every program needs to start, such as file descriptors: nothing was started, and the same
+    launch may succeed later. ``lacks`` names what."""
+
+    def __init__(self, message: str, lacks: str) -> None:
+        super().__init__(message)
+        self.lacks = lacks
 
 
 class Process(Protocol):
@@ -161,6 +176,7 @@ class ProcessHost(Protocol):
 
         Raises:
             SpawnError: the program is missing, not executable, or the working directory does not exist.
+            SpawnShortage: descriptors, processes or memory have run out.
         """
         ...
 
@@ -478,6 +494,11 @@ class JournalDamaged(JournalError):
     """It is a journal, but not as it was written."""
 
 
+class JournalLost(JournalError):
+    """The journal, or the lock beside it, was deleted or replaced under the supervisor that has it open. What it has
+    committed may be nowhere; it ends everything, and writes nothing more into its state directory."""
+
+
 class JournalUnavailable(JournalError):
     """The disk's own trouble: full, failing, read-only, locked, not to be had. It may pass; of what was being written
     nothing is known until :meth:`Journal.recover` has looked."""
@@ -569,6 +590,14 @@ class Journal(Protocol):
         """
         ...
 
+    async def check(self) -> None:
+        """Look whether it still lies where it was opened. Every write does that, too.
+
+        Raises:
+            JournalLost: it was deleted or replaced.
+        """
+        ...
+
     async def settle(self, effect_ids: Sequence[str]) -> None:
         """These effects have been performed. That of one which was settled already changes nothing.
 
@@ -612,6 +641,7 @@ class Upkeep(Protocol):
 
         Raises:
             OSError: it cannot be written; there is no such file then, or the one that was there before.
+            JournalLost: the state directory is not ours any more.
         """
         ...
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import anyio
 
@@ -28,6 +29,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.link import Delegate, LinkBase
 from supervisor.moments import Moment
+from supervisor.outage import PatientHost, outlast_shortage
 from supervisor.policy import abort_reason_of
 from supervisor.ports import (
     CallKept,
@@ -45,10 +47,10 @@ from supervisor.ports import (
     Out,
     PermissionAsked,
     Process,
-    ProcessHost,
     ProcessReport,
     Ready,
     SpawnError,
+    SpawnShortage,
     TerminalKilled,
     TerminalOpened,
     Text,
@@ -68,6 +70,8 @@ __all__ = ["MUTE_S", "ProcessLink"]
 
 _SIGNS = (ToolOpened, ToolClosed, PermissionAsked, TerminalOpened, ChildAsked, Compaction, ModelTrouble)
 """What only an agent says that works, or tries to, at what it was asked for."""
+PATIENCE_S = 20.0
+"""How long a launch waits for descriptors by itself, before its session makes it anew: each time is some records."""
 MUTE_S = 2.0
 """How long an agent may take to exit after it has closed its output."""
 LAST_WORDS_CHARS = 4096
@@ -91,11 +95,12 @@ class ProcessLink(LinkBase):
         incarnation: int,
         *,
         codec: Codec,
-        host: ProcessHost,
+        host: PatientHost,
         launch: Launch,
         delegate: Delegate,
         files: Files,
         resume_id: str | None = None,
+        interrupted: bool = False,
     ) -> None:
         super().__init__(tree, work, agent_id, incarnation)
         self._codec = codec
@@ -103,7 +108,7 @@ class ProcessLink(LinkBase):
         self._launch = launch
         self._delegate = delegate
         self._files = files
-        self._resume_id = resume_id
+        self._resume_id, self._interrupted = resume_id, interrupted
         self._conversation: str | None = None
         """What the agent calls the conversation, where it can be loaded by that."""
         self._steered: deque[str] = deque()
@@ -115,7 +120,7 @@ class ProcessLink(LinkBase):
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
         self._compacting = Compacting(tree, work)
-        self._given = Moment()
+        self._given, self._killed = Moment(), Moment()
         self._complaint = ""
         self._complained = Moment()
 
@@ -161,6 +166,7 @@ class ProcessLink(LinkBase):
         self._intent = self._intent or intent
         self._dying = True
         self._given.set()
+        self._killed.set()
         if self._wire.process is not None:
             self._wire.process.kill()
         self._terminals.kill()
@@ -183,9 +189,18 @@ class ProcessLink(LinkBase):
         try:
             ladder, quirks = self.work.policy.ladder, self.work.profile.quirks
             terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
-            async with self._host.spawn(self._launch, terminate_s=terminate_s, kill_s=ladder.kill_s) as process:
+            async with self._host.spawn(
+                self._launch,
+                terminate_s=terminate_s,
+                kill_s=ladder.kill_s,
+                patience_s=self._patience_s(),
+                until=self._killed,
+            ) as process:
                 self._wire.process = process
                 await self._converse(process)
+        except SpawnShortage as error:
+            exited = AgentExited(reason=str(error), ended_by="exit")
+            self._report_put_off(error)
         except SpawnError as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
             self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error)))
@@ -196,6 +211,19 @@ class ProcessLink(LinkBase):
                 self._wire.process = None
             self._compacting.over()
             self._report_end(exited)
+
+    def _patience_s(self) -> float:
+        """How long the launch waits for descriptors: the session's deadline for a launch must not end that wait, since
+        it would be charged. Its session goes on to wait in its own way."""
+        limits = self.tree.entity(self.work.session_id).data.limits
+        return min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
+
+    def _report_put_off(self, error: SpawnShortage) -> None:
+        """The launch is made anew, charged to nobody; the next agent takes up the conversation that this one had."""
+        self.work.resume_id, self.work.interrupted = self._resume_id, self._interrupted
+        words = f"waits for {error.lacks}: {error}"
+        verdict = Verdict(exit=Exit.ERROR, error=words, transition_reason=TransitionReason.SHORTAGE)
+        self._report_not_started(verdict)
 
     def _fate(self, report: ProcessReport) -> AgentExited:
         self.work.account(self.agent_id, report)
@@ -473,7 +501,7 @@ class ProcessLink(LinkBase):
             self.tree.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
         else:
             try:
-                text = await self._with_file(asked.path, asked.text)
+                text = await outlast_shortage(partial(self._with_file, asked.path, asked.text))
             except OSError as error:
                 why = str(error)
         self._wire.put(self._codec.file_answered(asked.request_id, text, why))

@@ -19,11 +19,12 @@ from actors import open_system
 from actors.waiting import to_the_end
 from supervisor.adapters.catalogue import adapters, codec_for
 from supervisor.entity import Degraded, Refused
-from supervisor.equipment import contained, profile_of, real_parts, workspace_of
+from supervisor.equipment import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.logs import get_logger
+from supervisor.outage import PatientHost
 from supervisor.parts import Parts
 from supervisor.permission_desk import OnPermission
 from supervisor.plans import AgentConfig, Settings
@@ -34,7 +35,7 @@ from supervisor.processes.host import WardenHost
 from supervisor.shutdown import LAST_RECORDS_S
 from supervisor.subscriptions import SubscriptionLagged
 from supervisor.supervision import Choose, Session, Supervisor, TurnResult
-from supervisor.upkeep import keep_up
+from supervisor.upkeep import keep_up, watch_journal
 from supervisor.work import AgentProfile
 
 __all__ = [
@@ -84,6 +85,8 @@ async def open_supervisor(
         WorkspaceError: git cannot have worktrees in *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: its journal cannot be read, or was written by a newer version.
+        JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Everything was
+            ended then; whoever waited for a prompt was told that it failed.
     """
     settings = settings or Settings()
     where = _absolute(workdir)
@@ -98,11 +101,13 @@ async def open_supervisor(
         if opened is not None:
             stack.enter_context(opened.lock())
         journal: Journal = (
-            await SqliteJournal.open(opened.journal, jsonl=opened.transitions) if opened else MemoryJournal()
+            await SqliteJournal.open(opened.journal, jsonl=opened.transitions, possession=opened.possession)
+            if opened
+            else MemoryJournal()
         )
         stack.push_async_callback(journal.close)
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
-        processes = await stack.enter_async_context(WardenHost(containment))
+        processes = PatientHost(await stack.enter_async_context(WardenHost(containment)), WALL)
         place = await workspace_of(settings, opened, where, processes)
         parts = real_parts(journal, opened, processes, place, where)
         yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
@@ -174,6 +179,8 @@ async def supervise(
         system.group.start_soon(supervisor.ledger.run)
         if parts.upkeep is not None:
             system.group.start_soon(keep_up, supervisor)
+        if parts.state_dir:
+            system.group.start_soon(watch_journal, supervisor)
         if settings.access is not None:
             await supervisor.trust.recall(parts.journal, rows)
         recovered = await supervisor.take_over(rows, choose)

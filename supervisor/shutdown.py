@@ -16,7 +16,7 @@ from supervisor.ladder import SLACK_S
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.moments import Moment, first_of
-from supervisor.ports import JournalError
+from supervisor.ports import JournalError, JournalLost
 from supervisor.prompting import Prompting
 from supervisor.tree import Tree
 from supervisor.work import Outcome, Work
@@ -128,7 +128,7 @@ class Shutdown:
         self.failed.set()
         self.begun.set()
         self.now.set()
-        words = f"the journal cannot be written: {error}"
+        words = str(error) if isinstance(error, JournalLost) else f"the journal cannot be written: {error}"
         self.stop_all(words, "supervisor", now=True)
         self._prompting.all_lost(Outcome("failed", words, ""))
 

@@ -46,14 +46,24 @@ from supervisor.liveness import Patience
 from supervisor.logs import conceal, get_logger
 from supervisor.moments import Moment
 from supervisor.names import Names
-from supervisor.outage import Outage
+from supervisor.outage import Outage, Shortage
 from supervisor.overseer import NO_ALLOWANCE, Allowance, Overseer, hosts_scope
 from supervisor.parts import Parts
 from supervisor.permission_desk import OnPermission, PermissionDesk
 from supervisor.permissions import Choice, OpenPermission
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
-from supervisor.ports import NO_PLACE, Compacted, EntityRow, JournalError, Launch, McpServer, Place, Retention
+from supervisor.ports import (
+    NO_PLACE,
+    Compacted,
+    EntityRow,
+    JournalError,
+    JournalLost,
+    Launch,
+    McpServer,
+    Place,
+    Retention,
+)
 from supervisor.projection import Inspected
 from supervisor.prompting import Prompting
 from supervisor.recovery import Recovered
@@ -237,6 +247,11 @@ class Supervisor:
     def outage(self) -> Outage | None:
         """Why the journal cannot be written now, and since when; ``None`` while it can."""
         return self.ledger.disk.outage
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """What programs wait for that cannot be started now, such as file descriptors; ``None``: nothing."""
+        return self._processes.shortage
 
     async def degraded(self) -> Outage:
         """Wait until the journal cannot be written; at once while it cannot."""
@@ -846,7 +861,10 @@ class Supervisor:
         self.plugins.publish(record)
 
     def _journal_failed(self, error: JournalError) -> None:
-        _log.critical("the journal is lost; every session is ended", error=str(error))
+        if isinstance(error, JournalLost):
+            _log.critical(str(error))
+        else:
+            _log.critical("the journal is lost; every session is ended", error=str(error))
         self._shutdown.journal_lost(error)
 
 

@@ -1,6 +1,8 @@
-"""The upkeep of a journal on disk: what ended long ago goes to the archive, now and then, while the supervisor runs.
+"""The upkeep of a journal on disk: what ended long ago goes to the archive, now and then, while the supervisor runs,
+and each second it is looked whether the journal is still there.
 
-What goes wrong is logged and tried again the next time: a journal that is too long is no reason to end anything.
+What goes wrong with the archive is logged and tried again the next time: a journal that is too long is no reason to
+end anything. A journal that was deleted or replaced is: what is recorded from then on is nowhere.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from supervisor.logs import get_logger
 from supervisor.ports import JournalError
 from supervisor.supervision import Supervisor
 
-__all__ = ["keep_up"]
+__all__ = ["keep_up", "watch_journal"]
+
+CHECK_S: Final = 1.0
+"""How often it is looked whether the journal is still there, beside every commit: a run that waits records nothing."""
 
 _FIRST_S: Final = 60.0
 """When a supervisor first looks, unless it looks more often than that."""
@@ -33,3 +38,10 @@ async def keep_up(supervisor: Supervisor) -> None:
         else:
             if told.archives:
                 _log.info("the journal was compacted", records=told.records, left=told.records_left)
+
+
+async def watch_journal(supervisor: Supervisor) -> None:
+    """Look each second whether the journal of *supervisor* is still there, until it is lost."""
+    while supervisor.failure is None:
+        await anyio.sleep(CHECK_S)
+        await supervisor.ledger.check()

@@ -108,7 +108,8 @@ class DeliveryPoint(StrEnum):
 
 
 class TransitionReason(StrEnum):
-    """Why a lifecycle transition occurred (seed 000)."""
+    """Why a lifecycle transition occurred (seed 000). ``shortage`` is an extension: the machine lacked what a program
+    needs to start."""
 
     COMPLETED = "completed"
     ABORTED = "aborted"
@@ -123,6 +124,7 @@ class TransitionReason(StrEnum):
     PERMISSION_DENIED = "permission_denied"
     SIBLING_ABORTED = "sibling_aborted"
     ORPHAN_RECOVERED = "orphan_recovered"
+    SHORTAGE = "shortage"
 
 
 class AbortReason(StrEnum):

@@ -57,6 +57,7 @@ class Played:
         self.subscribed = 0
         self.stop_now = anyio.Event()
         self.outage: Outage | None = None
+        self.shortage = None
 
     def plan_abort(self, target: str, scope: AbortScope, *, now: bool = False) -> AbortPlan:
         if target == "nobody":
@@ -157,7 +158,7 @@ def path(tmp_path: Path) -> Path:
 async def test_ping_tells_the_pid(path: Path) -> None:
     """A client can ask who is there."""
     async with served(path, Played()):
-        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None}]
+        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
 
 
 async def test_a_client_of_another_user_is_told_nothing(
@@ -445,7 +446,7 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
     async with served(path, Played()):
         assert path.is_socket()
         assert is_running(path)
-        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None}]
+        assert await answers(path, {"do": "ping"}) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
 
 
 @pytest.mark.parametrize("name", ["control.sock", "missing/control.sock", "x" * 110 + "/control.sock"])

@@ -51,6 +51,9 @@ class Counting:
             case "Running" | "Spawning" if verdict.get("transition_reason") == TransitionReason.ORPHAN_RECOVERED:
                 if record.to_status != "CoolingDown":
                     self._say("counted_right", book.id, f"goes to {record.to_status} for the loss of its supervisor")
+            case "Spawning" if verdict.get("transition_reason") == TransitionReason.SHORTAGE:
+                if record.to_status != "CoolingDown":
+                    self._say("counted_right", book.id, f"goes to {record.to_status} for want of descriptors")
             case "Running" | "Spawning":
                 self._charge(record, book)
         self._compare(book)

@@ -20,6 +20,7 @@ from supervisor.journal.chain import Dues, chained, entity_hash, read_end
 from supervisor.journal.files import DISK, Files
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.migrations import bring_up
+from supervisor.journal.possession import Possession
 from supervisor.journal.schema import (
     ENTITY_FIELDS,
     EVENT_FIELDS,
@@ -57,10 +58,13 @@ _OWED: Final = "SELECT effect_id, entity_id, payload FROM effects WHERE settled 
 class Database:
     """The connection and the line file, used by one thread at a time. Made by :func:`open_database`; close it."""
 
-    def __init__(self, path: Path, db: apsw.Connection, files: Files = DISK) -> None:
+    def __init__(
+        self, path: Path, db: apsw.Connection, files: Files = DISK, possession: Possession | None = None
+    ) -> None:
         self.path = path
         self.db = db
         self._files = files
+        self._possession = possession
         self.boot = files.boot()
         self.standing = Standing(0, b"", 0, 0, 0)
         """What is on the disk, as far as it is known to be sound."""
@@ -127,9 +131,11 @@ class Database:
         be on no disk. What the old connection still had to say is left unsaid.
 
         Raises:
+            JournalLost: another file lies there by now: it is not opened.
             Fenced: another supervisor owns the journal by now.
             apsw.Error, OSError: the disk cannot be asked, or what it holds is not sound; once more may be better.
         """
+        self.check()
         with suppress(apsw.ConnectionClosedError):  # the last look had got no further
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.db.close()
@@ -168,14 +174,36 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction of this owner.
+        """A transaction of this owner. What it has committed counts if the journal is still where it was, afterwards.
 
         Raises:
+            JournalLost: it is not.
             Fenced: a later one owns the journal.
         """
+        self.check()
         with transaction(self.db):
             check_generation(self.path, self.generation, read_meta(self.db, "generation"))
             yield
+        self.check()
+
+    def hold(self) -> None:
+        """Note which files are open, now that all of them are.
+
+        Raises:
+            OSError: one of them has gone already.
+        """
+        if self._possession is not None:
+            self._possession.hold("write-ahead log of the journal", Path(f"{self.path}-wal"))
+            self._possession.hold("journal", self.path)
+
+    def check(self) -> None:
+        """Look whether the journal, its log and the lock lie where they were opened.
+
+        Raises:
+            JournalLost: one was deleted or replaced.
+        """
+        if self._possession is not None:
+            self._possession.check()
 
     def take_over(self, jsonl: Path | None) -> None:
         """Become the journal's next owner, once it and *jsonl* are known to be sound."""
@@ -212,9 +240,13 @@ class Database:
             seq = page[-1].seq
 
     def close(self) -> None:
-        """Leave the file whole by itself: SQLite sees to that with the last connection only, and a reader may stay."""
-        with suppress(apsw.Error, JournalError):  # without it the next opening has more to verify, and nothing is lost
-            self._close_sound()
+        """Leave the file whole by itself: SQLite sees to that with the last connection only, and a reader may stay. A
+        journal that was lost is let go of: SQLite would remove the log that has its name, which may be another's."""
+        if self._possession is not None and not self._possession.holds():
+            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        else:
+            with suppress(apsw.Error, JournalError):  # without it the next opening has more to verify; nothing is lost
+                self._close_sound()
         try:
             if self._lines is not None:
                 self._lines.close()
@@ -240,8 +272,11 @@ _OF, _NUMBER = (EVENT_FIELDS.index(name) for name in ("entity_id", "entity_seq")
 
 
 # ------------------------------------------------------------------------------------------------------- opening
-def open_database(path: Path, jsonl: Path | None, files: Files = DISK) -> Database:
-    """Open or create the journal at *path* as its next generation, and bring it and *jsonl* up to date.
+def open_database(
+    path: Path, jsonl: Path | None, files: Files = DISK, possession: Possession | None = None
+) -> Database:
+    """Open or create the journal at *path* as its next generation, and bring it and *jsonl* up to date. *possession*
+    is to notice when it is deleted or replaced.
 
     Raises:
         JournalError: of a newer version, damaged or somebody else's; one of a newer version was left as it was.
@@ -257,8 +292,9 @@ def open_database(path: Path, jsonl: Path | None, files: Files = DISK) -> Databa
                 bring_up(path, found, files)
                 db = files.connect(path, apsw.SQLITE_OPEN_READWRITE)
             _configure(db)
-            database = Database(path, db, files)
+            database = Database(path, db, files, possession)
             database.take_over(jsonl)
+            database.hold()
         except BaseException:
             db.close()
             raise

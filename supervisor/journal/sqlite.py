@@ -21,6 +21,7 @@ import anyio.to_thread
 from actors.waiting import to_the_end
 from supervisor.journal.archive import WRITING, compacting
 from supervisor.journal.database import Database, open_database
+from supervisor.journal.possession import Possession
 from supervisor.journal.schema import explaining, read_entities, read_events, read_ids
 from supervisor.logs import get_logger
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
@@ -49,8 +50,9 @@ class SqliteJournal:
         self._lines_error: str | None = None
 
     @classmethod
-    async def open(cls, path: Path, *, jsonl: Path | None) -> SqliteJournal:
-        """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date.
+    async def open(cls, path: Path, *, jsonl: Path | None, possession: Possession | None = None) -> SqliteJournal:
+        """Open or create the journal at *path* as its next generation, and bring *jsonl* up to date. *possession* is to
+        notice when it is deleted or replaced.
 
         Raises:
             JournalError: of another version, damaged or somebody else's; one of another version was left as it is.
@@ -58,7 +60,7 @@ class SqliteJournal:
         opened: list[Database] = []
 
         def on_thread() -> None:
-            opened.append(open_database(path, jsonl))
+            opened.append(open_database(path, jsonl, possession=possession))
 
         try:
             await to_the_end(partial(anyio.to_thread.run_sync, on_thread))
@@ -92,6 +94,9 @@ class SqliteJournal:
     async def recover(self) -> int:
         """After an append that failed, look at what the disk itself holds; the number of the last durable record."""
         return await self._run(lambda database: database.recover())
+
+    async def check(self) -> None:
+        await self._run(lambda database: database.check())
 
     async def settle(self, effect_ids: Sequence[str]) -> None:
         await self._run(lambda database: database.settle(effect_ids))
@@ -141,7 +146,7 @@ class SqliteJournal:
     async def _next(self, pieces: Iterator[_T], limiter: anyio.CapacityLimiter, alone: _Alone) -> _T | None:
         def piece() -> _T | None:
             with alone:
-                self._opened()
+                self._opened().check()  # an archive must not be written into a directory that is another's by now
                 return next(pieces, None)
 
         return await anyio.to_thread.run_sync(piece, limiter=limiter)

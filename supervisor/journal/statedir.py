@@ -20,6 +20,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from supervisor.journal.ownership import foreign
+from supervisor.journal.possession import Possession
 from supervisor.private import PRIVATE_FOLDER, write_private
 
 __all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "not_ours", "session_id"]
@@ -71,6 +72,8 @@ class StateDir:
         self.traces = root / "traces"
         self.worktrees = root / "worktrees"
         self.checkpoints = root / "checkpoints"
+        self.possession = Possession()
+        """Of who has the lock: its files are still there."""
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> StateDir:
@@ -125,9 +128,20 @@ class StateDir:
             raise _unusable(self.root, error) from error
         try:
             self._take(fd)
+            self._hold(fd)
             yield
         finally:
             os.close(fd)
+
+    def _hold(self, fd: int) -> None:
+        """The file that was locked must be the one that the next supervisor will try to lock."""
+        try:
+            self.possession.hold("lock", self.lock_file)
+            same = os.path.samestat(os.fstat(fd), os.stat(self.lock_file))
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+        if not same:
+            raise StateDirBusy(self.root, None)
 
     def _take(self, fd: int) -> None:
         until_s = time.monotonic() + _HANDED_OVER_S

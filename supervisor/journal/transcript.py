@@ -9,8 +9,9 @@ that refuses never fails the session: the log says what it lost when it can be w
 from __future__ import annotations
 
 import codecs
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from typing import Final, Self
 
 from supervisor.private import make_private
 
-__all__ = ["CAP_BYTES", "Transcript", "follow_from", "read"]
+__all__ = ["CAP_BYTES", "OpenTranscripts", "Transcript", "follow_from", "read"]
 
 CAP_BYTES: Final = 8 * 1024 * 1024
 _CAP_LEAST_BYTES: Final = 1_024
@@ -30,9 +31,10 @@ class Transcript:
     Args:
         path: the first file; made, with its folder, when the first text is written.
         cap_bytes: how much of the text is kept: the first half of it, and the last quarter to half.
+        shelf: where it is put while its file is open; one that has many closes the file of another.
     """
 
-    def __init__(self, path: Path, *, cap_bytes: int = CAP_BYTES) -> None:
+    def __init__(self, path: Path, *, cap_bytes: int = CAP_BYTES, shelf: OpenTranscripts | None = None) -> None:
         if cap_bytes < _CAP_LEAST_BYTES:
             raise ValueError(f"cap_bytes: {cap_bytes} is too small for a transcript; give at least {_CAP_LEAST_BYTES}")
         self.path = path
@@ -42,6 +44,7 @@ class Transcript:
         self._start = self._end = 0  # offsets in the whole text: of the open file, and of what comes next
         self._source: str | None = None  # whose line is open
         self._lost_bytes = 0
+        self._shelf = shelf
 
     @property
     def lost_bytes(self) -> int:
@@ -52,6 +55,8 @@ class Transcript:
         """Add what *source* said at Unix time *at*. Chunks of one source that hold no newline share a line."""
         if text:
             self._add(self._rendered(source, text, at))
+            if self._shelf is not None and self._fd is not None:
+                self._shelf.used(self)
 
     def flush(self) -> None:
         """End the line that is open, so that what comes next begins one of its own."""
@@ -63,6 +68,8 @@ class Transcript:
         """End the line and close the file; a later write opens it again."""
         self.flush()
         self._release()
+        if self._shelf is not None:
+            self._shelf.closed(self)
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +102,7 @@ class Transcript:
 
     def _open(self) -> None:
         if self._fd is None:
+            self._check_ours()
             make_private(self.path.parent)
             parts = _parts(self.path)
             self._open_part(parts[-1][0] if parts else 0)
@@ -117,7 +125,12 @@ class Transcript:
                 self._rotate()
             self._put(data)
 
+    def _check_ours(self) -> None:
+        if self._shelf is not None and not self._shelf.is_ours():
+            raise FileNotFoundError(errno.ENOENT, "its state directory was deleted or replaced", str(self.path))
+
     def _rotate(self) -> None:
+        self._check_ours()
         for _, old in [part for part in _parts(self.path) if part[0]][:-1]:
             old.unlink()
         self._release()
@@ -134,6 +147,31 @@ class Transcript:
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
+
+
+class OpenTranscripts:
+    """The transcripts whose files are open, the one that was written last at the end: *most* of them at once.
+
+    A session that waits for file descriptors must not hold one for its transcript. *is_ours*: files may be opened, the
+    state directory is not another supervisor's by now.
+    """
+
+    def __init__(self, most: int, is_ours: Callable[[], bool] = lambda: True) -> None:
+        self._most = most
+        self.is_ours = is_ours
+        self._open: dict[Path, Transcript] = {}
+
+    def used(self, transcript: Transcript) -> None:
+        """It is open, and has just been written."""
+        self._open.pop(transcript.path, None)
+        self._open[transcript.path] = transcript
+        while len(self._open) > self._most:
+            oldest = self._open.pop(next(iter(self._open)))
+            oldest.close()
+
+    def closed(self, transcript: Transcript) -> None:
+        """It was closed."""
+        self._open.pop(transcript.path, None)
 
 
 def follow_from(path: Path, offset: int) -> tuple[str, int]:

@@ -38,6 +38,7 @@ class JournalUpkeep:
             return await self._journal.compact(self._folder, retention, now, living=living, pause_s=_PAUSE_S)
 
     async def preserve(self, name: str, records: Sequence[LifecycleEvent]) -> None:
+        await self._journal.check()
         await anyio.to_thread.run_sync(self._write, self._folder / f"{name}.jsonl", records)
 
     def _write(self, path: Path, records: Sequence[LifecycleEvent]) -> None:

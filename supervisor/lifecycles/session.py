@@ -222,6 +222,11 @@ def supervisor_lost(data: SessionData, event: SessionExited) -> bool:
     return event.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
 
 
+def not_charged(data: SessionData, event: SessionExited) -> bool:
+    """It ended with its supervisor, or could not be launched for want of descriptors: that is nobody's failure."""
+    return event.verdict.transition_reason is TransitionReason.SHORTAGE or supervisor_lost(data, event)
+
+
 def clean_and_threshold_reached(data: SessionData, event: SessionExited) -> bool:
     return exited_clean(data, event) and threshold_reached(data, event)
 
@@ -637,6 +642,7 @@ POINT = "the seed interrupts at once; a sender may ask for the tool boundary, or
 BEFORE_READY = "a clean exit before it was ready is an error"
 ONCE = "a failure after the start is charged to the run: it launches again when the run asks"
 LOST = "what ended with its supervisor is tried again, and charged to nobody"
+NOT_CHARGED = "what ended with its supervisor, or lacked descriptors to start, is tried again, and charged to nobody"
 JOINED = "Stopped is committed at once; what was below it is joined afterwards"
 
 SESSION: Machine[Session, SessionData] = Machine(
@@ -664,9 +670,9 @@ SESSION: Machine[Session, SessionData] = Machine(
             SessionExited,
             S.SPAWNING,
             S.COOLING_DOWN,
-            when=supervisor_lost,
+            when=not_charged,
             do=[conclude, note_loss, back_off, fail_launched_turn],
-            extension=LOST,
+            extension=NOT_CHARGED,
         ),
         rule(
             SessionExited,

@@ -34,14 +34,15 @@ class Containment(NamedTuple):
     """Of one state directory.
 
     ``tag`` is the value of ``SUPERVISOR_STATE``; ``group`` the folder of its control group; empty: none.
-    ``keeper_file`` is where the keeper is written down for the next supervisor. ``pid_namespaces``: each program gets
-    one of its own, where that is allowed.
+    ``keeper_file`` is where the keeper is written down for the next supervisor, as long as the directory ``is_ours``.
+    ``pid_namespaces``: each program gets one of its own, where that is allowed.
     """
 
     tag: str = ""
     group: str = ""
     keeper_file: Path | None = None
     pid_namespaces: bool = False
+    is_ours: Callable[[], bool] = lambda: True
 
 
 UNCONTAINED = Containment()

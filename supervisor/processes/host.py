@@ -7,6 +7,7 @@ main process is learned from the warden, never from the end of output, which any
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -20,15 +21,19 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
+from supervisor.outage import shortage_of
 from supervisor.ports import Launch, ProcessReport, SpawnError
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
+from supervisor.processes.descriptors import left
 from supervisor.processes.keeping import Keeping
 from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, Struck, encoded
 from supervisor.processes.pipes import Input, Output
-from supervisor.processes.refusals import check, refusal, silence
+from supervisor.processes.refusals import check, refusal, shortage, silence
 
 __all__ = ["WardenHost", "WardenProcess"]
 
+LAUNCH_DESCRIPTORS = 8
+"""Both ends of three pipes and of the lifeline; half of them are closed again once the warden has them."""
 LAUNCH_SHIELD_S = 1.0
 """A warden says within some 30 ms whether its program runs; a loaded machine may take longer."""
 KILL_EXTRA_S = 2.0
@@ -74,6 +79,7 @@ class WardenProcess:
         """Pipes and a warden, or nothing at all."""
         with ExitStack() as theirs, ExitStack() as ours:
             try:
+                _check_left(self._launch.spare)
                 stdin, self._stdin = _input(theirs, ours)
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
@@ -81,6 +87,8 @@ class WardenProcess:
             except ConnectionError as error:  # the keeper was gone before it could be asked, and so was the next one
                 raise silence(self._launch, self._stderr.peek()) from error
             except OSError as error:
+                if what := shortage_of(error):
+                    raise shortage(self._launch, what, error) from error
                 raise SpawnError(f"cannot start {self._launch.argv[0]!r}: no warden for it ({error})") from error
             ours.pop_all()
 
@@ -257,6 +265,17 @@ class WardenProcess:
             self._conclude(self._unknown("kill"))
         for end in (self._stdin, self._stdout, self._stderr, self.lifeline):
             end.close()
+
+
+def _check_left(spare: int) -> None:
+    """So many descriptors must be left beside those that a launch takes.
+
+    Raises:
+        OSError: they are not.
+    """
+    free = left() if spare else None
+    if free is not None and free < LAUNCH_DESCRIPTORS + spare:
+        raise OSError(errno.EMFILE, f"{free} file descriptors are left, a launch takes {LAUNCH_DESCRIPTORS + spare}")
 
 
 def _input(theirs: ExitStack, ours: ExitStack) -> tuple[int, Input]:

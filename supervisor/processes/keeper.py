@@ -13,6 +13,7 @@ Out: nothing of its own. Of a warden that was lost: ``ended``, by ``lost``.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import select
 import signal
@@ -63,6 +64,7 @@ class Keeper:
         self.killed = 0
         self.clear = 0
         self.over = False
+        self.spare = spare_descriptor()
         self.bell, self.clapper = warden.hang_bell()
         self.supervisor = warden.watch_supervisor(supervisor)
         self.poll = select.poll()
@@ -87,6 +89,8 @@ class Keeper:
 
     # ------------------------------------------------------------------------------------------ orders
     def listen(self) -> None:
+        if self.spare >= 0:  # descriptors for which there is no room are lost: the first, the lifeline, finds room
+            os.close(self.spare)
         try:
             message, extra, _, _ = self.control.recvmsg(
                 MESSAGE_BYTES, socket.CMSG_SPACE(DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
@@ -100,14 +104,18 @@ class Keeper:
             given = array.array("i")
             for _, _, data in extra:
                 given.frombytes(data)
-            self.fork(list(given))
+            if given:  # else the end of the lifeline tells
+                self.fork(list(given))
         elif word == b"rouse" and int(number) in self.wardens:
             os.kill(int(number), signal.SIGCONT)
+        self.spare = spare_descriptor()
 
     def fork(self, given: list[int]) -> None:
         """A warden on *given*; where there can be none, its lifeline says why."""
         lifeline, *pipes = given
         try:
+            if len(given) < DESCRIPTORS:
+                raise OSError(errno.EMFILE, "the others have found no room here")
             pid = os.fork()
         except OSError as error:
             _say(lifeline, b'{"event":"failed","step":"fork","errno":%d}' % (error.errno or 0))
@@ -202,6 +210,13 @@ class Keeper:
             os.close(lifeline)
         with suppress(OSError):
             os.rmdir(self.group)
+
+
+def spare_descriptor() -> int:
+    """A descriptor that is held open for nothing, so that there is one when it is closed; -1: there is none."""
+    with suppress(OSError):
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    return -1
 
 
 def _say(lifeline: int, line: bytes) -> None:

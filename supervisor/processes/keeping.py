@@ -40,6 +40,7 @@ class Keeping:
         self._containment = containment
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._noted = False
 
     @property
     def pid(self) -> int:
@@ -55,12 +56,21 @@ class Keeping:
         descriptors = (lifeline, stdin, stdout, stderr)
         if self._control is None:
             self._start(stderr)
+        self._note()
         try:
             self._send(b"fork", descriptors)
         except ConnectionError:  # it was lost; its wardens go on alone
             self._let_go()
             self._start(stderr)
+            self._note()
             self._send(b"fork", descriptors)
+
+    def _note(self) -> None:
+        """Write down who the keeper is, before it has anything to keep; where that fails, the launch fails with it, and
+        it is written with the next one."""
+        if not self._noted and self._containment.keeper_file is not None and self._containment.is_ours():
+            write_private(self._containment.keeper_file, identity_of(self.pid))
+        self._noted = True
 
     def rouse(self, pid: int) -> None:
         """Let that warden go on, and the keeper itself, if a program has stopped them."""
@@ -84,8 +94,7 @@ class Keeping:
                 raise
         ours.setblocking(False)
         self._control = ours
-        if self._containment.keeper_file is not None:
-            write_private(self._containment.keeper_file, identity_of(self._keeper.pid))
+        self._noted = False
 
     def _popen(self, control: int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -122,13 +131,17 @@ def _loader_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 async def died(process: subprocess.Popen[bytes]) -> None:
-    """Until *process* can be reaped at once."""
-    if sys.platform != "linux":
+    """Until *process* can be reaped at once; without a descriptor to wait on, a thread waits."""
+    try:
+        pidfd = os.pidfd_open(process.pid) if sys.platform == "linux" else -1
+    except ProcessLookupError:  # somebody else's waitpid(-1) was faster
+        return
+    except OSError:  # no descriptor is left
+        pidfd = -1
+    if pidfd < 0:
         await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
         return
-    with suppress(ProcessLookupError):  # somebody else's waitpid(-1) was faster
-        pidfd = os.pidfd_open(process.pid)
-        try:
-            await anyio.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
+    try:
+        await anyio.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)

@@ -6,9 +6,10 @@ import errno
 import os
 import shutil
 
-from supervisor.ports import Launch, SpawnError
+from supervisor.outage import shortage_of
+from supervisor.ports import Launch, SpawnError, SpawnShortage
 
-__all__ = ["check", "refusal", "silence"]
+__all__ = ["check", "refusal", "shortage", "silence"]
 
 
 def check(launch: Launch) -> None:
@@ -35,6 +36,12 @@ def _words(launch: Launch) -> list[tuple[str, str]]:
 
 def refusal(launch: Launch, step: str, number: int) -> SpawnError:
     """The warden's *step* failed with this errno."""
+    error = _refusal(launch, step, number)
+    what = shortage_of(number)
+    return SpawnShortage(str(error), what) if what else error
+
+
+def _refusal(launch: Launch, step: str, number: int) -> SpawnError:
     match step:
         case "cwd":
             return _refuse(launch, _cwd(launch.cwd, number))
@@ -44,6 +51,11 @@ def refusal(launch: Launch, step: str, number: int) -> SpawnError:
             return _refuse(
                 launch, f"its process could not be made ({os.strerror(number)}); raise the limit, or run fewer"
             )
+
+
+def shortage(launch: Launch, what: str, error: OSError) -> SpawnShortage:
+    """The machine lacks *what* it takes to start any program."""
+    return SpawnShortage(f"cannot start {launch.argv[0]!r}: no warden for it ({error})", what)
 
 
 def silence(launch: Launch, said: bytes) -> SpawnError:

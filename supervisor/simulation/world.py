@@ -15,6 +15,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.equipment import NoTranscript
+from supervisor.outage import PatientHost
 from supervisor.parts import Parts
 from supervisor.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch, TranscriptSink
@@ -174,7 +175,7 @@ class World:
         self.oracle.started()
         return Parts(
             journal=self._journal,
-            processes=self._processes,
+            processes=PatientHost(self._processes, self.wall),
             workspace=SimulatedWorkspace(
                 self.chance.below("workspace"), self.faults, self.errands, self.places, self.killed
             ),

@@ -18,14 +18,14 @@ import msgspec
 from anyio.abc import ByteStream
 
 from supervisor.journal.statedir import StateDirError, not_ours
-from supervisor.outage import Outage
+from supervisor.outage import Outage, Shortage
 from supervisor.surfaces.control import reach
 from supervisor.surfaces.failure import BadInput, ControlError, NotRunning
 
-__all__ = ["is_running", "outage_of", "request"]
+__all__ = ["is_running", "request", "troubles_of"]
 
 ANSWER_S: Final = 5.0
-"""How long a supervisor is waited for that is only asked how its disk is."""
+"""How long a supervisor is waited for that is only asked what it waits for."""
 
 
 async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
@@ -66,7 +66,7 @@ class _Lines:
             searched = len(self._held)
             try:
                 self._held += await self._stream.receive()
-            except (anyio.EndOfStream, anyio.BrokenResourceError):
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return None
         line = bytes(self._held[:end])
         del self._held[: end + 1]
@@ -84,19 +84,22 @@ def is_running(path: Path) -> bool:
     return True
 
 
-def outage_of(path: Path) -> Outage | None:
-    """Why the supervisor on the socket at *path* cannot write its journal now; ``None`` also if it does not say."""
+def troubles_of(path: Path) -> list[str]:
+    """What the supervisor on the socket at *path* waits for now, a disk or descriptors, in a sentence each; none also
+    if it does not say."""
     try:
-        return anyio.run(_outage, path)
+        told = anyio.run(_ping, path)
     except (NotRunning, StateDirError, BadInput, ControlError, TimeoutError):
-        return None
+        return []
+    found = (msgspec.convert(told["outage"], Outage | None), msgspec.convert(told["shortage"], Shortage | None))
+    return [one.words for one in found if one is not None]
 
 
-async def _outage(path: Path) -> Outage | None:
+async def _ping(path: Path) -> dict[str, Any]:
     with anyio.fail_after(ANSWER_S):
         async with aclosing(request(path, {"do": "ping"})) as answers:
             told = [answer async for answer in answers]
-    return msgspec.convert(told[0]["outage"], Outage | None)
+    return told[0]
 
 
 async def _connect(path: Path) -> ByteStream:

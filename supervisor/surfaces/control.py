@@ -3,6 +3,12 @@
 A request is ``{"do": "abort", ...}``; the answer is any number of lines and a last one, ``{"done": true}`` or
 ``{"error": {"kind": ..., "message": ...}}``. Whatever a client sends or fails to read, the supervisor and its other
 clients go on: bad requests get an error line, and one that stops reading is disconnected.
+
+So many clients are served at once (``clients_max``), and no more: a broken monitor must not take the descriptors that
+agents need. A client that comes when all places are taken gets that of the one that has been silent for longest and has
+not sent its request; where all have, the newcomer is told so and may ask again. Without any descriptor left,
+anyio raises ``BrokenResourceError`` for what the system calls EMFILE: then a client is taken with the descriptor that
+is kept in reserve, told so, and let go of.
 """
 
 from __future__ import annotations
@@ -22,9 +28,10 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.abort import AbortPlan, Receipt, scope_of
 from supervisor.logs import get_logger
-from supervisor.outage import Outage
+from supervisor.outage import Outage, Shortage, shortage_of
 from supervisor.permissions import Choice, OpenPermission
 from supervisor.ports import Compacted, Retention
+from supervisor.processes.descriptors import Reserve, clients_max
 from supervisor.projection import Inspected
 from supervisor.scheduling.control import WorkControl
 from supervisor.surfaces.requests import (
@@ -56,7 +63,14 @@ PATH_BYTES_MAX: Final = 100
 REQUEST_S: Final = 30.0
 """A client that has not sent its request by then is disconnected."""
 
+REFUSE_S: Final = 1.0
+"""How long a client that is refused may take to be told so: a line fits into the buffer of a socket."""
+
 _ACCEPT_AGAIN_S: Final = 0.1
+_TOO_MANY: Final = "too many clients ({}) are connected to the supervisor; close some of them, or ask again later"
+_NO_DESCRIPTOR: Final = (
+    "the supervisor has no file descriptor left; ask again later, or start it with a higher limit (`ulimit -n`)"
+)
 _UCRED: Final = struct.Struct("3i")
 """``struct ucred``: pid, uid, gid (unix(7))."""
 _log = get_logger()
@@ -64,13 +78,16 @@ _log = get_logger()
 
 class Controlled(Protocol):
     """What can be asked of a running supervisor. ``stop_now`` is set when it ends everything; ``outage`` says why its
-    journal cannot be written now."""
+    journal cannot be written now, ``shortage`` what programs wait for that cannot be started now."""
 
     @property
     def stop_now(self) -> anyio.Event: ...
 
     @property
     def outage(self) -> Outage | None: ...
+
+    @property
+    def shortage(self) -> Shortage | None: ...
 
     def plan_abort(self, target: str, scope: AbortScope, *, now: bool) -> AbortPlan: ...
 
@@ -119,7 +136,7 @@ class _Client:
                 line = await lines.receive_until(b"\n", LINE_BYTES_MAX)
         except anyio.DelimiterNotFound:
             raise ValueError(f"the request is longer than {LINE_BYTES_MAX} bytes") from None
-        except (anyio.IncompleteRead, anyio.BrokenResourceError, TimeoutError):
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
             raise ClientGone from None
         try:
             asked: Request = msgspec.json.decode(line, type=Request)
@@ -148,14 +165,22 @@ class _Door:
     def __init__(self, controlled: Controlled, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
         self._controlled, self._work, self._closing, self._stall_s = controlled, work, closing, stall_s
 
-    async def serve(self, stream: ByteStream) -> None:
+    async def serve(self, stream: ByteStream, place: _Place) -> None:
         async with stream:
             with suppress(ClientGone):
-                await self._answer(_Client(stream, self._stall_s))
+                await self._answer(_Client(stream, self._stall_s), place)
 
-    async def _answer(self, client: _Client) -> None:
+    async def refuse(self, stream: ByteStream, why: str) -> None:
+        """Tell a client that it is not served now, and let go of it."""
+        async with stream:
+            with suppress(ClientGone):
+                await _Client(stream, REFUSE_S).say({"error": {"kind": "busy", "message": why}})
+
+    async def _answer(self, client: _Client, place: _Place) -> None:
         try:
-            await self._do(await client.request(), client)
+            asked = await client.request()
+            place.idle = False
+            await self._do(asked, client)
             last: dict[str, Any] = {"done": True}
         except ClientGone:
             raise
@@ -166,7 +191,8 @@ class _Door:
     async def _do(self, asked: Request, client: _Client) -> None:
         match asked:
             case Ping():
-                await client.say({"pid": os.getpid(), "outage": self._controlled.outage})
+                trouble = {"outage": self._controlled.outage, "shortage": self._controlled.shortage}
+                await client.say({"pid": os.getpid(), **trouble})
             case Abort(dry_run=True):
                 plan = self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
                 await client.say({"plan": plan})
@@ -220,6 +246,56 @@ class _Door:
             group.cancel_scope.cancel()
 
 
+class _Place:
+    """One of the places for clients. An idle one, which has not sent its request, may lose it."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.idle = True
+
+
+class _Clients:
+    """Those who are served now, oldest first; no more than there are places."""
+
+    def __init__(self, door: _Door, group: TaskGroup) -> None:
+        self._door, self._group = door, group
+        self._places: dict[int, _Place] = {}
+        self._number = 0
+        self._left = anyio.Event()
+        self._full = False
+
+    async def take(self, stream: ByteStream) -> None:
+        """Serve a client in a task of its own; in the place of an idle one, where all are taken."""
+        most = clients_max()
+        while len(self._places) >= most:
+            idle = next((one for one in self._places.values() if one.idle), None)
+            self._tell_full(most, "the one that has been idle for longest is" if idle else "the next ones are")
+            if idle is None:
+                await self._door.refuse(stream, _TOO_MANY.format(most))
+                return
+            self._left = anyio.Event()
+            idle.scope.cancel()
+            await self._left.wait()
+        self._number += 1
+        place = self._places[self._number] = _Place()
+        self._group.start_soon(self._serve, self._number, place, stream)
+
+    def _tell_full(self, most: int, who: str) -> None:
+        """Once, until a quarter of the places is free again."""
+        if not self._full:
+            self._full = True
+            _log.warning(f"too many clients of the control socket: {who} disconnected", clients=most)
+
+    async def _serve(self, number: int, place: _Place, stream: ByteStream) -> None:
+        try:
+            with place.scope:
+                await self._door.serve(stream, place)
+        finally:
+            del self._places[number]
+            self._full = self._full and len(self._places) > clients_max() * 3 // 4
+            self._left.set()
+
+
 @asynccontextmanager
 async def _closed(events: AsyncIterator[LifecycleEvent]) -> AsyncIterator[None]:
     """A generator that is left before its end is closed here, and not by the garbage collector."""
@@ -255,25 +331,47 @@ async def serve_control(
         OSError: the socket cannot be made.
     """
     door = _Door(controlled, work, closing, stall_s)
-    async with await _listen(path) as listener, anyio.create_task_group() as clients:
-        async with anyio.create_task_group() as accepting:
-            accepting.start_soon(_accept, listener, door, clients)
-            task_status.started()
-            await closing.wait()
-            accepting.cancel_scope.cancel()
-        clients.cancel_scope.deadline = anyio.current_time() + grace_s
+    reserve = Reserve()
+    try:
+        async with await _listen(path) as listener, anyio.create_task_group() as clients:
+            async with anyio.create_task_group() as accepting:
+                accepting.start_soon(_accept, listener, door, _Clients(door, clients), reserve)
+                task_status.started()
+                await closing.wait()
+                accepting.cancel_scope.cancel()
+            clients.cancel_scope.deadline = anyio.current_time() + grace_s
+    finally:
+        reserve.close()
 
 
-async def _accept(listener: SocketListener, door: _Door, clients: TaskGroup) -> None:
+async def _accept(listener: SocketListener, door: _Door, clients: _Clients, reserve: Reserve) -> None:
+    """Take clients for ever. What anyio raises of an error of the system is a ``BrokenResourceError``, on a Unix socket
+    on both of its backends; nobody closes the listener meanwhile."""
+    short = False
     while True:
         try:
             stream = await listener.accept()
-        except OSError as error:  # no file descriptor left, or a client that was gone at once
-            _log.warning("control_accept_failed", error=str(error))
+        except (OSError, anyio.BrokenResourceError) as error:
+            if not shortage_of(error):
+                _log.warning("control_accept_failed", error=str(error.__cause__ or error))  # a client gone at once
+            elif not short:
+                _log.warning("no file descriptor is left for a client of the control socket: clients are refused")
+            short = bool(shortage_of(error))
+            if short:
+                await _refuse_next(listener, door, reserve)
             await anyio.sleep(_ACCEPT_AGAIN_S)
         else:
+            short = False
             if await _is_ours(stream):
-                clients.start_soon(door.serve, stream)
+                await clients.take(stream)
+
+
+async def _refuse_next(listener: SocketListener, door: _Door, reserve: Reserve) -> None:
+    """Take the client that waits with the descriptor in reserve, tell it that there is no other, and let go of it."""
+    with reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
+        with anyio.move_on_after(REFUSE_S):
+            stream = await listener.accept()
+            await door.refuse(stream, _NO_DESCRIPTOR)
 
 
 async def _is_ours(stream: SocketStream) -> bool:

@@ -53,7 +53,7 @@ class NotRunning(Exception):
 
 class ControlError(Exception):
     """The supervisor's answer was no. ``kind``: ``unknown``, ``refused``, ``bad``, or, where the same may be granted
-    later, ``degraded``, or ``failed``."""
+    later, ``degraded`` or ``busy``, or ``failed``."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
@@ -78,7 +78,8 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, NotRunning):
         return Failure(BAD_INPUT, "not_running", str(error))
     if isinstance(error, ControlError):
-        return Failure(WORK_FAILED if error.kind in ("degraded", "failed") else BAD_INPUT, error.kind, str(error))
+        status = WORK_FAILED if error.kind in ("degraded", "busy", "failed") else BAD_INPUT
+        return Failure(status, error.kind, str(error))
     return _known(error) or Failure(WORK_FAILED, "failed", _unexpected(error))
 
 

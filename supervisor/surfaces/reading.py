@@ -28,7 +28,7 @@ from supervisor.overview import STAYING, Seen, ps, tool_calls, tree
 from supervisor.ports import EntityRow, JournalDamaged
 from supervisor.redaction import printable
 from supervisor.standing import DeadLetter, dead_letters
-from supervisor.surfaces.calling import is_running, outage_of
+from supervisor.surfaces.calling import is_running, troubles_of
 from supervisor.surfaces.failure import UnknownId
 from supervisor.surfaces.render import (
     clock,
@@ -83,8 +83,9 @@ def read_ps(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: b
     say(json_text(seen) if as_json else ps_text(seen))
     if not running:
         _tell_of_the_dead(state, rows, warn)
-    elif (outage := outage_of(state.control_socket)) is not None:
-        warn(outage.words)
+    else:
+        for words in troubles_of(state.control_socket):
+            warn(words)
 
 
 def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
@@ -97,8 +98,9 @@ def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json:
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     if not running:
         _tell_of_the_dead(state, rows, warn)
-    elif (outage := outage_of(state.control_socket)) is not None:
-        warn(outage.words)
+    else:
+        for words in troubles_of(state.control_socket):
+            warn(words)
 
 
 def used_by(state_dir: Path, entity_id: str, warn: Say) -> Amounts | None:

@@ -158,6 +158,7 @@ class Deaf:
     """A supervisor that refuses everything."""
 
     outage = None
+    shortage = None
 
     stop_now = anyio.Event()
 

@@ -20,6 +20,7 @@ import msgspec
 
 from supervisor.invariants import RecordChecker
 from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.outage import PatientHost
 from supervisor.parts import Parts
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
@@ -470,7 +471,7 @@ class House:
         self.journal = _Disk(self, self.store, self._desk.say)
         doors = Parts(
             journal=self.journal,
-            processes=self,
+            processes=PatientHost(self, _Wall(self.wall_off_s)),
             workspace=self.rooms,
             files=self.files,
             wall=_Wall(self.wall_off_s),

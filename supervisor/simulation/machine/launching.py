@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
+from supervisor.outage import shortage_of
 from supervisor.ports import Launch, SpawnError
-from supervisor.processes.refusals import refusal
+from supervisor.processes.refusals import refusal, shortage
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.machine.inside import Program
@@ -56,11 +57,11 @@ class Start:
         """Descriptors run out before there is a warden.
 
         Raises:
-            SpawnError: they have.
+            SpawnShortage: they have.
         """
         if self._error is not None and self._error.step == "pipe":
             lack = OSError(self._error.number, os.strerror(self._error.number))
-            raise SpawnError(f"cannot start {self.launch.argv[0]!r}: no warden for it ({lack})")
+            raise shortage(self.launch, shortage_of(lack), lack)
 
     def program(self) -> Program:
         """What it runs.

@@ -168,16 +168,17 @@ class SessionCopy(Copy):
             self.consecutive, self.state = 0, "SessionComplete"
             self._deliver_offered()
             return []
-        if verdict["transition_reason"] == "orphan_recovered" and meta["due_s"] is not None:
+        uncharged = ("orphan_recovered", "shortage") if before == "Spawning" else ("orphan_recovered",)
+        charged = verdict["transition_reason"] not in uncharged
+        if not charged and meta["due_s"] is not None:
             self.ends_s, self.never_beyond_s = meta["due_s"], meta["most_s"]
-        return self._fail(verdict, tell=before == "Spawning")
+        return self._fail(verdict, tell=before == "Spawning", charged=charged)
 
     def _deliver_offered(self) -> None:
         del self.inbox[: self.offered]
         self.offered = 0
 
-    def _fail(self, verdict: Meta, *, tell: bool) -> Effects:
-        charged = verdict["transition_reason"] != "orphan_recovered"
+    def _fail(self, verdict: Meta, *, tell: bool, charged: bool) -> Effects:
         self.consecutive += charged
         self.total += charged
         limits = self.limits
