@@ -28,6 +28,7 @@ from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import Files, Journal, Launch, ProcessHost, TranscriptSink, Workspace
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
+from supervisor.processes.host import WardenHost
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
@@ -62,6 +63,7 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
         env=env,
         directory=str(workdir / config.cwd) if config.cwd else str(workdir),
         permissions=config.permissions.value(),
+        operates=config.operates,
         wishes=config.wishes,
         mapping=config.line_mapping,
         quirks=config.quirks,
@@ -109,7 +111,9 @@ class LinkMaker:
             incarnation,
             codec=codec,
             host=host,
-            launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}),
+            launch=Launch(
+                argv=argv, cwd=work.directory, env={**profile.env, **work.variables}, session=work.session_id
+            ),
             delegate=self._delegate,
             files=self._files,
             resume_id=resume_id,
@@ -186,7 +190,7 @@ def _tell_of_worktrees(state_dir: StateDir | None) -> None:
 
 
 def real_parts(
-    journal: Journal, state_dir: StateDir | None, processes: ProcessHost, workspace: Workspace, workdir: Path
+    journal: Journal, state_dir: StateDir | None, processes: WardenHost, workspace: Workspace, workdir: Path
 ) -> Parts:
     """This machine: its processes, its directories, its clock; and, where there is a state directory, what is in it."""
     parts = Parts(
@@ -197,6 +201,7 @@ def real_parts(
         wall=_Wall(),
         transcript_of=partial(_transcript_of, state_dir),
         workdir=str(workdir),
+        caller_at=processes.caller_at,
     )
     if state_dir is None:
         return parts

@@ -6,12 +6,17 @@ same code.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from supervisor.ports import Files, Journal, ProcessHost, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.ports import Caller, Files, Journal, Origin, ProcessHost, TranscriptSink, Upkeep, WallClock, Workspace
 
 __all__ = ["Parts"]
+
+
+def _operator(_connection: socket.socket, pid: int) -> Caller:
+    return Caller(Origin.OPERATOR, pid)
 
 
 class Parts(NamedTuple):
@@ -29,5 +34,8 @@ class Parts(NamedTuple):
     """Where agents work that are not configured to work elsewhere."""
     state_dir: str = ""
     """Where another process can reach the supervisor; nowhere without one."""
+    caller_at: Callable[[socket.socket, int], Caller] = _operator
+    """Who is at the other end of a connection, given the pid that the kernel names; where no program is started,
+    nobody is a program of ours."""
     upkeep: Upkeep | None = None
     """What keeps the journal small; ``None``: it grows."""

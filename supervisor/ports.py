@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -18,6 +19,7 @@ __all__ = [
     "NO_PLACE",
     "Append",
     "CallKept",
+    "Caller",
     "Changes",
     "ChildAsked",
     "CloseInput",
@@ -39,6 +41,7 @@ __all__ = [
     "Merge",
     "ModelTrouble",
     "Named",
+    "Origin",
     "Out",
     "PermissionAsked",
     "Place",
@@ -73,6 +76,33 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
+    session: str = ""
+    """Who is behind what the program asks of the supervisor: the session that it works for, if it works for one."""
+
+
+class Origin(StrEnum):
+    """Where a program comes from that asks something of the supervisor."""
+
+    OPERATOR = "operator"
+    """Not from the supervisor: a person's terminal, or the program that embeds it."""
+    AGENT = "agent"
+    """The supervisor started it, or it descends from what the supervisor started."""
+    UNTOLD = "untold"
+    """Nobody can tell: it had ended when it was looked at."""
+
+
+class Caller(NamedTuple):
+    """A program that asks something of the supervisor, and the session that it was started for (``""``: for none)."""
+
+    origin: Origin
+    pid: int
+    session: str = ""
+
+    def named(self, said: str) -> str:
+        """Who asks, as the records name it. An operator's own word, *said*, counts; that of an agent does not."""
+        if self.origin is Origin.OPERATOR:
+            return said
+        return f"agent of {self.session}" if self.session else "a program of the supervisor"
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -93,7 +93,7 @@ class Terminals:
 
     async def _run(self, asked: TerminalOpened, tool_id: str) -> None:
         env = {**self._launch.env, **asked.env}
-        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env)
+        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env, session=self._work.session_id)
         ladder = self._work.policy.ladder
         status: int | None = NOT_STARTED
         self._serving[asked.terminal_id] = tool_id

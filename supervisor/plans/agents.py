@@ -87,6 +87,7 @@ class AgentConfig(Model):
     inherit_env: tuple[Text, ...] = ()
     cwd: Text | None = None
     permissions: Permissions = PermissionsConfig()
+    operates: tuple[Literal["abort", "answer", "compact", "send", "stop", "tasks"], ...] = ()
     network: Flag = False
     mode: Text = ""
     model: Text = ""

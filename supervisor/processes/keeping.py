@@ -22,6 +22,7 @@ import anyio.to_thread
 from actors.waiting import within
 from supervisor.private import write_private
 from supervisor.processes.containment import Containment
+from supervisor.processes.descent import Process, identity
 from supervisor.processes.identity import identity_of
 from supervisor.processes.keeper import MESSAGE_BYTES
 
@@ -40,6 +41,8 @@ class Keeping:
         self._containment = containment
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self.keepers: list[Process] = []
+        """The keeper, and those that were lost before it: what they had forked may be theirs still."""
 
     @property
     def pid(self) -> int:
@@ -84,6 +87,7 @@ class Keeping:
                 raise
         ours.setblocking(False)
         self._control = ours
+        self.keepers.append(identity(self._keeper.pid))
         if self._containment.keeper_file is not None:
             write_private(self._containment.keeper_file, identity_of(self._keeper.pid))
 

@@ -21,12 +21,14 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream,
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.abort import AbortPlan, Receipt, scope_of
+from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.outage import Outage
 from supervisor.permissions import Choice, OpenPermission
-from supervisor.ports import Compacted, Retention
+from supervisor.ports import Caller, Compacted, Retention
 from supervisor.projection import Inspected
 from supervisor.scheduling.control import WorkControl
+from supervisor.surfaces.callers import Reach, as_asked_by, refusal
 from supervisor.surfaces.requests import (
     Abort,
     Answer,
@@ -45,7 +47,7 @@ from supervisor.surfaces.requests import (
 from supervisor.surfaces.steering import steered
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
-__all__ = ["Controlled", "peer_uid", "reach", "serve_control"]
+__all__ = ["Controlled", "peer", "reach", "serve_control"]
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """The longest request."""
@@ -98,6 +100,12 @@ class Controlled(Protocol):
 
     async def compact(self, retention: Retention | None = None) -> Compacted: ...
 
+    def caller_at(self, connection: socket.socket, pid: int) -> Caller: ...
+
+    def reach_of(self, caller: Caller) -> Reach: ...
+
+    def note_refused(self, caller: Caller, asked: str, why: str) -> None: ...
+
     def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
 
 
@@ -109,8 +117,9 @@ class ClientGone(Exception):
 class _Client:
     """One connection: a request comes in, lines go out."""
 
-    def __init__(self, stream: ByteStream, stall_s: float) -> None:
+    def __init__(self, stream: ByteStream, caller: Caller, stall_s: float) -> None:
         self._stream, self._stall_s = stream, stall_s
+        self.caller = caller
 
     async def request(self) -> Request:
         lines = BufferedByteReceiveStream(self._stream)
@@ -148,14 +157,19 @@ class _Door:
     def __init__(self, controlled: Controlled, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
         self._controlled, self._work, self._closing, self._stall_s = controlled, work, closing, stall_s
 
-    async def serve(self, stream: ByteStream) -> None:
+    async def serve(self, stream: SocketStream) -> None:
         async with stream:
+            caller = self._caller(stream.extra(SocketAttribute.raw_socket))  # at once: a client may not stay for long
             with suppress(ClientGone):
-                await self._answer(_Client(stream, self._stall_s))
+                await self._answer(_Client(stream, caller, self._stall_s))
+
+    def _caller(self, connection: socket.socket) -> Caller:
+        credentials = peer(connection)
+        return self._controlled.caller_at(connection, credentials[0] if credentials is not None else 0)
 
     async def _answer(self, client: _Client) -> None:
         try:
-            await self._do(await client.request(), client)
+            await self._do(self._admitted(await client.request(), client.caller), client)
             last: dict[str, Any] = {"done": True}
         except ClientGone:
             raise
@@ -163,13 +177,26 @@ class _Door:
             last = {"error": explained(error)}
         await client.say(last)
 
+    def _admitted(self, asked: Request, caller: Caller) -> Request:
+        """The request, in the name of who asks.
+
+        Raises:
+            Refused: it is not for that caller.
+        """
+        if why := refusal(caller, asked, self._controlled.reach_of(caller), self._plan):
+            self._controlled.note_refused(caller, type(asked).__name__.lower(), why)
+            raise Refused(why)
+        return as_asked_by(caller, asked)
+
+    def _plan(self, asked: Abort) -> AbortPlan:
+        return self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
+
     async def _do(self, asked: Request, client: _Client) -> None:
         match asked:
             case Ping():
                 await client.say({"pid": os.getpid(), "outage": self._controlled.outage})
             case Abort(dry_run=True):
-                plan = self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
-                await client.say({"plan": plan})
+                await client.say({"plan": self._plan(asked)})
             case Abort():
                 receipt = await self._controlled.abort(
                     asked.target,
@@ -278,20 +305,22 @@ async def _accept(listener: SocketListener, door: _Door, clients: TaskGroup) -> 
 
 async def _is_ours(stream: SocketStream) -> bool:
     """The socket's mode keeps others out; this is for who got hold of it all the same. They are told nothing."""
-    uid = peer_uid(stream.extra(SocketAttribute.raw_socket))
-    if uid in (None, 0, os.geteuid()):
+    credentials = peer(stream.extra(SocketAttribute.raw_socket))
+    if credentials is None or credentials[1] in (0, os.geteuid()):
         return True
-    _log.warning("control_client_refused", uid=uid)
+    _log.warning("control_client_refused", uid=credentials[1])
     await stream.aclose()
     return False
 
 
-def peer_uid(connection: socket.socket) -> int | None:
-    """Whose process is on the other side, by the kernel's word; ``None`` where it gives none (not on Linux)."""
+def peer(connection: socket.socket) -> tuple[int, int] | None:
+    """The pid and the uid of the process on the other side, by the kernel's word; ``None`` where it gives none (not on
+    Linux)."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(credentials)[1])
+    pid, uid, _ = _UCRED.unpack(credentials)
+    return pid, uid
 
 
 async def _listen(path: Path) -> SocketListener:
