@@ -197,7 +197,7 @@ def real_parts(
         journal=journal,
         processes=processes,
         workspace=workspace,
-        files=DiskFiles(),
+        files=DiskFiles() if state_dir is None else DiskFiles(state_dir.root, state_dir.worktrees),
         wall=_Wall(),
         transcript_of=partial(_transcript_of, state_dir),
         workdir=str(workdir),

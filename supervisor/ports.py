@@ -29,6 +29,7 @@ __all__ = [
     "EntityRow",
     "Fenced",
     "FileAsked",
+    "FileRefused",
     "Files",
     "Heard",
     "Journal",
@@ -795,21 +796,28 @@ class Workspace(Protocol):
         ...
 
 
-class Files(Protocol):
-    """The text files that an agent asks us for. Whether it may have them is decided before."""
+class FileRefused(OSError):
+    """The file is not for agents: it is not in the workspace, or the supervisor's own, or git's."""
 
-    async def read(self, path: str) -> str:
+
+class Files(Protocol):
+    """The text files that an agent asks us for. Whether it may read or write at all is decided before; which files
+    there are for an agent that works in *workspace*, here: only what was opened can be judged for good."""
+
+    async def read(self, path: str, workspace: str) -> str:
         """The text of the file at *path*.
 
         Raises:
+            FileRefused: it is not for agents.
             OSError: there is none, it is no regular file, no UTF-8, or longer than ``bounds.FILE_BYTES_MAX``.
         """
         ...
 
-    async def write(self, path: str, text: str) -> None:
+    async def write(self, path: str, text: str, workspace: str) -> None:
         """Make *text* the whole of the file at *path*; it and its directories are made where there are none.
 
         Raises:
+            FileRefused: it is not for agents; nothing was made or changed.
             OSError: it cannot be.
         """
         ...

@@ -269,7 +269,7 @@ def test_a_split_brings_its_subtasks_from_a_file(tell: Tell, work: Work, tmp_pat
 def test_an_agent_splits_its_own_task_from_standard_input(
     tell: Tell, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable names the task. Whether an agent asks is for the supervisor to find out, not for its client to say."""
+    """The variable names the task. Whether an agent asks, the supervisor finds out; its client does not say."""
     monkeypatch.setenv("SUPERVISOR_TASK", "a")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SUBTASKS.encode())))
     assert tell("task", "split").status == 0

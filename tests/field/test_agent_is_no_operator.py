@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from field_kit import ROOT, Scratch, until
+from field_kit import Scratch, until
+
 from supervisor.abort import AbortPlan
 from supervisor.ports import Caller, Origin
 from supervisor.processes.descent import Seen, caller_at, lineage_of, origin_of
@@ -77,6 +78,7 @@ def test_an_agent_does_not_answer_its_own_permission(scratch: Scratch, how: str,
 
 
 COMMANDS = """
+    while not Path("waits").exists(): time.sleep(0.01)
     def supervisor(*args):
         done = subprocess.run(["supervisor", *args], capture_output=True, text=True)
         return [done.returncode, done.stdout + done.stderr]
@@ -88,7 +90,11 @@ COMMANDS = """
     Path(text).write_text(json.dumps({name: supervisor(*args) for name, args in commands.items()}))
     return "done"
 """
-WAITS = 'while not Path("over").exists() and not agent.cancelled.is_set(): time.sleep(0.01)\nreturn "waited"'
+WAITS = """
+    Path("waits").touch()
+    while not Path("over").exists() and not agent.cancelled.is_set(): time.sleep(0.01)
+    return "waited"
+"""
 
 
 def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None:
@@ -119,7 +125,11 @@ def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None
 
 def test_a_plan_may_let_an_agent_operate(scratch: Scratch) -> None:
     """An agent whose entry says ``operates: [abort]`` ends another session, and is recorded as itself."""
-    scratch.acp_agent('subprocess.run(["supervisor", "abort", "u", "--scope", "session"])\nreturn "done"')
+    scratch.acp_agent("""
+        while not Path("waits").exists(): time.sleep(0.01)
+        subprocess.run(["supervisor", "abort", "u", "--scope", "session"], capture_output=True)
+        return "done"
+    """)
     scratch.acp_agent(WAITS, "waiting_agent.py")
     scratch.plan("""
         agents:
@@ -166,7 +176,9 @@ HOST = """
 def test_the_child_of_a_host_is_an_operator(scratch: Scratch) -> None:
     """A program that embeds the supervisor starts the command line itself: that is no agent, and may abort."""
     scratch.write("host.py", HOST)
-    done = subprocess.run([sys.executable, "host.py"], cwd=scratch.path, env=scratch.env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "host.py"], cwd=scratch.path, env=scratch.env, capture_output=True, text=True
+    )
     assert done.stdout.startswith("0 "), done.stdout + done.stderr
     shown = scratch.run("events", "s", "--json", "--state-dir", "state")
     actors = {one["actor"] for one in map(json.loads, shown.out.splitlines()) if one["event"] == "OperatorStop"}
@@ -189,7 +201,7 @@ OURS = {(50, 500): "", (60, 600): "t"}
     ],
 )
 def test_who_descends_from_a_warden_is_an_agent(pid: int, caller: Caller) -> None:
-    """The nearest warden above a process says whose it is; without one it is an operator's; one that is gone, nobody's."""
+    """The nearest warden above a process says whose it is; without one it is an operator's; if it is gone, nobody's."""
     assert origin_of(lineage_of(pid, TREE.get), OURS) == caller
 
 
@@ -256,7 +268,7 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
     ],
 )
 def test_what_an_agent_may_ask(caller: Caller, asked: Asked, reach: Reach, granted: bool) -> None:
-    """Reading is free; an agent reaches its own sessions and task, and what ``operates`` adds, but its own permission."""
+    """Reading is free; an agent reaches its own sessions and task, and what ``operates`` adds; never its permission."""
 
     def plan(asked: Abort) -> AbortPlan:
         return AbortPlan(target="", scope="session", nodes=(), already_ended=False, deadline_s=1.0, id="")
