@@ -58,8 +58,9 @@ def waits(scratch: Scratch, *, after: str = "") -> dict[str, str]:
     """The permission that waits for a human, *after* that one."""
 
     def found() -> list[dict[str, str]]:
-        shown = scratch.run("permissions", "--json").out  # nothing, as long as no supervisor runs
-        return [one for one in map(json.loads, shown.splitlines()) if one["id"] != after]
+        shown = scratch.run("permissions", "--json")
+        waiting = json.loads(shown.out) if shown.status == 0 else []  # until the supervisor is there
+        return [one for one in waiting if one["id"] != after]
 
     return until(found)[0]
 
