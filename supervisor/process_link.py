@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import anyio
 
@@ -303,7 +304,7 @@ class ProcessLink(LinkBase):
             case FileAsked():
                 await self._serve_file(out)
             case ChildAsked():
-                self._start_child(out)
+                self._serve_child(out)
             case Usage():
                 self._hear_usage(out)
             case Compaction():
@@ -469,7 +470,15 @@ class ProcessLink(LinkBase):
                 self.tree.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
         self._wire.put(self._codec.file_answered(asked.request_id, text, why))
 
-    def _start_child(self, asked: ChildAsked) -> None:
+    def _serve_child(self, asked: ChildAsked) -> None:
+        """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
+        wish = Wish(title=f"{asked.agent or self.work.profile.name} {asked.name}", tool="_supervisor/session/run")
+        start = partial(self._start_child, asked)
+        why = self._asking.serve(wish, asked.prompt, self.turn_id, self.work.cause, start)
+        if why is not None:
+            start(why)
+
+    def _start_child(self, asked: ChildAsked, why: str) -> None:
         call_id = asked.call_id or ""
         started_by = self._named.get(call_id)
 
@@ -478,9 +487,11 @@ class ProcessLink(LinkBase):
                 self._causes[started_by] = outcome.seq
             self._wire.put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
 
-        if len(self.work.children) >= CHILDREN_MAX:
-            words = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
-            answer(Outcome("failed", words, ""))
+        if not why and len(self.work.children) >= CHILDREN_MAX:
+            why = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
+        if why:
+            self.tree.note_in_turn(self.work, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why})
+            answer(Outcome("failed", why, ""))
             return
         cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
         once = self._delegated(call_id, answer)

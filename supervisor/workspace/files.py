@@ -180,7 +180,7 @@ def _unreplaced(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _REPLACED:
-            raise _refusal(path, "something on the way is no directory, or was replaced while it was looked for") from None
+            raise _refusal(path, "a part of it is no directory, or was replaced while it was looked for") from None
         raise OSError(error.errno, error.strerror, path) from None
 
 

@@ -1,4 +1,4 @@
-"""What an agent has the supervisor do for it (run a command, write or read a file) needs a permission like any other."""
+"""What an agent has the supervisor do for it, run a command say, or write a file, needs a permission like any other."""
 
 from __future__ import annotations
 
@@ -122,6 +122,26 @@ def test_a_human_is_not_asked_twice(scratch: Scratch) -> None:
     assert (scratch.path / "ran").exists()
     assert scratch.run("answer", second["id"], "deny").status == 0
     assert [answer[0] for answer in told(scratch, run)[1:]] == [0, 126]
+
+
+def test_an_agent_that_may_nothing_starts_no_other_agent(scratch: Scratch) -> None:
+    """A sub-agent may be one that is allowed more: it is not started either, and the agent hears why."""
+    scratch.acp_agent("""
+        asked = {"name": "kid", "agent": "b", "prompt": "go"}
+        Path("told").write_text(json.dumps(agent.call("_supervisor/session/run", **asked)))
+        return "done"
+    """)
+    scratch.plan("""
+        agents:
+          a: {adapter: acp, command: [python3, agent.py], permissions: deny}
+          b: {adapter: command, command: [touch, ran]}
+        tasks: [{id: t, agent: a, prompt: go}]
+    """)
+    scratch.run("run", "plan.yaml")
+    answer = json.loads((scratch.path / "told").read_text())["result"]
+    assert answer == {"outcome": "failed", "text": "not permitted (default: deny)"}
+    assert not (scratch.path / "ran").exists()
+    assert [one["event"] for one in scratch.records("t:t1") if one["event"].endswith("Refused")] == ["ChildRefused"]
 
 
 EDIT = Wish(title="edit a", kind="edit", paths=("a", "/w/b"))

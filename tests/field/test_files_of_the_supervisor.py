@@ -32,12 +32,11 @@ def granted(scratch: Scratch, paths: list[str], plan: str = "", *options: str) -
     out = scratch.logs / "replies"
     scratch.acp_agent(TRIES % str(out))
     scratch.write("notes.txt", "notes")
-    scratch.plan("""
-        agents: {a: {adapter: acp, command: [python3, %s/agent.py]}}
-        tasks: [{id: t, agent: a, prompt: %s}]
-    """ % (scratch.path, json.dumps(json.dumps(paths))))  # fmt: skip
-    with scratch.path.joinpath("plan.yaml").open("a") as file:
-        file.write(plan)
+    scratch.plan(f"""
+        {plan}
+        agents: {{a: {{adapter: acp, command: [python3, {scratch.path}/agent.py]}}}}
+        tasks: [{{id: t, agent: a, prompt: {json.dumps(json.dumps(paths))}}}]
+    """)
     scratch.repository()
     done = scratch.run("run", "plan.yaml", *options)
     assert out.exists(), done.text
@@ -64,7 +63,7 @@ def test_a_state_directory_with_another_name_is_out_of_reach(scratch: Scratch) -
 def test_a_worktree_in_the_state_directory_is_the_agents_own(scratch: Scratch) -> None:
     """An agent works in a worktree below ``.sdd``: its files there it reads and writes, all else it does not."""
     paths = ["notes.txt", "new/file.txt", ".git", "../../transitions.jsonl", "../../../notes.txt"]
-    found = granted(scratch, paths, "workspace: worktree\n")
+    found = granted(scratch, paths, "workspace: worktree")
     assert found == ["read notes.txt", "write notes.txt", "write new/file.txt"]
     assert scratch.git("show", "HEAD:new/file.txt") == "planted"
 
