@@ -31,6 +31,7 @@ from supervisor.ports import Files, Journal, Launch, ProcessHost, TranscriptSink
 from supervisor.process_link import ProcessLink
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.processes.descriptors import agent_spare, transcripts_max
+from supervisor.processes.host import WardenHost
 from supervisor.tree import Tree
 from supervisor.work import AgentProfile, Link, Work
 from supervisor.workspace.directory import DirectoryWorkspace
@@ -65,6 +66,7 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
         env=env,
         directory=str(workdir / config.cwd) if config.cwd else str(workdir),
         permissions=config.permissions.value(),
+        operates=config.operates,
         wishes=config.wishes,
         mapping=config.line_mapping,
         quirks=config.quirks,
@@ -113,7 +115,13 @@ class LinkMaker:
             incarnation,
             codec=codec,
             host=host,
-            launch=Launch(argv=argv, cwd=work.directory, env={**profile.env, **work.variables}, spare=agent_spare()),
+            launch=Launch(
+                argv=argv,
+                cwd=work.directory,
+                env={**profile.env, **work.variables},
+                spare=agent_spare(),
+                session=work.session_id,
+            ),
             delegate=self._delegate,
             files=self._files,
             resume_id=resume_id,
@@ -200,17 +208,23 @@ def _tell_of_worktrees(state_dir: StateDir | None) -> None:
 
 
 def real_parts(
-    journal: Journal, state_dir: StateDir | None, processes: PatientHost, workspace: Workspace, workdir: Path
+    journal: Journal,
+    state_dir: StateDir | None,
+    host: WardenHost,
+    processes: PatientHost,
+    workspace: Workspace,
+    workdir: Path,
 ) -> Parts:
     """This machine: its processes, its directories, its clock; and, where there is a state directory, what is in it."""
     parts = Parts(
         journal=journal,
         processes=processes,
         workspace=workspace,
-        files=DiskFiles(),
+        files=DiskFiles() if state_dir is None else DiskFiles(state_dir.root, state_dir.worktrees),
         wall=WALL,
         transcript_of=_no_transcript,
         workdir=str(workdir),
+        caller_at=host.caller_at,
     )
     if state_dir is None:
         return parts

@@ -6,13 +6,18 @@ same code.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
 from supervisor.outage import PatientHost
-from supervisor.ports import Files, Journal, TranscriptSink, Upkeep, WallClock, Workspace
+from supervisor.ports import Caller, Files, Journal, Origin, TranscriptSink, Upkeep, WallClock, Workspace
 
 __all__ = ["Parts"]
+
+
+def _operator(_connection: socket.socket, pid: int) -> Caller:
+    return Caller(Origin.OPERATOR, pid)
 
 
 class Parts(NamedTuple):
@@ -30,5 +35,8 @@ class Parts(NamedTuple):
     """Where agents work that are not configured to work elsewhere."""
     state_dir: str = ""
     """Where another process can reach the supervisor; nowhere without one."""
+    caller_at: Callable[[socket.socket, int], Caller] = _operator
+    """Who is at the other end of a connection, given the pid that the kernel names; where no program is started,
+    nobody is a program of ours."""
     upkeep: Upkeep | None = None
     """What keeps the journal small; ``None``: it grows."""

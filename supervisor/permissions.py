@@ -24,7 +24,9 @@ __all__ = [
     "PermissionRule",
     "Wish",
     "choice_of",
+    "covers",
     "ruling",
+    "service_ruling",
 ]
 
 ANSWER_WITHIN_S: Final = 300.0
@@ -105,10 +107,36 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
 
 def ruling(policy: PermissionPolicy, wish: Wish, directory: str) -> Ruling:
     """What *policy* says of *wish*; relative paths of its rules are meant in *directory*."""
-    for rule in policy.rules:
-        if _fits(rule, wish, directory):
-            return Ruling(rule.then, rule.words)
-    return Ruling(policy.default, f"default: {policy.default}")
+    return _by_rule(policy, wish, directory) or Ruling(policy.default, f"default: {policy.default}")
+
+
+def service_ruling(policy: PermissionPolicy, wish: Wish, directory: str) -> Ruling:
+    """What *policy* says of what the supervisor is to do for an agent itself: run a command, write a file, read one.
+
+    Reading is decided by the rules alone. The default is for what agents ask about, and none asks before it reads: a
+    human would be asked about each file.
+    """
+    if wish.kind == "read":
+        return _by_rule(policy, wish, directory) or Ruling(Decision.ALLOW, "no rule fits")
+    return ruling(policy, wish, directory)
+
+
+def _by_rule(policy: PermissionPolicy, wish: Wish, directory: str) -> Ruling | None:
+    """What the first rule that fits says."""
+    fitting = (rule for rule in policy.rules if _fits(rule, wish, directory))
+    return next((Ruling(rule.then, rule.words) for rule in fitting), None)
+
+
+def covers(allowed: Wish, detail: str, wanted: Wish, directory: str) -> bool:
+    """Whether who was allowed that, and has shown *detail* for it, need not be asked about *wanted* as well: the same
+    command line, or files that were named. What an agent calls its wish is its own word; what it has us do is not."""
+    if wanted.kind == "execute":
+        literal = msgspec.json.encode(wanted.title).decode()  # among the arguments, which are JSON
+        return allowed.kind == "execute" and (wanted.title == allowed.title or literal in detail)
+    if wanted.kind != "read" and allowed.kind not in ("edit", "delete", "move"):
+        return False
+    named = {_led(directory, path) for path in allowed.paths}
+    return bool(wanted.paths) and all(_led(directory, path) in named for path in wanted.paths)
 
 
 def _fits(rule: PermissionRule, wish: Wish, directory: str) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -18,6 +19,7 @@ __all__ = [
     "NO_PLACE",
     "Append",
     "CallKept",
+    "Caller",
     "Changes",
     "ChildAsked",
     "CloseInput",
@@ -27,6 +29,7 @@ __all__ = [
     "EntityRow",
     "Fenced",
     "FileAsked",
+    "FileRefused",
     "Files",
     "Heard",
     "Journal",
@@ -40,6 +43,7 @@ __all__ = [
     "Merge",
     "ModelTrouble",
     "Named",
+    "Origin",
     "Out",
     "PermissionAsked",
     "Place",
@@ -79,6 +83,33 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     env: dict[str, str]
     spare: int = 0
+    session: str = ""
+    """Who is behind what the program asks of the supervisor: the session that it works for, if it works for one."""
+
+
+class Origin(StrEnum):
+    """Where a program comes from that asks something of the supervisor."""
+
+    OPERATOR = "operator"
+    """Not from the supervisor: a person's terminal, or the program that embeds it."""
+    AGENT = "agent"
+    """The supervisor started it, or it descends from what the supervisor started."""
+    UNTOLD = "untold"
+    """Nobody can tell: it had ended when it was looked at."""
+
+
+class Caller(NamedTuple):
+    """A program that asks something of the supervisor, and the session that it was started for (``""``: for none)."""
+
+    origin: Origin
+    pid: int
+    session: str = ""
+
+    def named(self, said: str) -> str:
+        """Who asks, as the records name it. An operator's own word, *said*, counts; that of an agent does not."""
+        if self.origin is Origin.OPERATOR:
+            return said
+        return f"agent of {self.session}" if self.session else "a program of the supervisor"
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -795,21 +826,28 @@ class Workspace(Protocol):
         ...
 
 
-class Files(Protocol):
-    """The text files that an agent asks us for. Whether it may have them is decided before."""
+class FileRefused(OSError):
+    """The file is not for agents: it is not in the workspace, or the supervisor's own, or git's."""
 
-    async def read(self, path: str) -> str:
+
+class Files(Protocol):
+    """The text files that an agent asks us for. Whether it may read or write at all is decided before; which files
+    there are for an agent that works in *workspace*, here: only what was opened can be judged for good."""
+
+    async def read(self, path: str, workspace: str) -> str:
         """The text of the file at *path*.
 
         Raises:
+            FileRefused: it is not for agents.
             OSError: there is none, it is no regular file, no UTF-8, or longer than ``bounds.FILE_BYTES_MAX``.
         """
         ...
 
-    async def write(self, path: str, text: str) -> None:
+    async def write(self, path: str, text: str, workspace: str) -> None:
         """Make *text* the whole of the file at *path*; it and its directories are made where there are none.
 
         Raises:
+            FileRefused: it is not for agents; nothing was made or changed.
             OSError: it cannot be.
         """
         ...

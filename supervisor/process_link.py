@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 import anyio
 
+from actors import ActorStopped
 from supervisor.abort import PlannedProcess
-from supervisor.access import call_refusal
 from supervisor.asking import Asking
 from supervisor.bounds import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_S
 from supervisor.budgets import Amounts
@@ -30,6 +31,7 @@ from supervisor.lifecycles.events import (
 from supervisor.link import Delegate, LinkBase
 from supervisor.moments import Moment
 from supervisor.outage import PatientHost, outlast_shortage
+from supervisor.permissions import Wish
 from supervisor.policy import abort_reason_of
 from supervisor.ports import (
     CallKept,
@@ -38,6 +40,7 @@ from supervisor.ports import (
     Codec,
     Compaction,
     FileAsked,
+    FileRefused,
     Files,
     Heard,
     Launch,
@@ -63,7 +66,6 @@ from supervisor.terminals import Terminals
 from supervisor.tree import Tree
 from supervisor.vocabulary import AbortReason, Exit, ModelProblem, ToolOutcome, TransitionReason, Verdict
 from supervisor.wire import Wire
-from supervisor.within import outside
 from supervisor.work import Outcome, Work
 
 __all__ = ["MUTE_S", "ProcessLink"]
@@ -115,7 +117,7 @@ class ProcessLink(LinkBase):
         """The messages that it was told in this turn, and has not taken up."""
         self._wire = Wire()
         self._asking = Asking(tree, work, launch.cwd, codec, self._wire)
-        self._terminals = Terminals(tree, work, host, launch, codec, self._wire)
+        self._terminals = Terminals(tree, work, host, launch, codec, self._wire, self._asking)
         self._ends = CallEnds(tree, work, self._calls, codec.end_call, self._wire)
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
@@ -358,7 +360,7 @@ class ProcessLink(LinkBase):
             case FileAsked():
                 await self._serve_file(out)
             case ChildAsked():
-                self._start_child(out)
+                self._serve_child(out)
             case Usage():
                 self._hear_usage(out)
             case Compaction():
@@ -493,26 +495,49 @@ class ProcessLink(LinkBase):
             self._asking.answer(request_id, option)
 
     async def _serve_file(self, asked: FileAsked) -> None:
-        """Read or write a file of its workspace for the agent; it says nothing else meanwhile that is heard."""
-        reads = asked.text is None
-        text, why = "", call_refusal(self.work.rights, "read" if reads else "edit")
-        why = why or outside("path", asked.path, self._launch.cwd)
-        if why:
-            self.tree.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
-        else:
-            try:
-                text = await outlast_shortage(partial(self._with_file, asked.path, asked.text))
-            except OSError as error:
-                why = str(error)
+        """Read or write a file of its workspace for the agent. It says nothing else meanwhile that is heard, but where
+        a human is asked first."""
+        kind, tool = ("read", "fs/read_text_file") if asked.text is None else ("edit", "fs/write_text_file")
+        wish = Wish(title=f"{tool} {asked.path}", kind=kind, tool=tool, paths=(asked.path,))
+
+        def answered(why: str) -> None:
+            ctx = self.tree.system.context(self.agent_id)
+            if ctx is not None:
+                with suppress(ActorStopped):  # nobody is there any more to be told
+                    self.work.start(ctx, self._do_with_file, asked, why)
+
+        why = self._asking.serve(wish, asked.text or "", self.turn_id, self.work.cause, answered)
+        if why is not None:
+            await self._do_with_file(asked, why)
+
+    async def _do_with_file(self, asked: FileAsked, why: str) -> None:
+        """Read or write it, or say *why* not."""
+        text = ""
+        try:
+            if why:
+                raise FileRefused(why)
+            text = await outlast_shortage(partial(self._with_file, asked.path, asked.text))
+        except OSError as error:
+            why = str(error)
+            if isinstance(error, FileRefused):
+                self.tree.note_in_turn(self.work, "FileRefused", {"path": asked.path, "why": why})
         self._wire.put(self._codec.file_answered(asked.request_id, text, why))
 
     async def _with_file(self, path: str, text: str | None) -> str:
         if text is None:
-            return await self._files.read(path)
-        await self._files.write(path, text)
+            return await self._files.read(path, self._launch.cwd)
+        await self._files.write(path, text, self._launch.cwd)
         return ""
 
-    def _start_child(self, asked: ChildAsked) -> None:
+    def _serve_child(self, asked: ChildAsked) -> None:
+        """Start a sub-agent: it may be another agent of the plan, which may do what this one may not."""
+        wish = Wish(title=f"{asked.agent or self.work.profile.name} {asked.name}", tool="_supervisor/session/run")
+        start = partial(self._start_child, asked)
+        why = self._asking.serve(wish, asked.prompt, self.turn_id, self.work.cause, start)
+        if why is not None:
+            start(why)
+
+    def _start_child(self, asked: ChildAsked, why: str) -> None:
         call_id = asked.call_id or ""
         started_by = self._named.get(call_id)
 
@@ -521,9 +546,11 @@ class ProcessLink(LinkBase):
                 self._causes[started_by] = outcome.seq
             self._wire.put(self._codec.child_ended(asked.request_id, outcome.outcome, outcome.text or outcome.error))
 
-        if len(self.work.children) >= CHILDREN_MAX:
-            words = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
-            answer(Outcome("failed", words, ""))
+        if not why and len(self.work.children) >= CHILDREN_MAX:
+            why = f"{self.work.session_id} has {len(self.work.children)} child sessions; wait until one has ended"
+        if why:
+            self.tree.note_in_turn(self.work, "ChildRefused", {"child": asked.name, "agent": asked.agent, "why": why})
+            answer(Outcome("failed", why, ""))
             return
         cause = Cause(self._causes.get(started_by or ""), None, self.work.session_id)
         once = self._delegated(call_id, answer)

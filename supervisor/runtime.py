@@ -107,9 +107,10 @@ async def open_supervisor(
         )
         stack.push_async_callback(journal.close)
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
-        processes = PatientHost(await stack.enter_async_context(WardenHost(containment)), WALL)
+        host = await stack.enter_async_context(WardenHost(containment))
+        processes = PatientHost(host, WALL)
         place = await workspace_of(settings, opened, where, processes)
-        parts = real_parts(journal, opened, processes, place, where)
+        parts = real_parts(journal, opened, host, processes, place, where)
         yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
 
 

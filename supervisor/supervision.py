@@ -7,6 +7,7 @@ all. While its disk is down nothing new begins, and ends go on.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
@@ -55,6 +56,7 @@ from supervisor.plans import Settings
 from supervisor.plugins import Plugins
 from supervisor.ports import (
     NO_PLACE,
+    Caller,
     Compacted,
     EntityRow,
     JournalError,
@@ -71,6 +73,7 @@ from supervisor.redaction import Redactor, sound
 from supervisor.shutdown import Shutdown
 from supervisor.subscriptions import Subscriptions
 from supervisor.succession import Choose, Inherited, Succession
+from supervisor.surfaces.callers import NOWHERE, Reach
 from supervisor.tree import END_S, Tree
 from supervisor.trust import Trust
 from supervisor.vocabulary import (
@@ -79,6 +82,7 @@ from supervisor.vocabulary import (
     AbortScope,
     CancelMode,
     DeliveryPoint,
+    Kind,
     LifecycleEvent,
     TimeLimit,
 )
@@ -116,6 +120,7 @@ class Supervisor:
         self._system = system
         self._transcript_of = parts.transcript_of
         self._processes = parts.processes
+        self._caller_at = parts.caller_at
         self.upkeep = parts.upkeep
         self.workdir = parts.workdir
         self.state_dir = parts.state_dir
@@ -560,6 +565,31 @@ class Supervisor:
             f"answer {permission_id}",
         )
 
+    # ------------------------------------------------------------------ who asks, over the control socket
+    def caller_at(self, connection: socket.socket, pid: int) -> Caller:
+        """Tell who is at the other end of *connection*, given the pid that the kernel names."""
+        return self._caller_at(connection, pid)
+
+    def reach_of(self, caller: Caller) -> Reach:
+        """What *caller* may ask for: a session below another one, no more than either's plan lets it."""
+        work = self.tree.works.get(caller.session)
+        if work is None:
+            return NOWHERE
+        own = work.own_task
+        splits = frozenset({own.name, f"{Kind.TASK}:{own.name}"} if own is not None and own.split is not None else ())
+        sessions, operates = [work], frozenset(work.profile.operates)
+        for one in sessions:  # the list grows as we walk along it
+            sessions += one.children.values()
+        while (work := work.parent) is not None:
+            operates &= frozenset(work.profile.operates)
+        return Reach(frozenset(one.session_id for one in sessions), splits, operates)
+
+    def note_refused(self, caller: Caller, asked: str, why: str) -> None:
+        """Record that a request was refused to *caller*: in the log of its session, if it has one, and for people."""
+        _log.warning("a request to the supervisor was refused", by=caller.named("nobody"), asked=asked, why=why)
+        told = {"asked": asked, "pid": caller.pid}
+        self.tree.note(caller.session, "RequestRefused", Cause(actor=caller.named("nobody")), told, reason=why)
+
     # ------------------------------------------------------------------ resources
     async def start_mcp_server(
         self,
@@ -590,7 +620,7 @@ class Supervisor:
         self._environments.append(server.env)
         self.ledger.redactor = Redactor(self._environments)
         conceal(self._environments)
-        launch = Launch(argv=server.command, cwd=work.directory, env={**clean_env(), **server.env})
+        launch = Launch(argv=server.command, cwd=work.directory, env={**clean_env(), **server.env}, session=session_id)
         resource = McpResource(self.tree, self._processes, work, server, launch, start_s)
         if ctx is None or work.told or work.ending:
             raise Refused(f"{session_id} is ending: it has no server {name!r} any more")

@@ -6,13 +6,15 @@ output and of its end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
 from actors import ActorStopped
 from supervisor.abort import PlannedProcess
-from supervisor.access import call_refusal
+from supervisor.asking import Asking
+from supervisor.permissions import Wish
 from supervisor.ports import Codec, Launch, Process, ProcessHost, SpawnError, TerminalOpened
 from supervisor.tree import Tree
 from supervisor.wire import Wire
@@ -35,6 +37,7 @@ class Terminals:
     Args:
         launch: of the agent: its terminals have its directory and environment.
         wire: takes what is for the agent.
+        asking: decides whether a command is run.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class Terminals:
         launch: Launch,
         codec: Codec,
         wire: Wire,
+        asking: Asking,
     ) -> None:
         self._tree, self._work = tree, work
+        self._asking = asking
         self._host, self._launch, self._codec = host, launch, codec
         self._wire = wire
         self._running: dict[str, Process] = {}
@@ -75,9 +80,20 @@ class Terminals:
             process.kill()
 
     def open(self, asked: TerminalOpened, tool_id: str | None) -> None:
-        """The agent has a command for that call; ``None`` if there is no such call."""
-        why = call_refusal(self._work.rights, "execute")
-        if why or (asked.cwd and (why := outside("terminal/create: cwd", asked.cwd, self._launch.cwd))):
+        """The agent has a command for that call; ``None`` if there is no such call. It is run once it is permitted."""
+        if asked.cwd and (stray := outside("terminal/create: cwd", asked.cwd, self._launch.cwd)):
+            self._begin(asked, tool_id, stray)
+            return
+        turn_id = self._work.link.turn_id if self._work.link is not None else None
+        wish = Wish(title=_line(asked.argv), kind="execute", tool="terminal/create")
+        detail = f"in {asked.cwd or self._launch.cwd}: {wish.title}"
+        why = self._asking.serve(wish, detail, turn_id, self._work.cause, lambda why: self._begin(asked, tool_id, why))
+        if why is not None:
+            self._begin(asked, tool_id, why)
+
+    def _begin(self, asked: TerminalOpened, tool_id: str | None, why: str) -> None:
+        """Run it, or tell the agent *why* not, as the output of a command that was not run."""
+        if why:
             self._tree.note_in_turn(self._work, "TerminalRefused", {"argv": list(asked.argv[:1]), "why": why})
             self._wire.put(self._codec.terminal_output(asked.terminal_id, f"{why}\n".encode()))
             self._wire.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
@@ -93,7 +109,7 @@ class Terminals:
 
     async def _run(self, asked: TerminalOpened, tool_id: str) -> None:
         env = {**self._launch.env, **asked.env}
-        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env)
+        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env, session=self._work.session_id)
         ladder = self._work.policy.ladder
         status: int | None = NOT_STARTED
         self._serving[asked.terminal_id] = tool_id
@@ -125,3 +141,9 @@ class Terminals:
             self._work.moved = True
             self._wire.put(self._codec.terminal_output(terminal_id, data))
             self._tree.write(self._work, tool_id.rpartition(":")[2], data.decode(errors="replace"))
+
+
+def _line(argv: Sequence[str]) -> str:
+    """The command as a person types it; of a shell that is given a whole line, that line."""
+    is_shell = len(argv) == 3 and argv[1] == "-c" and argv[0].rpartition("/")[2] in ("sh", "bash")
+    return argv[2] if is_shell else shlex.join(argv)

@@ -66,6 +66,8 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     directory: str = "."
     permissions: PermissionPolicy = PermissionPolicy()
+    operates: tuple[str, ...] = ()
+    """What it may ask of the supervisor beyond its own session and those below."""
     wishes: Wishes = Wishes()
     function: AgentFunction | None = None
     mapping: LineMapping | None = None

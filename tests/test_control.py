@@ -19,9 +19,10 @@ import pytest
 from supervisor.abort import AbortPlan, Receipt, UnknownTarget
 from supervisor.entity import Refused
 from supervisor.outage import Outage
-from supervisor.ports import Compacted, JournalError, Retention
+from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
 from supervisor.projection import Inspected
 from supervisor.surfaces import control
+from supervisor.surfaces.callers import NOWHERE, Reach
 from supervisor.surfaces.calling import is_running, request
 from supervisor.surfaces.control import LINE_BYTES_MAX, serve_control
 from supervisor.surfaces.failure import ControlError, NotRunning
@@ -110,6 +111,15 @@ class Played:
         if now:
             self.stop_now.set()
 
+    def caller_at(self, connection: socket.socket, pid: int) -> Caller:
+        return Caller(Origin.OPERATOR, pid)
+
+    def reach_of(self, caller: Caller) -> Reach:
+        return NOWHERE
+
+    def note_refused(self, caller: Caller, asked: str, why: str) -> None:
+        raise AssertionError(why)
+
     @asynccontextmanager
     async def subscribe(self, after_seq: int = 0) -> AsyncIterator[AsyncIterator[LifecycleEvent]]:
         self.subscribed += 1
@@ -165,7 +175,7 @@ async def test_a_client_of_another_user_is_told_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the kernel's word on who he is, whatever the modes of socket and directory; the log has his uid."""
-    monkeypatch.setattr(control, "peer_uid", lambda connection: os.geteuid() + 1)
+    monkeypatch.setattr(control, "peer", lambda connection: (os.getpid(), os.geteuid() + 1))
     played = Played()
     async with served(path, played):
         with pytest.raises((NotRunning, ControlError)):
@@ -179,7 +189,7 @@ async def test_the_kernel_says_who_is_there() -> None:
     """The user of the process on the other side."""
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
-        assert control.peer_uid(here) == os.getuid()
+        assert control.peer(here) == (os.getpid(), os.getuid())
 
 
 async def test_an_abort_gets_its_receipt(path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.bounds import FILE_BYTES_MAX
-from supervisor.ports import Files
+from supervisor.ports import FileRefused, Files
 from supervisor.simulation.machine.files import SimulatedFiles
 from supervisor.workspace.files import DiskFiles
 
@@ -24,15 +24,24 @@ def files(request: pytest.FixtureRequest) -> Files:
 async def test_what_was_written_is_read(files: Files, tmp_path: Path) -> None:
     """The last text whole, also in directories that were not there."""
     path = str(tmp_path / "a" / "b.txt")
-    await files.write(path, "first, and long\n")
-    await files.write(path, "schön\n")
-    assert await files.read(path) == "schön\n"
+    await files.write(path, "first, and long\n", str(tmp_path))
+    await files.write(path, "schön\n", str(tmp_path))
+    assert await files.read(path, str(tmp_path)) == "schön\n"
 
 
 async def test_a_file_that_is_not_there_is_an_error(files: Files, tmp_path: Path) -> None:
     """It names the path."""
     with pytest.raises(OSError, match="none"):
-        await files.read(str(tmp_path / "none.txt"))
+        await files.read(str(tmp_path / "none.txt"), str(tmp_path))
+
+
+async def test_a_file_outside_of_the_workspace_is_refused(files: Files, tmp_path: Path) -> None:
+    """However the path is written."""
+    for path in ("/etc/passwd", f"{tmp_path}/../x"):
+        with pytest.raises(FileRefused, match="is not within"):
+            await files.read(path, str(tmp_path))
+        with pytest.raises(FileRefused, match="is not within"):
+            await files.write(path, "text", str(tmp_path))
 
 
 async def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -41,9 +50,9 @@ async def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> 
     os.mkfifo(pipe)
     for path in (pipe, tmp_path, Path("/dev/zero")):
         with pytest.raises(OSError, match=r"not a regular file|Is a directory"):
-            await DiskFiles().read(str(path))
+            await DiskFiles().read(str(path), str(path.parent))
     with pytest.raises(OSError, match="not a regular file"):
-        await DiskFiles().write(str(pipe), "text")
+        await DiskFiles().write(str(pipe), "text", str(tmp_path))
 
 
 async def test_a_file_is_bounded_and_text(tmp_path: Path) -> None:
@@ -52,9 +61,9 @@ async def test_a_file_is_bounded_and_text(tmp_path: Path) -> None:
     long.write_bytes(b"x" * (FILE_BYTES_MAX + 1))
     odd.write_bytes(b"\xff")
     with pytest.raises(OSError, match="longer than"):
-        await DiskFiles().read(str(long))
+        await DiskFiles().read(str(long), str(tmp_path))
     with pytest.raises(OSError, match="not UTF-8"):
-        await DiskFiles().read(str(odd))
+        await DiskFiles().read(str(odd), str(tmp_path))
 
 
 async def test_a_written_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
@@ -63,6 +72,6 @@ async def test_a_written_file_keeps_its_mode_and_its_links(tmp_path: Path) -> No
     script.write_text("old")
     script.chmod(0o750)
     link.symlink_to(script)
-    await DiskFiles().write(str(link), "new")
+    await DiskFiles().write(str(link), "new", str(tmp_path))
     assert (script.read_text(), script.stat().st_mode & 0o777, link.is_symlink()) == ("new", 0o750, True)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "run.sh"]

@@ -269,11 +269,11 @@ def test_a_split_brings_its_subtasks_from_a_file(tell: Tell, work: Work, tmp_pat
 def test_an_agent_splits_its_own_task_from_standard_input(
     tell: Tell, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable names the task, and the record names the agent of the task as the one who asks."""
+    """The variable names the task. Whether an agent asks, the supervisor finds out; its client does not say."""
     monkeypatch.setenv("SUPERVISOR_TASK", "a")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SUBTASKS.encode())))
     assert tell("task", "split").status == 0
-    assert work.asked[0][:3] == ("split", "a", "agent of a")
+    assert work.asked[0][:3] == ("split", "a", "operator:me")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ class AgentConfig(Model):
     inherit_env: tuple[Text, ...] = ()
     cwd: Text | None = None
     permissions: Permissions = PermissionsConfig()
+    operates: tuple[Literal["abort", "answer", "compact", "send", "stop", "tasks"], ...] = ()
     unguarded: Flag = False
     network: Flag = False
     mode: Text = ""

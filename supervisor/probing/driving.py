@@ -40,7 +40,6 @@ from supervisor.ports import (
     TurnEnded,
 )
 from supervisor.probing.place import Place
-from supervisor.within import outside
 from supervisor.workspace.files import DiskFiles
 
 __all__ = ["Driven", "Left", "Mute", "driven", "runs"]
@@ -180,12 +179,11 @@ class Driven:
 
     async def _file(self, path: str, text: str | None) -> tuple[str, str]:
         """What is in the file of its directory, once *text* is written where there is one; and why it could not be."""
-        if why := outside("path", path, str(self._place.directory)):
-            return "", why
+        workspace = str(self._place.directory)
         try:
             if text is None:
-                return await DiskFiles().read(path), ""
-            await DiskFiles().write(path, text)
+                return await DiskFiles().read(path, workspace), ""
+            await DiskFiles().write(path, text, workspace)
         except OSError as error:
             return "", str(error)
         return "", ""

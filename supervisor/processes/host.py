@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import time
 from collections import deque
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
@@ -22,8 +23,9 @@ from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
 from supervisor.outage import shortage_of
-from supervisor.ports import Launch, ProcessReport, SpawnError
+from supervisor.ports import Caller, Launch, ProcessReport, SpawnError
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
+from supervisor.processes.descent import Process, caller_at
 from supervisor.processes.descriptors import left
 from supervisor.processes.keeping import Keeping
 from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, Struck, encoded
@@ -62,6 +64,7 @@ class WardenProcess:
 
     def __init__(self, launch: Launch, keeping: Keeping) -> None:
         self.report: ProcessReport | None = None
+        self.session = launch.session
         self._launch = launch
         self._keeping = keeping
         self._pid = 0
@@ -297,8 +300,16 @@ def _output(theirs: ExitStack, ours: ExitStack) -> tuple[int, Output]:
 class _Spawned(AbstractAsyncContextManager[WardenProcess]):
     """One ``async with host.spawn(...)``: entered and left by one task."""
 
-    def __init__(self, keeping: Keeping, launch: Launch, terminate_s: float, kill_s: float) -> None:
+    def __init__(
+        self,
+        keeping: Keeping,
+        launch: Launch,
+        terminate_s: float,
+        kill_s: float,
+        running: dict[WardenProcess, None],
+    ) -> None:
         self._keeping = keeping
+        self._running = running
         self._launch = launch
         self._terminate_s = terminate_s
         self._kill_s = kill_s
@@ -307,6 +318,7 @@ class _Spawned(AbstractAsyncContextManager[WardenProcess]):
     async def __aenter__(self) -> WardenProcess:
         check(self._launch)
         self._process = WardenProcess(self._launch, self._keeping)
+        self._running[self._process] = None
         await self._nursery.__aenter__()
         self._nursery.start_soon(self._process.watch)
         try:
@@ -333,6 +345,7 @@ class _Spawned(AbstractAsyncContextManager[WardenProcess]):
         try:
             await self._nursery.__aexit__(None, None, None)
         finally:
+            del self._running[self._process]
             self._process.close()  # not before nobody waits on it
 
 
@@ -347,6 +360,7 @@ class WardenHost:
             raise RuntimeError("processes can be supervised on Linux (fully) and macOS (weakly) only: run it there")
         self._tag = {TAG_VARIABLE: containment.tag} if containment.tag else {}
         self.keeping = Keeping(containment)
+        self._running: dict[WardenProcess, None] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -364,4 +378,13 @@ class WardenHost:
         """
         if self._tag:
             launch = msgspec.structs.replace(launch, env={**launch.env, **self._tag})
-        return _Spawned(self.keeping, launch, terminate_s, kill_s)
+        return _Spawned(self.keeping, launch, terminate_s, kill_s, self._running)
+
+    def caller_at(self, connection: socket.socket, pid: int) -> Caller:
+        """Tell who has connected, with that pid by the kernel's word: one of our programs, an operator's, or nobody can
+        say. A warden that was let go of before its end is its keeper's: of no session, and ours all the same."""
+        return caller_at(connection, pid, self._ours)
+
+    def _ours(self) -> dict[Process, str]:
+        wardens = {one.lifeline.warden: one.session for one in self._running}
+        return {**dict.fromkeys(self.keeping.keepers, ""), **wardens}

@@ -22,6 +22,7 @@ import anyio.to_thread
 from actors.waiting import within
 from supervisor.private import write_private
 from supervisor.processes.containment import Containment
+from supervisor.processes.descent import Process, identity
 from supervisor.processes.identity import identity_of
 from supervisor.processes.keeper import MESSAGE_BYTES
 
@@ -41,6 +42,8 @@ class Keeping:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._noted = False
+        self.keepers: list[Process] = []
+        """The keeper, and those that were lost before it: what they had forked may be theirs still."""
 
     @property
     def pid(self) -> int:
@@ -95,6 +98,7 @@ class Keeping:
         ours.setblocking(False)
         self._control = ours
         self._noted = False
+        self.keepers.append(identity(self._keeper.pid))
 
     def _popen(self, control: int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from supervisor.ports import Launch
+from supervisor.processes.descent import Process, identity
 from supervisor.processes.keeping import Keeping
 
 __all__ = ["Ended", "Exited", "Failed", "Lifeline", "Spawned", "Status", "Struck", "encoded"]
@@ -88,6 +89,8 @@ class Lifeline:
         self._keeping = keeping
         self.pid = 0
         """The warden's own pid, 0 until it has said that it is there."""
+        self.warden: Process = (0, 0)
+        """That pid and its birth."""
 
     async def send(self, data: bytes) -> None:
         """The launch, which may be larger than the socket's buffer."""
@@ -125,7 +128,7 @@ class Lifeline:
             for line in lines:
                 status = _decode(line)
                 if isinstance(status, Here):
-                    self.pid = status.pid
+                    self.pid, self.warden = status.pid, identity(status.pid)
                 else:
                     yield status
 

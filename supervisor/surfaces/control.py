@@ -27,13 +27,15 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream,
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.abort import AbortPlan, Receipt, scope_of
+from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.outage import Outage, Shortage, shortage_of
 from supervisor.permissions import Choice, OpenPermission
-from supervisor.ports import Compacted, Retention
+from supervisor.ports import Caller, Compacted, Retention
 from supervisor.processes.descriptors import Reserve, clients_max
 from supervisor.projection import Inspected
 from supervisor.scheduling.control import WorkControl
+from supervisor.surfaces.callers import Reach, as_asked_by, refusal
 from supervisor.surfaces.requests import (
     Abort,
     Answer,
@@ -52,7 +54,7 @@ from supervisor.surfaces.requests import (
 from supervisor.surfaces.steering import steered
 from supervisor.vocabulary import AbortScope, LifecycleEvent
 
-__all__ = ["Controlled", "peer_uid", "reach", "serve_control"]
+__all__ = ["Controlled", "peer", "reach", "serve_control"]
 
 LINE_BYTES_MAX: Final = 1024 * 1024
 """The longest request."""
@@ -115,6 +117,12 @@ class Controlled(Protocol):
 
     async def compact(self, retention: Retention | None = None) -> Compacted: ...
 
+    def caller_at(self, connection: socket.socket, pid: int) -> Caller: ...
+
+    def reach_of(self, caller: Caller) -> Reach: ...
+
+    def note_refused(self, caller: Caller, asked: str, why: str) -> None: ...
+
     def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
 
 
@@ -165,10 +173,15 @@ class _Door:
     def __init__(self, controlled: Controlled, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
         self._controlled, self._work, self._closing, self._stall_s = controlled, work, closing, stall_s
 
-    async def serve(self, stream: ByteStream, place: _Place) -> None:
+    async def serve(self, stream: SocketStream, place: _Place) -> None:
         async with stream:
+            caller = self._caller(stream.extra(SocketAttribute.raw_socket))  # at once: a client may not stay for long
             with suppress(ClientGone):
-                await self._answer(_Client(stream, self._stall_s), place)
+                await self._answer(_Client(stream, self._stall_s), caller, place)
+
+    def _caller(self, connection: socket.socket) -> Caller:
+        credentials = peer(connection)
+        return self._controlled.caller_at(connection, credentials[0] if credentials is not None else 0)
 
     async def refuse(self, stream: ByteStream, why: str) -> None:
         """Tell a client that it is not served now, and let go of it."""
@@ -176,11 +189,11 @@ class _Door:
             with suppress(ClientGone):
                 await _Client(stream, REFUSE_S).say({"error": {"kind": "busy", "message": why}})
 
-    async def _answer(self, client: _Client, place: _Place) -> None:
+    async def _answer(self, client: _Client, caller: Caller, place: _Place) -> None:
         try:
             asked = await client.request()
             place.idle = False
-            await self._do(asked, client)
+            await self._do(self._admitted(asked, caller), client)
             last: dict[str, Any] = {"done": True}
         except ClientGone:
             raise
@@ -188,14 +201,27 @@ class _Door:
             last = {"error": explained(error)}
         await client.say(last)
 
+    def _admitted(self, asked: Request, caller: Caller) -> Request:
+        """The request, in the name of who asks.
+
+        Raises:
+            Refused: it is not for that caller.
+        """
+        if why := refusal(caller, asked, self._controlled.reach_of(caller), self._plan):
+            self._controlled.note_refused(caller, str(asked.__struct_config__.tag), why)
+            raise Refused(why)
+        return as_asked_by(caller, asked)
+
+    def _plan(self, asked: Abort) -> AbortPlan:
+        return self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
+
     async def _do(self, asked: Request, client: _Client) -> None:
         match asked:
             case Ping():
                 trouble = {"outage": self._controlled.outage, "shortage": self._controlled.shortage}
                 await client.say({"pid": os.getpid(), **trouble})
             case Abort(dry_run=True):
-                plan = self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
-                await client.say({"plan": plan})
+                await client.say({"plan": self._plan(asked)})
             case Abort():
                 receipt = await self._controlled.abort(
                     asked.target,
@@ -264,7 +290,7 @@ class _Clients:
         self._left = anyio.Event()
         self._full = False
 
-    async def take(self, stream: ByteStream) -> None:
+    async def take(self, stream: SocketStream) -> None:
         """Serve a client in a task of its own; in the place of an idle one, where all are taken."""
         most = clients_max()
         while len(self._places) >= most:
@@ -286,7 +312,7 @@ class _Clients:
             self._full = True
             _log.warning(f"too many clients of the control socket: {who} disconnected", clients=most)
 
-    async def _serve(self, number: int, place: _Place, stream: ByteStream) -> None:
+    async def _serve(self, number: int, place: _Place, stream: SocketStream) -> None:
         try:
             with place.scope:
                 await self._door.serve(stream, place)
@@ -376,20 +402,22 @@ async def _refuse_next(listener: SocketListener, door: _Door, reserve: Reserve) 
 
 async def _is_ours(stream: SocketStream) -> bool:
     """The socket's mode keeps others out; this is for who got hold of it all the same. They are told nothing."""
-    uid = peer_uid(stream.extra(SocketAttribute.raw_socket))
-    if uid in (None, 0, os.geteuid()):
+    credentials = peer(stream.extra(SocketAttribute.raw_socket))
+    if credentials is None or credentials[1] in (0, os.geteuid()):
         return True
-    _log.warning("control_client_refused", uid=uid)
+    _log.warning("control_client_refused", uid=credentials[1])
     await stream.aclose()
     return False
 
 
-def peer_uid(connection: socket.socket) -> int | None:
-    """Whose process is on the other side, by the kernel's word; ``None`` where it gives none (not on Linux)."""
+def peer(connection: socket.socket) -> tuple[int, int] | None:
+    """The pid and the uid of the process on the other side, by the kernel's word; ``None`` where it gives none (not on
+    Linux)."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    return int(_UCRED.unpack(credentials)[1])
+    pid, uid, _ = _UCRED.unpack(credentials)
+    return pid, uid
 
 
 async def _listen(path: Path) -> SocketListener:

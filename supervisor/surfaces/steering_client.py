@@ -5,7 +5,6 @@ What is refused does not keep the rest: each task has an answer of its own. The 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -19,7 +18,6 @@ from supervisor.redaction import printable
 from supervisor.surfaces.calling import request
 from supervisor.surfaces.commanding import operator
 from supervisor.surfaces.failure import BAD_INPUT, DONE, WORK_FAILED, BadInput
-from supervisor.surfaces.options import TASK
 from supervisor.surfaces.render import json_text
 
 __all__ = ["split", "steer"]
@@ -92,7 +90,7 @@ def _asked(message: Mapping[str, Any], state_dir: Path, say: Say, warn: Say, how
     """Ask, and print what came of it."""
     as_json = how["as_json"]
     asked = {name: how[name] for name in ("reason", "command_id")}
-    by = _speaker() if how["by"] is None else f"operator:{how['by']}"
+    by = operator() if how["by"] is None else f"operator:{how['by']}"
     told = anyio.run(_all, StateDir(state_dir).control_socket, {**message, **asked, "by": by})
     if as_json:
         say(json_text(told))
@@ -101,12 +99,6 @@ def _asked(message: Mapping[str, Any], state_dir: Path, say: Say, warn: Say, how
     for one in [] if as_json else told:
         _tell(one, say, warn)
     return max((_status(one) for one in told), default=DONE)
-
-
-def _speaker() -> str:
-    """Who gives the command, as the records name them: a program that works on a task is not the operator."""
-    task = os.environ.get(TASK)
-    return f"agent of {task}" if task else operator()
 
 
 async def _all(path: Path, message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from supervisor.ports import (
     Changes,
     Codec,
     EntityRow,
+    FileRefused,
     JournalError,
     Launch,
     Merge,
@@ -48,6 +49,7 @@ from supervisor.simulation.owing import Owing
 from supervisor.simulation.specified import Specified
 from supervisor.succession import Choose
 from supervisor.vocabulary import LifecycleEvent
+from supervisor.within import outside
 from supervisor.work import AgentProfile
 
 __all__ = ["MOMENT_S", "Guests", "House", "Prop", "Puppet", "Rooms", "afresh"]
@@ -343,12 +345,16 @@ class _Files:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
 
-    async def read(self, path: str) -> str:
+    async def read(self, path: str, workspace: str) -> str:
+        if why := outside("path", path, workspace):
+            raise FileRefused(why)
         if path not in self.texts:
             raise FileNotFoundError(path)
         return self.texts[path]
 
-    async def write(self, path: str, text: str) -> None:
+    async def write(self, path: str, text: str, workspace: str) -> None:
+        if why := outside("path", path, workspace):
+            raise FileRefused(why)
         self.texts[path] = text
 
 

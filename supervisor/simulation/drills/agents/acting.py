@@ -210,8 +210,8 @@ async def commands(desk: Desk) -> None:
         await act.says(ToolOpened("a", "run", "execute"), TerminalOpened("t1", "a", ("ls", "-l"), None, {"A": "b"}))
         await act.says(TerminalOpened("t2", "a", ("ls",), "/etc", {}), TerminalOpened("t3", "zzz", ("ls",), None, {}))
         await act.says(TerminalOpened("t4", "a", ("rm", "x"), "/house/s/sub", {}))
-        first = Launch(argv=("ls", "-l"), cwd="/house/s", env={"A": "b", "C": "3"})
-        second = Launch(argv=("rm", "x"), cwd="/house/s/sub", env={"A": "1", "C": "3"})
+        first = Launch(argv=("ls", "-l"), cwd="/house/s", env={"A": "b", "C": "3"}, session="s")
+        second = Launch(argv=("rm", "x"), cwd="/house/s/sub", env={"A": "1", "C": "3"}, session="s")
         desk.same("what was started", [one.launch for one in act.house.props], [first, second])
         desk.same("its rungs", {one.rungs_s for one in (act.puppet, *act.house.props)}, {(2.0, 1.0)})
         begun = [("ProcessStarted", {"tool": "s:t1:c1", "pid": pid}) for pid in (102, 103)]

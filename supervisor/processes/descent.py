@@ -1,0 +1,146 @@
+"""Tell from the process that asks something of the supervisor whether it is a program of the supervisor's own.
+
+Everything that the supervisor starts is below a warden. A warden is a subreaper, so that a process which its parents
+have left becomes the warden's child, whatever session or group it has made for itself: walking from a process to its
+parent, and so on, reaches a warden exactly where the process is below one. The keeper is above all wardens and takes
+what a lost one had. The children of the program that embeds the supervisor are below neither.
+
+What a walk finds must have been true all at once: a parent may end between two steps, and its pid may be given to
+somebody else. So a lineage counts only if a second walk finds the same processes, born at the same time, and if the
+process itself is still there at the end. Where that cannot be had, nobody can say who asks: ``UNTOLD``.
+
+Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below the warden (60) of session ``t``::
+
+    lineage_of(90, see)                                    # [(90, 4100), (80, 4000), (70, 3900), (60, 3890), ...]
+    origin_of(lineage, {(60, 3890): "t", (50, 100): ""})   # Caller(Origin.AGENT, 90, "t")
+
+Only Linux tells parents and births (``/proc``). Elsewhere everybody is an operator, and docs/security.md says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from supervisor.ports import Caller, Origin
+
+__all__ = ["Process", "Seen", "caller_at", "identity", "lineage_of", "origin_of"]
+
+Process = tuple[int, int]
+"""A pid, and when that process was born, in clock ticks since the boot: together nobody else's."""
+
+WALKS_MAX: Final = 16
+"""Walks until two that follow each other agree: each one that does not has seen an ancestor end."""
+SO_PEERPIDFD: Final = 77
+"""The pidfd of the process that connected (Linux 6.5); the module ``socket`` has no name for it."""
+_PARENT, _BORN = 1, 19
+"""The places of ``ppid`` and ``starttime`` among the fields of ``/proc/PID/stat`` after the name (proc(5))."""
+
+
+class Seen(NamedTuple):
+    """What the kernel says of a process: its parent, and when it was born."""
+
+    parent: int
+    born: int
+
+
+See = Callable[[int], "Seen | None"]
+"""Look at a process; ``None`` where there is none."""
+
+
+# ---------------------------------------------------------------------------------------------------- the decision
+def lineage_of(pid: int, see: See) -> list[Process] | None:
+    """The process and its ancestors, itself first; ``None`` where it is gone, or its ancestors end all the time."""
+    before: list[Process] | None = None
+    for _ in range(WALKS_MAX):
+        found = _walked(pid, see)
+        if found is not None and found == before:
+            return found
+        before = found
+    return None
+
+
+def _walked(pid: int, see: See) -> list[Process] | None:
+    found: list[Process] = []
+    while pid > 0:  # the parent of who has none in our pid namespace is 0
+        seen = see(pid)
+        if seen is None:
+            return None
+        found.append((pid, seen.born))
+        pid = seen.parent
+    return found
+
+
+def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) -> Caller:
+    """Who asks. *ours* are the sessions of the wardens, ``""`` for those of no session and for the keeper."""
+    if lineage is None:
+        return Caller(Origin.UNTOLD, 0)
+    pid = lineage[0][0]
+    for one in lineage:  # of a supervisor within a supervisor, each knows its own wardens only
+        if one in ours:
+            return Caller(Origin.AGENT, pid, ours[one])
+    return Caller(Origin.OPERATOR, pid)
+
+
+# ----------------------------------------------------------------------------------------------------- the look-up
+def identity(pid: int) -> Process:
+    """That process as it is now; of one that is gone, one that nobody is."""
+    seen = see_process(pid)
+    return pid, seen.born if seen is not None else -1
+
+
+def see_process(pid: int) -> Seen | None:
+    """What ``/proc`` says of that process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        return Seen(int(fields[_PARENT]), int(fields[_BORN]))
+    except (OSError, IndexError):
+        return Seen(0, 0) if _is_hidden(pid) else None
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether there is such a process, of another user (``hidepid``, proc(5)): no warden of ours, so the walk ends."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Process, str]]) -> Caller:
+    """Who is at the other end of *connection*, given the *pid* that connected, by the kernel's word.
+
+    A pid of 0 is that of a process outside of our pid namespace. What we start is in it, or in one below it, and no
+    process leaves its own: so that one is an operator's.
+    """
+    if sys.platform != "linux" or pid == 0:
+        return Caller(Origin.OPERATOR, pid)
+    pidfd = _pidfd_at(connection)
+    try:
+        found = origin_of(lineage_of(pid, see_process), ours())
+        # After the walk: until now the pid was its own, so the walk was about nobody else.
+        return Caller(Origin.UNTOLD, pid) if pidfd is not None and _has_ended(pidfd) else found
+    finally:
+        if pidfd is not None and pidfd >= 0:
+            os.close(pidfd)
+
+
+def _pidfd_at(connection: socket.socket) -> int | None:
+    """A pidfd of the process that connected; -1 if there can be none any more, ``None`` if the kernel has no such
+    option: then the pid alone stands for it, which is given to another one only after the whole range was."""
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        return None if error.errno == errno.ENOPROTOOPT else -1
+
+
+def _has_ended(pidfd: int) -> bool:
+    return pidfd < 0 or bool(select.select([pidfd], [], [], 0)[0])

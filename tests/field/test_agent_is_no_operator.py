@@ -1,0 +1,276 @@
+"""An agent that uses the supervisor's own command is an agent all the same: it does not answer, stop or reset."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from field_kit import Scratch, until
+
+from supervisor.abort import AbortPlan
+from supervisor.ports import Caller, Origin
+from supervisor.processes.descent import Seen, caller_at, lineage_of, origin_of
+from supervisor.surfaces.callers import Reach, refusal
+from supervisor.surfaces.requests import Abort, Answer, Asked, Compact, Inspect, Send, Split, Steer, Stop
+
+ASKER = """
+    def answer():
+        while "t:t1:p1" not in subprocess.run(["supervisor", "permissions"], capture_output=True, text=True).stdout:
+            pass
+        done = subprocess.run(["supervisor", "answer", "t:t1:p1", "allow"], capture_output=True, text=True)
+        Path("tried.new").write_text(f"{done.returncode} {done.stderr}")
+        os.rename("tried.new", "tried")
+
+    def leave_a_daemon():
+        if os.fork() == 0:
+            os.setsid()
+            middle = os.getpid()
+            if os.fork() == 0:
+                while os.getppid() == middle:
+                    pass
+                answer()
+            os._exit(0)
+
+    threading.Thread(target=%s).start()
+    options = [{"optionId": kind, "name": kind, "kind": kind} for kind in ("allow_once", "reject_once")]
+    call = {"toolCallId": "x", "title": "rm -rf /"}
+    reply = agent.call("session/request_permission", toolCall=call, options=options)
+    Path("outcome").write_text(json.dumps(reply["result"]["outcome"]))
+    return "done"
+"""
+
+
+@pytest.mark.parametrize("how", ["answer", "leave_a_daemon"])
+@pytest.mark.parametrize("pid_namespaces", ["false", "true"])
+def test_an_agent_does_not_answer_its_own_permission(scratch: Scratch, how: str, pid_namespaces: str) -> None:
+    """A child of an agent, and a daemon that it has left behind, are refused, and the refusal is on record."""
+    scratch.acp_agent(ASKER % how)
+    scratch.plan(f"""
+        pid_namespaces: {pid_namespaces}
+        agents:
+          asker:
+            adapter: acp
+            command: [python3, agent.py]
+            permissions: ask
+            inherit_env: [PYTHONPATH]
+        tasks:
+          - {{id: t, agent: asker, prompt: go}}
+    """)
+    run = scratch.start("run", "plan.yaml")
+    tried = until(lambda: (scratch.path / "tried").exists() and (scratch.path / "tried").read_text())
+    assert tried.startswith("2 "), tried
+    assert "taken for the agent of t" in tried
+    assert not (scratch.path / "outcome").exists()
+    said = scratch.run("answer", "t:t1:p1", "deny")
+    assert said.status == 0, said.text
+    run.wait()
+    assert "reject_once" in (scratch.path / "outcome").read_text()
+    answers = [one for one in scratch.records() if one["event"] == "PermissionAnswered"]
+    assert [one["actor"].partition(":")[0] for one in answers] == ["operator"]
+    refused = next(one for one in scratch.records("t") if one["event"] == "RequestRefused")
+    assert refused["actor"] == "agent of t"
+    assert refused["metadata"]["asked"] == "answer"
+
+
+COMMANDS = """
+    while not Path("waits").exists(): time.sleep(0.01)
+    def supervisor(*args):
+        done = subprocess.run(["supervisor", *args], capture_output=True, text=True)
+        return [done.returncode, done.stdout + done.stderr]
+    commands = {
+        "stop": ["stop"], "reset": ["task", "reset", "u"], "compact": ["journal", "compact"],
+        "send away": ["send", "u", "hello"], "send home": ["send", "t", "to myself"],
+        "abort away": ["abort", "u", "--scope", "session"], "read": ["inspect", "u"],
+    }
+    Path(text).write_text(json.dumps({name: supervisor(*args) for name, args in commands.items()}))
+    return "done"
+"""
+WAITS = """
+    Path("waits").touch()
+    while not Path("over").exists() and not agent.cancelled.is_set(): time.sleep(0.01)
+    return "waited"
+"""
+
+
+def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None:
+    """An agent may read and send to itself; it stops, resets, compacts, tells and aborts nobody else."""
+    scratch.acp_agent(COMMANDS)
+    scratch.acp_agent(WAITS, "waiting_agent.py")
+    scratch.plan("""
+        agents:
+          a: {adapter: acp, command: [python3, agent.py], inherit_env: [PYTHONPATH]}
+          b: {adapter: acp, command: [python3, waiting_agent.py]}
+        tasks:
+          - {id: t, agent: a, prompt: told}
+          - {id: u, agent: b, prompt: wait}
+    """)
+    run = scratch.start("run", "plan.yaml", "--json")
+    until(lambda: (scratch.path / "told").exists() or run.ended)
+    (scratch.path / "over").touch()
+    assert run.wait().status == 0, run.err
+    told = json.loads((scratch.path / "told").read_text())
+    statuses = {name: status for name, (status, _) in told.items()}
+    assert statuses == {
+        "stop": 2, "reset": 2, "compact": 2, "send away": 2, "send home": 0, "abort away": 2, "read": 0,
+    }, told  # fmt: skip
+    assert "operates: [abort] in its agent's entry of the plan would allow it" in told["abort away"][1]
+    refused = [one["metadata"]["asked"] for one in scratch.records("t") if one["event"] == "RequestRefused"]
+    assert refused == ["stop", "steer", "compact", "send", "abort"]
+
+
+def test_a_plan_may_let_an_agent_operate(scratch: Scratch) -> None:
+    """An agent whose entry says ``operates: [abort]`` ends another session, and is recorded as itself."""
+    scratch.acp_agent("""
+        while not Path("waits").exists(): time.sleep(0.01)
+        subprocess.run(["supervisor", "abort", "u", "--scope", "session"], capture_output=True)
+        return "done"
+    """)
+    scratch.acp_agent(WAITS, "waiting_agent.py")
+    scratch.plan("""
+        agents:
+          a: {adapter: acp, command: [python3, agent.py], inherit_env: [PYTHONPATH], operates: [abort]}
+          b: {adapter: acp, command: [python3, waiting_agent.py]}
+        tasks:
+          - {id: u, agent: b, prompt: wait, optional: true}
+          - {id: t, agent: a, prompt: go}
+    """)
+    scratch.run("run", "plan.yaml")
+    stopped = next(one for one in scratch.records("u") if one["event"] == "OperatorStop")
+    assert stopped["actor"] == "agent of t"
+
+
+HOST = """
+    import sys
+    from pathlib import Path
+
+    import anyio
+    from supervisor import open_supervisor
+    from supervisor.journal.statedir import StateDir
+    from supervisor.surfaces.control import serve_control
+
+    async def agent(turn):
+        pass
+
+    async def main():
+        closing = anyio.Event()
+        async with open_supervisor("state") as sup, anyio.create_task_group() as group:
+            async def serve(*, task_status):
+                path = StateDir(Path("state")).control_socket
+                await serve_control(path, sup, closing=closing, task_status=task_status)
+            await group.start(serve)
+            session = await sup.start_session("s", agent=agent)
+            command = [sys.executable, "-m", "supervisor", "abort", "s", "--scope", "session", "--state-dir", "state"]
+            done = await anyio.run_process(command, check=False)
+            print(done.returncode, done.stdout, done.stderr)
+            closing.set()
+
+    anyio.run(main)
+"""
+
+
+def test_the_child_of_a_host_is_an_operator(scratch: Scratch) -> None:
+    """A program that embeds the supervisor starts the command line itself: that is no agent, and may abort."""
+    scratch.write("host.py", HOST)
+    done = subprocess.run(
+        [sys.executable, "host.py"], cwd=scratch.path, env=scratch.env, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("0 "), done.stdout + done.stderr
+    shown = scratch.run("events", "s", "--json", "--state-dir", "state")
+    actors = {one["actor"] for one in map(json.loads, shown.out.splitlines()) if one["event"] == "OperatorStop"}
+    assert {one.partition(":")[0] for one in actors} == {"operator"}
+
+
+# ------------------------------------------------------------------------------------------------ the decision alone
+TREE = {1: Seen(0, 1), 40: Seen(1, 400), 50: Seen(40, 500), 60: Seen(50, 600), 70: Seen(60, 700), 80: Seen(40, 800)}
+"""40 a supervisor, 50 its keeper, 60 a warden, 70 an agent, 80 a child of the host's own."""
+OURS = {(50, 500): "", (60, 600): "t"}
+
+
+@pytest.mark.parametrize(
+    ("pid", "caller"),
+    [
+        (70, Caller(Origin.AGENT, 70, "t")),
+        (50, Caller(Origin.AGENT, 50, "")),
+        (80, Caller(Origin.OPERATOR, 80)),
+        (90, Caller(Origin.UNTOLD, 0)),
+    ],
+)
+def test_who_descends_from_a_warden_is_an_agent(pid: int, caller: Caller) -> None:
+    """The nearest warden above a process says whose it is; without one it is an operator's; if it is gone, nobody's."""
+    assert origin_of(lineage_of(pid, TREE.get), OURS) == caller
+
+
+def test_the_pid_of_a_warden_alone_makes_no_agent() -> None:
+    """A process with the pid that a dead warden had is no warden: it was born later."""
+    assert origin_of([(70, 700), (60, 650), (1, 1)], OURS).origin is Origin.OPERATOR
+
+
+def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
+    """While the walk is at it, the parent ends and its pid is given to a child of init: the walk is done again."""
+    before, after = {**TREE, 65: Seen(60, 650), 70: Seen(65, 700)}, {**TREE, 65: Seen(1, 900), 70: Seen(60, 700)}
+    looks = 0
+
+    def see(pid: int) -> Seen | None:
+        nonlocal looks
+        looks += 1
+        return (before if looks == 1 else after).get(pid)
+
+    assert origin_of(lineage_of(70, see), OURS) == Caller(Origin.AGENT, 70, "t")
+
+
+def test_a_client_that_has_ended_is_nobody(tmp_path: Path) -> None:
+    """A program that asks and ends at once is not taken for an operator: where it came from cannot be told any more."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(tmp_path / 's')!r})"
+        client = subprocess.Popen([sys.executable, "-c", code])
+        with listener.accept()[0] as connection:
+            client.wait()
+            assert caller_at(connection, client.pid, dict).origin is Origin.UNTOLD
+        with socket.socket(socket.AF_UNIX) as own:
+            own.connect(str(tmp_path / "s"))
+            with listener.accept()[0] as connection:
+                assert caller_at(connection, os.getpid(), dict).origin is Origin.OPERATOR
+
+
+AGENT, UNTOLD = Caller(Origin.AGENT, 70, "t"), Caller(Origin.UNTOLD, 0)
+OWN = Reach(frozenset({"t", "t/kid"}), frozenset({"t", "task:t"}))
+BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
+
+
+@pytest.mark.parametrize(
+    ("caller", "asked", "reach", "granted"),
+    [
+        (AGENT, Inspect(entity="u"), OWN, True),
+        (AGENT, Send(session="t/kid", text=""), OWN, True),
+        (AGENT, Send(session="u", text=""), OWN, False),
+        (AGENT, Abort(target="t/kid:t1:c2", scope="tool"), OWN, True),
+        (AGENT, Abort(target="u", scope="session"), OWN, False),
+        (AGENT, Abort(target="u", scope="session", dry_run=True), OWN, True),
+        (AGENT, Split(task="t", subtasks=""), OWN, True),
+        (AGENT, Split(task="u", subtasks=""), OWN, False),
+        (AGENT, Answer(permission="t/kid:t1:p1", allow=True), OWN, False),
+        (AGENT, Answer(permission="t/kid:t1:p1", allow=True), BOSS, True),
+        (AGENT, Answer(permission="t:t1:p1", allow=True), BOSS, False),
+        (AGENT, Steer(verb="approve", tasks=("u",)), OWN, False),
+        (AGENT, Steer(verb="approve", tasks=("u",)), BOSS, True),
+        (AGENT, Stop(), BOSS, False),
+        (AGENT, Compact(), BOSS, False),
+        (UNTOLD, Inspect(entity="u"), Reach(), True),
+        (UNTOLD, Send(session="t", text=""), Reach(), False),
+        (Caller(Origin.OPERATOR, 80), Stop(), Reach(), True),
+    ],
+)
+def test_what_an_agent_may_ask(caller: Caller, asked: Asked, reach: Reach, granted: bool) -> None:
+    """Reading is free; an agent reaches its own sessions and task, and what ``operates`` adds; never its permission."""
+
+    def plan(asked: Abort) -> AbortPlan:
+        return AbortPlan(target="", scope="session", nodes=(), already_ended=False, deadline_s=1.0, id="")
+
+    assert (refusal(caller, asked, reach, plan) == "") is granted

@@ -1,0 +1,173 @@
+"""What an agent has the supervisor do for it, run a command say, or write a file, needs a permission like any other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from field_kit import Running, Scratch, until
+
+from supervisor.permissions import Decision, PermissionPolicy, PermissionRule, Wish, covers, service_ruling
+
+SERVICES = """
+    def run(line):
+        terminal = agent.call("terminal/create", command="sh", args=["-c", line])["result"]["terminalId"]
+        status = agent.call("terminal/wait_for_exit", terminalId=terminal)["result"]["exitCode"]
+        return [status, agent.call("terminal/output", terminalId=terminal)["result"]["output"]]
+
+    def write(path):
+        return agent.call("fs/write_text_file", path=os.path.abspath(path), content="written")
+
+    def read(path):
+        return agent.call("fs/read_text_file", path=os.path.abspath(path))
+
+    def may(title, **call):
+        options = [{"optionId": kind, "name": kind, "kind": kind} for kind in ("allow_once", "reject_once")]
+        call = {"toolCallId": title, "title": title, **call}
+        return agent.call("session/request_permission", toolCall=call, options=options)["result"]["outcome"]
+
+    told = [%s]
+    Path("told.new").write_text(json.dumps(told))
+    os.rename("told.new", "told")
+    return "done"
+"""
+
+
+def start(scratch: Scratch, services: str, permissions: str) -> Running:
+    """Run a plan whose agent asks for *services*."""
+    scratch.acp_agent(SERVICES % services)
+    scratch.write("kept.txt", "kept")
+    scratch.plan(f"""
+        agents:
+          a: {{adapter: acp, command: [python3, agent.py], permissions: {permissions}}}
+        tasks: [{{id: t, agent: a, prompt: go}}]
+    """)
+    return scratch.start("run", "plan.yaml")
+
+
+def told(scratch: Scratch, run: Running) -> list[Any]:
+    """What the agent was answered."""
+    run.wait()
+    assert (scratch.path / "told").exists(), run.err
+    answers: list[Any] = json.loads((scratch.path / "told").read_text())
+    return answers
+
+
+def waits(scratch: Scratch, *, after: str = "") -> dict[str, str]:
+    """The permission that waits for a human, *after* that one."""
+
+    def found() -> list[dict[str, str]]:
+        shown = scratch.run("permissions", "--json")
+        waiting = json.loads(shown.out) if shown.status == 0 else []  # until the supervisor is there
+        return [one for one in waiting if one["id"] != after]
+
+    return until(found)[0]
+
+
+def test_an_agent_that_may_nothing_has_nothing_done(scratch: Scratch) -> None:
+    """With ``permissions: deny`` the command is not run, nor the file written; both are on record, and it may read."""
+    ran, written, seen = told(scratch, start(scratch, 'run("touch ran"), write("written"), read("kept.txt")', "deny"))
+    assert ran == [126, "not permitted (default: deny)\n"]
+    assert written["error"]["message"] == "not permitted (default: deny)"
+    assert seen["result"]["content"] == "kept"
+    assert not (scratch.path / "ran").exists()
+    assert not (scratch.path / "written").exists()
+    noted = [one["event"] for one in scratch.records("t:t1") if one["event"].endswith("Refused")]
+    assert noted == ["TerminalRefused", "FileRefused"]
+
+
+def test_a_rule_decides_about_a_service(scratch: Scratch) -> None:
+    """Rules fit the command line and the path, also where reading is denied by one."""
+    rules = "{rules: [{then: deny, title: 'git push*'}, {then: deny, kind: read, path: '*.txt'}]}"
+    run = start(scratch, 'run("git push -f"), run("echo hello"), read("kept.txt"), write("new.txt")', rules)
+    pushed, echoed, seen, written = told(scratch, run)
+    assert pushed == [126, "not permitted (rule: deny title git push*)\n"]
+    assert echoed == [0, "hello\n"]
+    assert "rule: deny kind read" in seen["error"]["message"]
+    assert written["result"] == {}
+
+
+def test_a_human_is_asked_about_a_service(scratch: Scratch) -> None:
+    """With ``permissions: ask`` a command waits for an operator, who sees it whole; another is denied in time."""
+    run = start(scratch, 'run("touch ran"), write("written")', "{default: ask, answer_within_s: 15}")
+    first = waits(scratch)
+    assert (first["title"], first["kind"]) == ("touch ran", "execute")
+    assert scratch.run("answer", first["id"], "allow").status == 0
+    second = waits(scratch, after=first["id"])
+    assert second["title"].startswith("fs/write_text_file ")
+    assert scratch.run("answer", second["id"], "deny").status == 0
+    ran, written = told(scratch, run)
+    assert ran == [0, ""]
+    assert (scratch.path / "ran").exists()
+    assert "not permitted" in written["error"]["message"]
+    assert not (scratch.path / "written").exists()
+
+
+def test_what_nobody_answers_is_not_done(scratch: Scratch) -> None:
+    """At its deadline a service is denied, and the turn goes on."""
+    run = start(scratch, 'run("touch ran")', "{default: ask, answer_within_s: 0.2}")
+    assert told(scratch, run)[0][0] == 126
+    assert not (scratch.path / "ran").exists()
+
+
+def test_a_human_is_not_asked_twice(scratch: Scratch) -> None:
+    """A command that was allowed when the agent asked is run; another one under the same title is asked about."""
+    services = 'may("`ls`", kind="execute", rawInput={"command": "touch ran"}), run("touch ran"), run("touch more")'
+    run = start(scratch, services, "{default: ask, answer_within_s: 15}")
+    first = waits(scratch)
+    assert scratch.run("answer", first["id"], "allow").status == 0
+    second = waits(scratch, after=first["id"])
+    assert second["title"] == "touch more"
+    assert (scratch.path / "ran").exists()
+    assert scratch.run("answer", second["id"], "deny").status == 0
+    assert [answer[0] for answer in told(scratch, run)[1:]] == [0, 126]
+
+
+def test_an_agent_that_may_nothing_starts_no_other_agent(scratch: Scratch) -> None:
+    """A sub-agent may be one that is allowed more: it is not started either, and the agent hears why."""
+    scratch.acp_agent("""
+        asked = {"name": "kid", "agent": "b", "prompt": "go"}
+        Path("told").write_text(json.dumps(agent.call("_supervisor/session/run", **asked)))
+        return "done"
+    """)
+    scratch.plan("""
+        agents:
+          a: {adapter: acp, command: [python3, agent.py], permissions: deny}
+          b: {adapter: command, command: [touch, ran]}
+        tasks: [{id: t, agent: a, prompt: go}]
+    """)
+    scratch.run("run", "plan.yaml")
+    answer = json.loads((scratch.path / "told").read_text())["result"]
+    assert answer == {"outcome": "failed", "text": "not permitted (default: deny)"}
+    assert not (scratch.path / "ran").exists()
+    assert [one["event"] for one in scratch.records("t:t1") if one["event"].endswith("Refused")] == ["ChildRefused"]
+
+
+EDIT = Wish(title="edit a", kind="edit", paths=("a", "/w/b"))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "covered"),
+    [
+        (EDIT, Wish(title="", kind="edit", paths=("/w/a",)), True),
+        (EDIT, Wish(title="", kind="read", paths=("/w/b",)), True),
+        (EDIT, Wish(title="", kind="edit", paths=("/w/c",)), False),
+        (Wish(title="", kind="read", paths=("a",)), Wish(title="", kind="edit", paths=("/w/a",)), False),
+        (Wish(title="rm x", kind="execute"), Wish(title="rm x", kind="execute"), True),
+        (Wish(title="rm x", kind="read"), Wish(title="rm x", kind="execute"), False),
+        (Wish(title="say", kind="execute"), Wish(title="rm", kind="execute"), False),
+    ],
+)
+def test_what_a_permission_covers(allowed: Wish, wanted: Wish, covered: bool) -> None:
+    """The same command line, or the same files; to read what it may change, and never the other way round."""
+    assert covers(allowed, r'{"text": "say \"rm\""}', wanted, "/w") is covered
+
+
+def test_the_default_is_not_about_reading() -> None:
+    """What no rule fits is read whatever the default says: no agent asks before it reads."""
+    rule = PermissionRule(then=Decision.DENY, path="secret/*")
+    policy = PermissionPolicy(default=Decision.ASK, rules=(rule,))
+    kinds = [("read", "a"), ("read", "secret/a"), ("edit", "a")]
+    found = [service_ruling(policy, Wish(title="", kind=kind, paths=(path,)), "/w").decision for kind, path in kinds]
+    assert found == [Decision.ALLOW, Decision.DENY, Decision.ASK]

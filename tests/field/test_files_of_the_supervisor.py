@@ -1,0 +1,170 @@
+"""Files that an agent has the supervisor read and write: its workspace's, and never the supervisor's own or git's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from field_kit import Scratch
+
+from supervisor.ports import FileRefused
+from supervisor.workspace import files
+from supervisor.workspace.files import DiskFiles
+
+TRIES = """
+    replies = {}
+    for path in json.loads(text):
+        full = os.path.abspath(path)
+        replies[f"read {path}"] = agent.call("fs/read_text_file", path=full)
+        replies[f"write {path}"] = agent.call("fs/write_text_file", path=full, content="planted")
+    Path("%s").write_text(json.dumps(replies))
+    return "done"
+"""
+
+
+def granted(scratch: Scratch, paths: list[str], plan: str = "", *options: str) -> list[str]:
+    """What an agent that asks for *paths* is granted, in a repository."""
+    out = scratch.logs / "replies"
+    scratch.acp_agent(TRIES % str(out))
+    scratch.write("notes.txt", "notes")
+    scratch.plan(f"""
+        {plan}
+        agents: {{a: {{adapter: acp, command: [python3, {scratch.path}/agent.py]}}}}
+        tasks: [{{id: t, agent: a, prompt: {json.dumps(json.dumps(paths))}}}]
+    """)
+    scratch.repository()
+    done = scratch.run("run", "plan.yaml", *options)
+    assert out.exists(), done.text
+    return [asked for asked, reply in json.loads(out.read_text()).items() if "result" in reply]
+
+
+def test_the_state_directory_and_git_are_out_of_reach(scratch: Scratch) -> None:
+    """Of a file of its own, a file of the state directory, git's, and a link to a state directory: only the first."""
+    (scratch.path / "link").symlink_to(".sdd/runtime")
+    paths = ["notes.txt", ".sdd/transitions.jsonl", ".sdd/runtime/tag", "link/tag", ".git/config", ".GIT/hooks/x"]
+    assert granted(scratch, paths) == ["read notes.txt", "write notes.txt"]
+    assert "planted" not in (scratch.path / ".git/config").read_text()
+    refused = [one["metadata"]["path"] for one in scratch.records("t:t1") if one["event"] == "FileRefused"]
+    assert len(refused) == 2 * (len(paths) - 1)
+
+
+def test_a_state_directory_with_another_name_is_out_of_reach(scratch: Scratch) -> None:
+    """What counts is what a directory is, not how it is called."""
+    paths = ["notes.txt", "state/transitions.jsonl", "state/new/file"]
+    assert granted(scratch, paths, "", "--state-dir", "state") == ["read notes.txt", "write notes.txt"]
+    assert not (scratch.path / "state/new").exists()
+
+
+def test_a_worktree_in_the_state_directory_is_the_agents_own(scratch: Scratch) -> None:
+    """An agent works in a worktree below ``.sdd``: its files there it reads and writes, all else it does not."""
+    paths = ["notes.txt", "new/file.txt", ".git", "../../transitions.jsonl", "../../../notes.txt"]
+    found = granted(scratch, paths, "workspace: worktree")
+    assert found == ["read notes.txt", "write notes.txt", "write new/file.txt"]
+    assert scratch.git("show", "HEAD:new/file.txt") == "planted"
+
+
+# ------------------------------------------------------------------------------------------------------ the walk alone
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A workspace beside a state directory."""
+    for name in ("work/inner", "state/runtime"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "state/runtime/tag").write_text("secret")
+    (tmp_path / "work/inner/tag").write_text("own")
+    return tmp_path / "work"
+
+
+def ask(workspace: Path, path: str, text: str | None = None) -> str | None:
+    """Read a file of the workspace, or write *text* to it."""
+    disk = DiskFiles(workspace.parent / "state")
+    if text is None:
+        return anyio.run(disk.read, str(workspace / path), str(workspace))
+    return anyio.run(disk.write, str(workspace / path), text, str(workspace))
+
+
+@pytest.mark.parametrize("text", [None, "planted"])
+def test_a_link_that_is_put_there_after_the_check_leads_nowhere(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    """Between the look at a path and its opening, a directory on the way becomes a link to the state directory."""
+    look = files.outside
+
+    def swapped(field: str, path: str, within: str) -> str:
+        found = look(field, path, within)
+        (workspace / "inner").rename(workspace / "aside")
+        (workspace / "inner").symlink_to(workspace.parent / "state/runtime")
+        return found
+
+    monkeypatch.setattr(files, "outside", swapped)
+    with pytest.raises(FileRefused, match="replaced while it was looked for"):
+        ask(workspace, "inner/tag", text)
+    assert (workspace.parent / "state/runtime/tag").read_text() == "secret"
+
+
+def test_a_file_that_becomes_a_link_after_the_check_is_not_followed(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last part of a path is opened without following links, too."""
+    look = files.outside
+
+    def swapped(field: str, path: str, within: str) -> str:
+        found = look(field, path, within)
+        (workspace / "inner/tag").unlink()
+        (workspace / "inner/tag").symlink_to(workspace.parent / "state/runtime/tag")
+        return found
+
+    monkeypatch.setattr(files, "outside", swapped)
+    with pytest.raises(FileRefused):
+        ask(workspace, "inner/tag")
+
+
+def _bare(workspace: Path) -> str:
+    subprocess.run(["git", "init", "-q", "--bare", "inner/bare"], cwd=workspace, check=True)
+    return "inner/bare/config"
+
+
+def _separate(workspace: Path) -> str:
+    subprocess.run(["git", "init", "-q", "--separate-git-dir", "data", "inner/nested"], cwd=workspace, check=True)
+    return "data/hooks/pre-commit"
+
+
+def _renamed_state(workspace: Path) -> str:
+    os.rename(workspace.parent / "state/runtime", workspace / "moved")  # the inode, not the name, says what it is
+    os.rename(workspace.parent / "state", workspace / "inner/sd")
+    (workspace.parent / "state").symlink_to(workspace / "inner/sd")
+    return "inner/sd/file"
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        _bare,
+        _separate,
+        _renamed_state,
+        lambda workspace: "inner/.git",
+        lambda workspace: "inner/.Git/config",
+        lambda workspace: "inner/.g\u200cit/config",
+    ],
+)
+def test_what_is_gits_or_the_supervisors_is_refused_before_anything_is_made(
+    workspace: Path, prepare: Callable[[Path], str]
+) -> None:
+    """A bare repository, a separate one, a state directory behind a link, and each spelling of ``.git``."""
+    path = prepare(workspace)
+    before = sorted(workspace.rglob("*"))
+    for text in (None, "planted"):
+        with pytest.raises(FileRefused, match="not for agents"):
+            ask(workspace, path, text)
+    assert sorted(workspace.rglob("*")) == before
+
+
+def test_a_link_within_the_workspace_is_followed(workspace: Path) -> None:
+    """What a link of the workspace leads to, within it, is read and written, and the link stays."""
+    (workspace / "link").symlink_to("inner/tag")
+    ask(workspace, "link", "new")
+    assert (ask(workspace, "link"), (workspace / "link").is_symlink()) == ("new", True)
