@@ -70,8 +70,7 @@ async def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: 
     """
     runner = PlanRunner(sup)
     result = await runner.run(plan, resume=resume, fresh=fresh)
-    # Nothing is awaited from here on: the record becomes durable when this task waits next, and then the host has the
-    # result.
+    # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has it then.
     runner.note_reported("returned to the host")
     return result
 
