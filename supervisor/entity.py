@@ -130,7 +130,8 @@ class Entity:
         if not isinstance(message, Event):
             if not isinstance(message, TaskFailed):
                 return None
-            _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
+            if message.error is not self._ledger.error:  # a journal that is lost is told once
+                _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
             message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
         envelope = ctx.envelope
         cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)

@@ -193,8 +193,8 @@ class Database:
             OSError: one of them has gone already.
         """
         if self._possession is not None:
-            self._possession.hold("journal", self.path)
             self._possession.hold("write-ahead log of the journal", Path(f"{self.path}-wal"))
+            self._possession.hold("journal", self.path)
 
     def check(self) -> None:
         """Look whether the journal, its log and the lock lie where they were opened.

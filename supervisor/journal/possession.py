@@ -42,13 +42,14 @@ class Possession:
         self._held[path.absolute()] = what, _inode(path)
 
     def check(self) -> None:
-        """Compare each file with what lies at its path.
+        """Compare each file with what lies at its path; of several that are lost, the one that was held last is named.
 
         Raises:
             JournalLost: one is not there, or is another one; and ever after.
         """
         if self._lost is None:
-            self._lost = next((_loss(what, path) for path, (what, at) in self._held.items() if _gone(path, at)), None)
+            held = reversed(self._held.items())
+            self._lost = next((_loss(what, path) for path, (what, at) in held if _gone(path, at)), None)
         if self._lost is not None:
             raise self._lost
 
