@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from supervisor.budgets import Amounts, Budget
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.liveness import Patience
-    from supervisor.outage import Outage
+    from supervisor.outage import Outage, Shortage
     from supervisor.permissions import OpenPermission
     from supervisor.plans import (
         AcceptanceConfig,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         WorkerConfig,
     )
     from supervisor.plugins.reading import load_plan
-    from supervisor.ports import JournalError, JournalUnavailable
+    from supervisor.ports import JournalError, JournalLost, JournalUnavailable
     from supervisor.projection import Inspected
     from supervisor.runtime import (
         Degraded,
@@ -74,6 +74,7 @@ __all__ = [
     "DeliveryPoint",
     "Inspected",
     "JournalError",
+    "JournalLost",
     "JournalUnavailable",
     "Ladder",
     "LifecycleEvent",
@@ -92,6 +93,7 @@ __all__ = [
     "RetentionConfig",
     "Session",
     "Settings",
+    "Shortage",
     "StateDirBusy",
     "StateDirError",
     "SubscriptionLagged",
@@ -134,9 +136,9 @@ _HOMES = {
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
     "supervisor.scheduling.results": ("PlanResult", "TaskResult"),
     "supervisor.scheduling.runner": ("run_plan",),
-    "supervisor.outage": ("Outage",),
+    "supervisor.outage": ("Outage", "Shortage"),
     "supervisor.permissions": ("OpenPermission",),
-    "supervisor.ports": ("JournalError", "JournalUnavailable"),
+    "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
     "supervisor.runtime": (
         "Degraded",
         "Refused",

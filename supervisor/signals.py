@@ -8,11 +8,14 @@ of them are looked for, and everything that is missing is told.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import anyio.to_thread
 import msgspec
+
+from supervisor.outage import outlast_shortage, shortage_of
 
 __all__ = ["READ_MAX", "Signal", "ask_again", "missing"]
 
@@ -41,7 +44,7 @@ async def missing(signals: Sequence[Signal], directory: str, answer: str) -> str
     absent = [f"its answer does not say {one.text!r}" for one in signals if _unsaid(one, answer)]
     files = [one for one in signals if one.kind != "answer_contains"]
     if files:
-        absent += await anyio.to_thread.run_sync(_absent, files, Path(directory))
+        absent += await outlast_shortage(partial(anyio.to_thread.run_sync, _absent, files, Path(directory)))
     return "; ".join(absent)
 
 
@@ -71,4 +74,6 @@ def _looked_for(signal: Signal, directory: Path) -> str:
             holds = signal.text.encode() in file.read(READ_MAX)
         return "" if holds else f"{signal.path} does not contain {signal.text!r}"
     except (OSError, RuntimeError, ValueError) as error:  # not there, a link to itself, a pattern that is none
+        if shortage_of(error):  # that says nothing of the file
+            raise
         return f"{signal.path} cannot be read: {error}"

@@ -32,6 +32,9 @@ COUNTED: Final = {"input_tokens": 10, "totalTokens": 10}
 """The answer to whoever counts tokens, in the words of both dialects that ask."""
 CONNECTIONS_MAX: Final = 512
 
+ACCEPT_AGAIN_S: Final = 0.1
+"""How long it waits for descriptors before it looks for the next connection again."""
+
 
 class StubModel:
     """A model server that listens. Its book may be read, and its script set, from any thread."""
@@ -83,9 +86,22 @@ async def open_stub_model(port: int = 0, *, tell: Callable[[Seen], None] | None 
         stub = StubModel(listener.extra(anyio.abc.SocketAttribute.local_port), book)
         clients = _Clients(book, tell)
         async with anyio.create_task_group() as group:
-            group.start_soon(listener.serve, clients.serve)
+            for one in listener.listeners:
+                group.start_soon(_serve, one, clients, group)
             yield stub
             group.cancel_scope.cancel()
+
+
+async def _serve(
+    listener: anyio.abc.Listener[anyio.abc.SocketStream], clients: _Clients, group: anyio.abc.TaskGroup
+) -> None:
+    """Serve whoever connects. Out of descriptors, anyio raises ``OSError`` on asyncio and ``BrokenResourceError`` on
+    trio: a connection that waits is taken when there are some."""
+    while True:
+        try:
+            await listener.serve(clients.serve, group)
+        except (OSError, anyio.BrokenResourceError):
+            await anyio.sleep(ACCEPT_AGAIN_S)
 
 
 class _Clients:

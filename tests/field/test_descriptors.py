@@ -15,11 +15,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from field_kit import Running, Scratch, until
+from field_kit import DEADLINE_S, Running, Scratch, until
 
 from supervisor.outage import shortage_of
-from supervisor.processes import descriptors
+from supervisor.ports import Launch, SpawnShortage
+from supervisor.processes import WardenHost, descriptors
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 WAITS = """
@@ -169,3 +171,21 @@ def test_figures_follow_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, clients, spare in ((40, 5, 5), (256, 32, 16), (1024, 64, 16), (None, 64, 16)):
         monkeypatch.setattr(descriptors, "limit", lambda limit=limit: limit)
         assert (descriptors.clients_max(), descriptors.agent_spare()) == (clients, spare)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_fork_server_without_descriptors_is_waited_for(anyio_backend: str) -> None:
+    """The process that forks the shims has no room for what it is sent: nothing is lost, and the launch is repeated."""
+    launch = Launch(argv=("true",), cwd="/", env={})
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as host, host.spawn(launch) as first:
+            await first.wait_exit()
+            server = host.keeping.pid
+            before = resource.prlimit(server, resource.RLIMIT_NOFILE)
+            resource.prlimit(server, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{server}/fd")), before[1]))
+            with pytest.raises(SpawnShortage, match="Too many open files"):
+                async with host.spawn(launch):
+                    pytest.fail("it started")
+            resource.prlimit(server, resource.RLIMIT_NOFILE, before)
+            async with host.spawn(launch) as process:
+                assert await process.wait_exit() == 0
