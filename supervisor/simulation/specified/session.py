@@ -168,10 +168,10 @@ class SessionCopy(Copy):
             self.consecutive, self.state = 0, "SessionComplete"
             self._deliver_offered()
             return []
-        if verdict["transition_reason"] == "orphan_recovered" and meta["due_s"] is not None:
-            self.ends_s, self.never_beyond_s = meta["due_s"], meta["most_s"]
         uncharged = ("orphan_recovered", "shortage") if before == "Spawning" else ("orphan_recovered",)
         charged = verdict["transition_reason"] not in uncharged
+        if not charged and meta["due_s"] is not None:
+            self.ends_s, self.never_beyond_s = meta["due_s"], meta["most_s"]
         return self._fail(verdict, tell=before == "Spawning", charged=charged)
 
     def _deliver_offered(self) -> None:

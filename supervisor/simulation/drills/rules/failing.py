@@ -86,6 +86,7 @@ MEANT: Final = {
     "provider_529": (AGAIN, True),
     "permission_denied": (NEVER, False),
     "orphan_recovered": (AGAIN, False),
+    "shortage": (AGAIN, False),
 }
 """Reasons for a transition that say by themselves of which kind an error is."""
 ON_PURPOSE: Final = ("user_interrupt", "shutdown_signal", "sibling_aborted", "parent_aborted")
