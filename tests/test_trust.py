@@ -192,8 +192,12 @@ async def test_what_an_agent_asks_for_is_refused_by_its_level(repository: Path) 
     answered = facts(repository, "PermissionAnswered")
     assert [one.metadata["kind"] for one in answered] == ["reject_once"]
     assert not (repository / "b.txt").exists()
-    assert [one.metadata["why"] for one in facts(repository, "FileRefused")] == ["edit: it may not write"]
-    assert [one.metadata["why"] for one in facts(repository, "TerminalRefused")] == ["execute: it may not write"]
+    assert [one.metadata["why"] for one in facts(repository, "FileRefused")] == [
+        "not permitted (edit: it may not write)"
+    ]
+    assert [one.metadata["why"] for one in facts(repository, "TerminalRefused")] == [
+        "not permitted (execute: it may not write)"
+    ]
     assert result.ok  # it took the answers for what they are
     assert levels == {"scripted": "probationary"}
 
