@@ -1,0 +1,1 @@
+"""Decisions without a clock, a file or a process: facts in, a verdict out."""
