@@ -398,7 +398,7 @@ async def messages(desk: Desk) -> None:
         desk.same("who cannot be told", act.puppet.heard("steer", "interrupt"), [("interrupt",)])
         await act.says(ToolClosed("a", "failed"), ToolClosed("b", "completed"), TurnEnded("cancelled"))
         ends = [(one["call_id"], one["outcome"]) for _, one in await act.told("tool_completed")]
-        desk.same("calls that it stopped", ends, [("a", "aborted"), ("b", "completed")])
+        desk.same("calls that it stopped", ends, [("b", "completed"), ("a", "aborted")])
 
 
 async def leftovers(desk: Desk) -> None:
