@@ -98,10 +98,7 @@ def processes_of_calls(seen: Iterable[ProcessSeen], agent_pid: int, span: CallSp
             continue
         born_before = one.born < span.since
         in_doubt = (
-            not span.alone
-            or one.session == agent_pid
-            or one.parent in doubted
-            or span.since != span.clear >= one.born
+            not span.alone or one.session == agent_pid or one.parent in doubted or span.since != span.clear >= one.born
         )
         # A wrapper that starts the agent is below the main process, in its session, and was born before: no doubt.
         if (born_before and one.session != agent_pid) or (in_doubt and not born_before):

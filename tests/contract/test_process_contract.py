@@ -200,7 +200,7 @@ async def test_an_exit_takes_all_along(port: Port) -> None:
 
 @contract
 async def test_a_look_tells_what_was_born_when_and_where(port: Port) -> None:
-    """All that the main process has started is told, with its birth and its session; what is struck dies, and no other."""
+    """All that the main process has started is told, with birth and session; what is struck dies, and no other."""
     before, daemon = (Fork((Ready(), Hang()), new_session=True) for _ in range(2))
     beside = Fork((Ready(), Hang()))
     steps = (before, UP, ReadLine(), daemon, beside, Say(b"more\n"), ReadLine(), Exit(3))
