@@ -225,7 +225,7 @@ class CallEnds:
             told = {"call": tool_id, "pids": [pid for pid, owner in ended.items() if owner == tool_id and pid]}
             self._tree.note(self._agent_id, "CallProcessesEnded", self._work.cause, told)
         for number, fate in enumerate(self._work.fates):
-            if ended.get(fate.pid) == fate.owner:
+            if fate.pid in ended and fate.survivors:  # it may have been found for several calls
                 self._work.fates[number] = msgspec.structs.replace(fate, survivors=0)
 
 

@@ -571,6 +571,34 @@ async def _beside(desk: Desk) -> None:
             desk.same("beside another: interrupted", bool(act.puppet.heard("interrupt")), not asked)
             told = ["cannot be told" in one.nodes[0].how for one in receipts]
             desk.same("beside another: told", told, [asked])
+    await _unknown(desk)
+
+
+async def _unknown(desk: Desk) -> None:
+    """What may be of that call, or of another one, lives on: nobody can tell, until its agent has ended with it."""
+    house = House(desk)
+    house.ends_calls = True
+    async with scene(desk, house) as act, anyio.create_task_group() as group:
+        receipts: list[Receipt] = []
+        await act.says(ToolOpened("a", "x"), ToolOpened("b", "x"))
+        act.puppet.children = [born(7)] * 1000
+        group.start_soon(_abort_call, act, "s:t1:c1", receipts)
+        await anyio.sleep(0.5)
+        await act.says(ToolClosed("a", "failed"))
+        await anyio.sleep(1.0)
+        desk.same("what may live: struck", [one for one in act.puppet.struck if one], [])
+        [receipt] = receipts
+        shown = (receipt.survivors, [(one.owner, one.pid, one.survivors) for one in receipt.processes])
+        desk.same("what may live: told", shown, ("unknown", [("s:t1:c1", 7, "unknown")]))
+        ends = [(one["call_id"], one["outcome"]) for _, one in await act.told("tool_completed")]
+        desk.same("what may live: the result", ends, [("a", "unknown")])
+        act.puppet.children = []
+        receipt = await act.sup.abort("s", AbortScope.SESSION, reason="enough")
+        desk.same("when its agent has ended", receipt.survivors, 0)
+        ended = [one.metadata for one in await act.house.events("s:a1", "CallProcessesEnded")]
+        [last] = await act.house.events("s", "Ended")
+        desk.same("in the last record", last.metadata["survivors"], 0)
+        desk.same("that it has", ended, [{"call": "s:t1:c1", "pids": [7]}])
 
 
 async def results(desk: Desk) -> None:
