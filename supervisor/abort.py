@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Ladder, UnknownWord
+from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Ladder, Survivors, UnknownWord
 
 __all__ = [
     "AbortPlan",
@@ -34,6 +34,7 @@ __all__ = [
     "plan_abort",
     "rungs_due",
     "scope_of",
+    "total_survivors",
 ]
 
 
@@ -167,20 +168,26 @@ class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProcessFate(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one process tree."""
+    """What became of one process tree.
+
+    ``ended_by``: ``exit``, ``terminate``, ``kill``, or nothing: nobody has ended that process, which may belong to the
+    call that is its owner; ``survivors`` is ``unknown`` then, until that process has ended. ``pid`` is 0 where the
+    processes of a call could not be looked for at all.
+    """
 
     owner: str
     pid: int
     status: int | None
     ended_by: str
     killed: int
-    survivors: int
+    survivors: Survivors
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an abort. ``killed_at`` and ``recorded_at`` are Unix times; the second may be ``None``: the
     disk had not answered by the deadline, or is down, and then ``outage`` says why: what was ended is recorded once it
-    has recovered. ``survivors`` is 0 unless a process could not be accounted for.
+    has recovered. ``survivors`` is 0 only where nothing can have survived: a number where processes are known to live,
+    ``unknown`` where that cannot be told; ``processes`` names them.
 
     ``already_ended``: it came too late, the target had ended or was ending; ``joined`` is the id of the abort that it
     was ending by. ``spared`` lives on.
@@ -193,12 +200,22 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     already_ended: bool
     nodes: tuple[NodeReceipt, ...] = ()
     processes: tuple[ProcessFate, ...] = ()
-    survivors: int = 0
+    survivors: Survivors = 0
     killed_at: float | None = None
     recorded_at: float | None = None
     joined: str | None = None
     spared: tuple[SparedNode, ...] = ()
     outage: str | None = None
+
+
+def total_survivors(counts: Iterable[Survivors]) -> Survivors:
+    """Add up; what contains an unknown count is unknown."""
+    total = 0
+    for count in counts:
+        if count == "unknown":
+            return "unknown"
+        total += count
+    return total
 
 
 class UnknownTarget(LookupError):

@@ -22,6 +22,7 @@ from supervisor.abort import (
     PlannedNode,
     ProcessFate,
     Receipt,
+    total_survivors,
 )
 from supervisor.ladder import SLACK_S, highest
 from supervisor.ledger import Cause
@@ -105,7 +106,7 @@ class Aborter:
             already_ended=False,
             nodes=tuple(receipts),
             processes=fates,
-            survivors=sum(abs(fate.survivors) for fate in fates),
+            survivors=total_survivors(fate.survivors for fate in fates),
             killed_at=killed_at,
             recorded_at=recorded_at,
             spared=plan.spared,
@@ -333,7 +334,7 @@ NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself 
 
 def _rung_of(sent: _Sent) -> Rung:
     """On which rung a call ended that was ended alone: the agent was asked, or its scope was cancelled."""
-    fates = sent.fates(sent.node.id)
+    fates = [one for one in sent.fates(sent.node.id) if one.ended_by]
     return highest(fates) if fates or not sent.how else Rung.REQUEST
 
 

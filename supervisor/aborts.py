@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of
+from supervisor.abort import AbortPlan, Receipt, UnknownTarget, plan_abort, scope_of, total_survivors
 from supervisor.aborter import Aborter
 from supervisor.causality import split_call
 from supervisor.entity import Refused
 from supervisor.ports import Journal
 from supervisor.tree import Tree
-from supervisor.vocabulary import AbortReason, AbortScope, Kind
+from supervisor.vocabulary import AbortReason, AbortScope, Kind, Survivors
 from supervisor.work import Work
 
 __all__ = ["Aborts"]
@@ -105,17 +105,17 @@ class Aborts:
     async def _join(self, plan: AbortPlan, reason: str, actor: str, now: bool, within_s: float | None) -> Receipt:
         """The receipt for what has ended, or is ending: that is waited for, so that the answer is true."""
         joined = self._aborter.join(plan, reason=reason, actor=actor, now=now, within_s=within_s)
-        survivors, recorded = 0, True
+        survivors, recorded = list[Survivors](), True
         for work in [self._tree.works[one.id] for one in plan.ending if one.id in self._tree.works]:
             recorded = await self._over(work) and recorded
-            survivors += work.report.survivors if work.report is not None else 0
+            survivors.append(work.report.survivors if work.report is not None else 0)
         return Receipt(
             abort_id="",
             target=plan.target,
             scope=plan.scope,
             reason="already_ended",
             already_ended=True,
-            survivors=survivors,
+            survivors=total_survivors(survivors),
             joined=joined,
             outage=None if recorded else self._aborter.outage,
         )

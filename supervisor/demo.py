@@ -18,7 +18,7 @@ import anyio
 import anyio.abc
 import msgspec
 
-from supervisor.abort import Receipt
+from supervisor.abort import Receipt, total_survivors
 from supervisor.causality import roots, why
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -29,7 +29,7 @@ from supervisor.runtime import Session, Supervisor, TurnResult, open_supervisor
 from supervisor.surfaces.options import say as print_text
 from supervisor.surfaces.render import event_line, json_line, receipt_text, tree_text, why_text
 from supervisor.validate import validate_lines
-from supervisor.vocabulary import AbortScope, Kind, LifecycleEvent
+from supervisor.vocabulary import AbortScope, Kind, LifecycleEvent, Survivors
 
 __all__ = ["play", "repository", "run_demo", "summary"]
 
@@ -87,7 +87,7 @@ def run_demo(*, as_json: bool) -> int:
     with repository() as place:
         state = StateDir(place / ".sdd")
         receipts, results = anyio.run(play, place, state.root, say)
-        left = children_left() if proven else sum(receipt.survivors for receipt in receipts)
+        left = children_left() if proven else total_survivors(receipt.survivors for receipt in receipts)
         summed = summary(state, receipts, results, left)
         _show(state, receipts, summed, say)
     if as_json:
@@ -210,7 +210,9 @@ def _started(turn_id: str) -> Wanted:
     return lambda event: event.entity_id == turn_id and event.event == "ProcessStarted"
 
 
-def summary(state: StateDir, receipts: list[Receipt], results: dict[str, TurnResult], left: int) -> dict[str, Any]:
+def summary(
+    state: StateDir, receipts: list[Receipt], results: dict[str, TurnResult], left: Survivors
+) -> dict[str, Any]:
     """What happened, as data; ``ok`` if all of it went as it should. *left* counts processes that are left."""
     with state.transitions.open("rb") as lines:
         report = validate_lines(lines)
@@ -224,7 +226,7 @@ def summary(state: StateDir, receipts: list[Receipt], results: dict[str, TurnRes
         "slow": "completed",
         "steered": "completed",
     }
-    survivors = sum(receipt.survivors for receipt in receipts)
+    survivors = total_survivors(receipt.survivors for receipt in receipts)
     return {
         "ok": outcomes == expected and not (report.problems or unexplained or left or survivors),
         "sessions": outcomes,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from actors import Context
-from supervisor.abort import ProcessFate, RungsDue, rungs_due
+from supervisor.abort import ProcessFate, RungsDue, rungs_due, total_survivors
 from supervisor.abort_state import AbortState, same_abort
 from supervisor.ledger import Cause
 from supervisor.lifecycles.events import Ended, OperatorStop
@@ -253,7 +253,7 @@ class Endings:
         self._context.cancel_timer(work.session_id)
         if rung is Rung.CANCEL:
             rung = highest(work.fates[climb.fates_before :])
-        survivors = sum(abs(fate.survivors) for fate in work.fates)
+        survivors = total_survivors(fate.survivors for fate in work.fates)
         work.report = EndReport(rung, took_s, self._tree.ledger.clock.wall.time(), survivors)
         climb.rung = None
         work.leave()

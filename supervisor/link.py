@@ -65,7 +65,8 @@ class _OwnCall(NamedTuple):
     abort_id: str | None
 
     def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
-        """``aborted`` where the agent says that it failed; whatever else it says, its effect may have happened."""
+        """``aborted`` where the agent says that it failed, and nothing of it is left; else its effect may have
+        happened, or happen yet."""
         outcome = ToolOutcome.ABORTED if said is ToolOutcome.FAILED else ToolOutcome.UNKNOWN
         return ToolCompleted(call_id=call_id, outcome=outcome, reason=self.reason, abort_id=self.abort_id, over=True)
 
@@ -277,8 +278,8 @@ class LinkBase:
         completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
         if call_id in self._aborting:
             because, completed = None, self._aborting[call_id].result(call_id, outcome)
-        elif intent is not None and outcome is ToolOutcome.FAILED:
-            # We asked the agent to stop: that is why the call failed.
+        elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
+            # We asked the agent to stop: that is why the call failed, or why nobody can tell what came of it.
             because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
         cause = self.work.cause if because is None else self.work.cause._replace(seq=because)
         await self.tree.report(turn_id, completed, cause=cause)

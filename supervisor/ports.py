@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.vocabulary import CancelMode, LifecycleEvent, ModelProblem
 
 __all__ = [
@@ -176,16 +177,22 @@ class Process(Protocol):
         """SIGKILL the whole tree until nothing is left."""
         ...
 
-    def clock(self) -> float:
-        """Now, as the births of processes are told; in seconds."""
+    def clock(self) -> int:
+        """Now, in the ticks in which the births of processes are told."""
         ...
 
-    async def strike(self, since: float) -> tuple[int, ...]:
-        """SIGKILL every descendant that was born after *since* (of :meth:`clock`) and is not in the main process's own
-        session: what agents run, they run so. Their pids; one round, which who forks meanwhile may escape.
+    @property
+    def written_between(self) -> tuple[int, int]:
+        """The ticks between which the bytes that were received last were written, the second one included."""
+        ...
 
-        Nothing is found after the end of the main process, or where the platform cannot tell.
-        """
+    async def look(self) -> tuple[ProcessSeen, ...] | None:
+        """The main process and all its descendants, parents before their children: a snapshot. Nothing after the end of
+        the main process: then all of them are being ended. ``None`` where the platform cannot tell."""
+        ...
+
+    def strike(self, found: Iterable[ProcessSeen]) -> None:
+        """SIGKILL these descendants, each only if it is still the process that was seen."""
         ...
 
     async def wait_exit(self) -> int | None:

@@ -118,9 +118,11 @@ class ProcessLink(LinkBase):
         self._wire = Wire()
         self._asking = Asking(tree, work, launch.cwd, codec, self._wire)
         self._terminals = Terminals(tree, work, host, launch, codec, self._wire, self._asking)
-        self._ends = CallEnds(tree, work, self._calls, codec.end_call, self._wire)
+        self._ends = CallEnds(tree, work, agent_id, self._calls, self._aborting, codec.end_call, self._wire)
         self._cut_short: str | None = None
         """A call that was open when the turn was interrupted."""
+        self._stopped: dict[str, tuple[str, str]] = {}
+        """The calls that the agent says it has stopped, while others of an interrupted turn are open."""
         self._compacting = Compacting(tree, work)
         self._given, self._killed = Moment(), Moment()
         self._complaint = ""
@@ -137,6 +139,7 @@ class ProcessLink(LinkBase):
         if self._begin(turn_id, incarnation):
             self._ends.begin()
             self._cut_short = None
+            self._stopped.clear()
             self._wire.put(self._codec.prompt(prompt))
             self._given.set()
 
@@ -229,6 +232,8 @@ class ProcessLink(LinkBase):
 
     def _fate(self, report: ProcessReport) -> AgentExited:
         self.work.account(self.agent_id, report)
+        if report.survivors == 0:
+            self._ends.all_ended()
         intent = self._intent
         intended = intent.abort_reason if intent is not None else None
         if intended is None and report.ended_by != "exit":
@@ -267,8 +272,10 @@ class ProcessLink(LinkBase):
             await self._given.wait()
         await self._read(process)
         status = await self._exit(process)
-        await process.wait_ended()
+        report = await process.wait_ended()
         self._gone, self._wire.process = True, None
+        if report.survivors == 0:
+            await self._close_stopped()
         await self._complained.wait()
         self._wire.sort(self._codec.exited(status))
         await self._wire.hear_all()
@@ -277,6 +284,7 @@ class ProcessLink(LinkBase):
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
             self.work.stir()
+            self._ends.received(process.written_between)
             for part in self._parts(data):
                 if not await self._room():
                     break
@@ -435,18 +443,37 @@ class ProcessLink(LinkBase):
             await self._compacting.hear(self.turn_id, active=compaction.active)
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
-        self._ends.opened()
+        self._ends.opened(call_id)
         return await super()._open_call(call_id, title, tool_kind, parent)
 
     async def _close_call(
         self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
     ) -> None:
-        """What a call that was ended alone has left running ends before it has a result."""
-        if self._intent is None:
-            await self._ends.before_result(call_id)
-        await super()._close_call(call_id, outcome, reason, asked=asked, answered=answered)
-        if not self._calls and self._intent is None:
-            self._ends.quiet()
+        """A call has no result before what it has left running has ended, where it was aborted. In an interrupted turn
+        that can be told only when all calls have stopped."""
+        if self._intent is not None and outcome is ToolOutcome.FAILED and call_id in self._own_calls():
+            self._stopped[call_id] = (asked, answered)
+        else:
+            if self._intent is None and not await self._ends.before_result(call_id):
+                outcome = ToolOutcome.UNKNOWN
+            await super()._close_call(call_id, outcome, reason, asked=asked, answered=answered)
+            if not self._calls and self._intent is None:
+                self._ends.closed_last()
+        if all(one in self._stopped for one in self._own_calls()):
+            await self._close_stopped()
+
+    def _own_calls(self) -> list[str]:
+        """The open calls that the agent runs by itself."""
+        return [one for one in self._calls if not self.runs(one)]
+
+    async def _close_stopped(self) -> None:
+        """The agent says that it has stopped these calls: that is believed where none of their processes is left."""
+        stopped, self._stopped = self._stopped, {}
+        first = next((self._calls[one] for one in stopped if one in self._calls), None)
+        if first is not None:
+            outcome = ToolOutcome.FAILED if await self._ends.before_end(first) else ToolOutcome.UNKNOWN
+            for call_id, (asked, answered) in stopped.items():
+                await super()._close_call(call_id, outcome, asked=asked, answered=answered)
 
     def _conclude(
         self,
@@ -463,7 +490,8 @@ class ProcessLink(LinkBase):
 
     async def _turn_ended(self, ended: TurnEnded) -> None:
         if self._cut_short is not None:  # an agent may say that it has stopped, and leave running what it ran
-            await self._ends.strike(self._cut_short)
+            await self._ends.before_end(self._cut_short)
+        await self._close_stopped()
         await self._compact(Compaction(active=False))
         error = ended.error
         if ended.stop == "error" and self._gone and self._complaint:

@@ -6,7 +6,7 @@ Nothing here decides anything. Enum values keep the spelling of the specificatio
 from __future__ import annotations
 
 from enum import Enum, StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ __all__ = [
     "ModelProblem",
     "Rung",
     "Severity",
+    "Survivors",
     "TimeLimit",
     "ToolOutcome",
     "TransitionReason",
@@ -87,6 +88,10 @@ class ToolOutcome(StrEnum):
     FAILED = "failed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
+
+
+Survivors = int | Literal["unknown"]
+"""How many processes are still alive. ``unknown`` where nobody can tell: neither 0 nor any other number."""
 
 
 class UnknownWord(ValueError):

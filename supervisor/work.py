@@ -26,7 +26,7 @@ from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.permissions import Decision, PermissionPolicy, Wish
 from supervisor.ports import NO_PLACE, Out, ProcessReport, TranscriptSink, Wishes
-from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Verdict
+from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Survivors, Verdict
 
 __all__ = [
     "AgentFunction",
@@ -92,7 +92,7 @@ class EndReport(NamedTuple):
     rung: Rung
     took_s: float
     killed_at: float
-    survivors: int
+    survivors: Survivors
 
 
 class Link(Protocol):
@@ -375,7 +375,7 @@ class Work:
             status=report.status,
             ended_by=report.ended_by,
             killed=report.killed,
-            survivors=report.survivors,
+            survivors="unknown" if report.survivors < 0 else report.survivors,
         )
         self.fates.append(fate)
 

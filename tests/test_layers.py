@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "supervisor.model_trouble",
         "supervisor.usage",
         "supervisor.liveness",
+        "supervisor.policies",
         "supervisor.scheduling.backlog",
         "supervisor.scheduling.escalation",
         "supervisor.failures",

@@ -158,15 +158,16 @@ async def test_terminate_reaches_orphans(roll: Roll, containment: Containment) -
         assert (report.ended_by, report.killed, report.survivors) == ("terminate", 0, 0)
 
 
-async def test_a_strike_spares_the_init(roll: Roll) -> None:
-    """What was born in other sessions is struck and told of by our pids; the program goes on, and so does its init."""
+async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
+    """What the program has started is told of by our pids, and struck; the program goes on, and so does its init."""
     async with running(roll, "stay", "daemon") as process:
         inits = inits_of(process.lifeline.pid)
-        struck = await process.strike(0.0)
-        assert len(struck) == 1
-        assert not {process.pid, *inits} & set(struck)
+        main, daemon = await process.look() or ()
+        assert (main.pid, main.session) == (process.pid, process.pid)
+        assert daemon.session not in (process.pid, *inits)
+        process.strike([daemon])
+        await gone(daemon.pid)
         assert inits_of(process.lifeline.pid) == inits
-        await gone(*struck)
         process.signal(signal.SIGUSR1)
         assert await process.wait_exit() == -signal.SIGUSR1
         assert (await process.wait_ended()).killed == 0

@@ -6,7 +6,7 @@ Names are past tense or the seed's spelling. Every event carries what its guards
 from __future__ import annotations
 
 from actors.machine import Event
-from supervisor.vocabulary import DeliveryPoint, Exit, ToolOutcome, Verdict
+from supervisor.vocabulary import DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
 
 __all__ = [
     "AgentExited",
@@ -208,7 +208,7 @@ class Ended(Event, frozen=True, kw_only=True):
     spelled = "Ended"
     rung: str
     took_s: float
-    survivors: int = 0
+    survivors: Survivors = 0
 
 
 # ------------------------------------------------------------------------------------------------------- turn (000)

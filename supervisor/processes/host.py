@@ -11,8 +11,8 @@ import errno
 import os
 import signal
 import socket
-import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from types import TracebackType
 from typing import Self, assert_never
@@ -23,13 +23,14 @@ from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
 from supervisor.outage import shortage_of
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Caller, Launch, ProcessReport, SpawnError
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.descent import Process, caller_at
 from supervisor.processes.descriptors import left
 from supervisor.processes.keeping import Keeping
-from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, Struck, encoded
-from supervisor.processes.pipes import Input, Output
+from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Seen, Spawned, Status, encoded
+from supervisor.processes.pipes import Input, Output, ticks_now
 from supervisor.processes.refusals import check, refusal, shortage, silence
 
 __all__ = ["WardenHost", "WardenProcess"]
@@ -40,22 +41,19 @@ LAUNCH_SHIELD_S = 1.0
 """A warden says within some 30 ms whether its program runs; a loaded machine may take longer."""
 KILL_EXTRA_S = 2.0
 """On top of ``kill_s``: for a loaded machine to run the warden at all."""
+STRUCK_AT_ONCE = 100
+"""Processes that one order names, so that the lifeline's buffer takes the line."""
 
 
-BORN_BY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""What Linux tells the birth of a process by."""
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-class _Answer:
-    """What a warden will have struck."""
+class _Look:
+    """What a warden will have seen."""
 
     def __init__(self) -> None:
         self.there = anyio.Event()
-        self.pids: tuple[int, ...] = ()
+        self.processes: tuple[ProcessSeen, ...] | None = ()
 
-    def give(self, pids: tuple[int, ...]) -> None:
-        self.pids = pids
+    def end(self, processes: tuple[ProcessSeen, ...] | None) -> None:
+        self.processes = processes
         self.there.set()
 
 
@@ -74,7 +72,7 @@ class WardenProcess:
         self._order = "exit"
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
-        self._strikes: deque[_Answer] = deque()
+        self._looks: deque[_Look] = deque()
         self._watching = anyio.CancelScope(shield=True)
         self._open()
 
@@ -132,19 +130,30 @@ class WardenProcess:
         self._note_order("kill")
         self.lifeline.kill()
 
-    def clock(self) -> float:
-        """Now, since the machine was started; in seconds."""
-        return time.clock_gettime(BORN_BY)
+    def clock(self) -> int:
+        """Now, in clock ticks since the machine was started."""
+        return ticks_now()
 
-    async def strike(self, since: float) -> tuple[int, ...]:
-        """One round against what was born after *since* in other sessions; the pids."""
+    @property
+    def written_between(self) -> tuple[int, int]:
+        """The ticks between which the output that was received last was written."""
+        return self._stdout.written_between
+
+    async def look(self) -> tuple[ProcessSeen, ...] | None:
+        """The main process and its descendants, parents first."""
         if not self._pid or self._exited.is_set():
             return ()
-        answer = _Answer()
-        self._strikes.append(answer)
-        self.lifeline.order(b"strike %d" % int(since * TICKS_PER_S))
-        await answer.there.wait()
-        return answer.pids
+        look = _Look()
+        self._looks.append(look)
+        self.lifeline.order(b"look")
+        await look.there.wait()
+        return look.processes
+
+    def strike(self, found: Iterable[ProcessSeen]) -> None:
+        """SIGKILL these descendants, where they are still there."""
+        words = [b"%d:%d" % (one.pid, one.born) for one in found]
+        for start in range(0, len(words), STRUCK_AT_ONCE):
+            self.lifeline.order(b"strike " + b" ".join(words[start : start + STRUCK_AT_ONCE]))
 
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
@@ -193,10 +202,10 @@ class WardenProcess:
             case Exited(status=number):
                 self._status = number
                 self._exited.set()
-                self._answer_strikes()
-            case Struck(pids=pids):
-                if self._strikes:
-                    self._strikes.popleft().give(pids)
+                self._end_looks()
+            case Seen(processes=processes):
+                if self._looks:
+                    self._looks.popleft().end(processes)
             case Ended():
                 self._fate = self._fate or status
             case _:
@@ -233,14 +242,14 @@ class WardenProcess:
             pid=self._pid, status=self._status, ended_by=ended_by, killed=0, survivors=-1, took_s=took_s
         )
 
-    def _answer_strikes(self) -> None:
+    def _end_looks(self) -> None:
         """The warden obeys no orders once the main process has ended."""
-        while self._strikes:
-            self._strikes.popleft().give(())
+        while self._looks:
+            self._looks.popleft().end(())
 
     def _conclude(self, report: ProcessReport) -> None:
         self.report = report
-        self._answer_strikes()
+        self._end_looks()
         self._settled.set()
         self._exited.set()
         self._ended.set()

@@ -13,11 +13,12 @@ from contextlib import suppress
 import anyio
 import msgspec
 
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
 from supervisor.processes.descent import Process, identity
 from supervisor.processes.keeping import Keeping
 
-__all__ = ["Ended", "Exited", "Failed", "Lifeline", "Spawned", "Status", "Struck", "encoded"]
+__all__ = ["Ended", "Exited", "Failed", "Lifeline", "Seen", "Spawned", "Status", "encoded"]
 
 CHUNK_BYTES = 65536
 
@@ -56,13 +57,13 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
     took_s: float
 
 
-class Struck(msgspec.Struct, frozen=True, tag="struck", tag_field="event"):
-    """The answer to ``strike``: the descendants that were killed."""
+class Seen(msgspec.Struct, frozen=True, tag="seen", tag_field="event"):
+    """The reply to ``look``: the program and its descendants, parents first; ``None``: they cannot be seen."""
 
-    pids: tuple[int, ...]
+    processes: tuple[ProcessSeen, ...] | None
 
 
-Status = Spawned | Failed | Exited | Struck | Ended
+Status = Spawned | Failed | Exited | Seen | Ended
 _decode = msgspec.json.Decoder(Here | Status).decode
 
 

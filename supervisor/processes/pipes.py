@@ -9,15 +9,24 @@ drops what was sent.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
 
-__all__ = ["CHUNK_BYTES", "Descriptor", "Input", "Output"]
+__all__ = ["CHUNK_BYTES", "Descriptor", "Input", "Output", "ticks_now"]
 
 CHUNK_BYTES = 65536
+BORN_BY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The clock by which Linux tells the birth of a process."""
+NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def ticks_now() -> int:
+    """Now, in ticks since the boot: as the kernel would tell the birth of a process, rounded down."""
+    return time.clock_gettime_ns(BORN_BY) // NS_PER_TICK
 
 
 class Descriptor:
@@ -70,6 +79,10 @@ class Output:
 
     def __init__(self, fd: int) -> None:
         self._end = Descriptor(fd)
+        self._emptied = ticks_now()
+        """When the pipe was empty last: all that was written before has been received."""
+        self.written_between = (self._emptied, self._emptied)
+        """The ticks between which the bytes that were received last were written."""
 
     async def receive(self) -> bytes:
         """The next bytes, at most 64 KiB; ``b""`` at the end, or once we have closed it.
@@ -79,10 +92,18 @@ class Output:
         """
         await anyio.lowlevel.checkpoint()
         while not self._end.closed:
+            # Before the read: what is written after it must not be dated earlier.
+            now = ticks_now()
             try:
-                return os.read(self._end.fileno(), CHUNK_BYTES)
+                data = os.read(self._end.fileno(), CHUNK_BYTES)
             except BlockingIOError:
+                self._emptied = now
                 await self._end.readable()
+            else:
+                self.written_between = (self._emptied, ticks_now())
+                if len(data) < CHUNK_BYTES:
+                    self._emptied = now
+                return data
         return b""
 
     def peek(self) -> bytes:

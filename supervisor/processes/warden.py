@@ -7,9 +7,9 @@ little of that as it can, because every supervisor waits for it once; so JSON is
 as NUL-separated bytes, the way the kernel itself keeps argv and environ.
 
 In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
-     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree) and ``strike TICKS``
-     (SIGKILL what was born after that, in clock ticks since boot, in sessions other than the program's).
-Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``struck``, ``exited``, ``ended``.
+     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree), ``look`` (tell of the
+     whole tree) and ``strike PID:BORN ...`` (SIGKILL those descendants, where they still are who was seen).
+Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``seen``, ``exited``, ``ended``.
 
 Where it is given a pid namespace (``namespace.py``), the program is born in that, and the end of the namespace's init
 is the end of all: then what the warden would have adopted is the init's, and dies even if the warden does.
@@ -71,6 +71,14 @@ def _stat(pid: int | str) -> list[bytes]:
     return [b"X", *[b"-1"] * 19]
 
 
+def _told(pid: int) -> bytes:
+    """The pid, parent, session, start, state and number of threads of *pid* in JSON; nothing if it is gone."""
+    fields = _stat(pid)
+    if fields[19] == b"-1":
+        return b""
+    return b'[%d,%s,%s,%s,"%s",%s]' % (pid, fields[1], fields[3], fields[19], fields[0], fields[17])
+
+
 def descendants(pid: int) -> list[int]:
     """Everything below *pid*, parents first: a snapshot, which a process that forks can outrun."""
     found = children(pid)
@@ -79,15 +87,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def born_elsewhere(pid: int, session: int, ticks: int) -> bool:
-    """Whether *pid* was born after *ticks*, lives, and is in another session."""
-    fields = _stat(pid)
-    return fields[0] not in b"ZX" and int(fields[3]) != session and int(fields[19]) > ticks
+def born(pid: int) -> int:
+    """The start of *pid*, in clock ticks since the boot; -1 if it is gone."""
+    return int(_stat(pid)[19])
 
 
 def lives(pid: int) -> bool:
-    """Whether *pid* is there, and no zombie."""
-    return _stat(pid)[0] not in b"ZX"
+    """Tell whether *pid* is there, and no zombie. The main thread alone may have exited: then the others work on."""
+    fields = _stat(pid)
+    return fields[0] not in b"ZX" or int(fields[17]) > 1
 
 
 def send(pids: Collection[int], *numbers: int) -> None:
@@ -279,8 +287,10 @@ class Warden:
                 self.terminate()
             elif word == b"signal":
                 send((self.pid,), int(number))
+            elif word == b"look":
+                self.look()
             elif word == b"strike":
-                self.strike_born(int(number))
+                self.strike_seen(number.split())
 
     def terminate(self) -> None:
         self.terminating = True
@@ -291,11 +301,19 @@ class Warden:
         """The program and all that it has started."""
         return [pid for pid in descendants(os.getpid()) if pid != self.init]
 
-    def strike_born(self, ticks: int) -> None:
-        """One round against what the program has started since, for itself or for its own; the program goes on."""
-        found = [pid for pid in self.family() if born_elsewhere(pid, self.pid, ticks)] if LINUX else []
-        send(found, signal.SIGKILL)
-        self.say(b'{"event":"struck","pids":[%s]}' % b",".join(b"%d" % pid for pid in found))
+    def look(self) -> None:
+        """Tell of the program and of all that it has started; ``null`` where that cannot be seen."""
+        seen = b"null"
+        if born(os.getpid()) >= 0:
+            seen = b"[%s]" % b",".join(told for pid in self.family() if (told := _told(pid)))
+        self.say(b'{"event":"seen","processes":%s}' % seen)
+
+    def strike_seen(self, found: list[bytes]) -> None:
+        """SIGKILL those of our descendants; the program goes on."""
+        family = set(self.family())
+        for pid, _, ticks in (one.partition(b":") for one in found):
+            if int(pid) in family and born(int(pid)) == int(ticks):
+                send((int(pid),), signal.SIGKILL)
 
     # ------------------------------------------------------------------------------------------ beginning
     def launch(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from supervisor.abort import AbortPlan, Receipt, TreeNode
+from supervisor.abort import AbortPlan, Receipt, TreeNode, total_survivors
 from supervisor.vocabulary import AbortScope, Ladder
 
 __all__ = ["check_plan", "check_receipt"]
@@ -214,5 +214,5 @@ def check_receipt(say: Say, plan: AbortPlan, receipt: Receipt, delegating: Colle
         say("one_answer", plan.target, f"{receipt.abort_id} tells of {sorted(told)}, of the planned {sorted(planned)}")
     elif receipt.spared != plan.spared and not receipt.already_ended:
         say("isolation", plan.target, f"{receipt.abort_id} spares {receipt.spared}, not {plan.spared}")
-    if receipt.survivors != sum(abs(one.survivors) for one in receipt.processes) and not receipt.already_ended:
+    if receipt.survivors != total_survivors(one.survivors for one in receipt.processes) and not receipt.already_ended:
         say("no_survivor", plan.target, f"{receipt.abort_id} counts {receipt.survivors} survivors")

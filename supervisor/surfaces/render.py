@@ -264,7 +264,8 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
     if receipt.already_ended:
         joined = f"; it was ending by {receipt.joined}, and has ended" if receipt.joined is not None else ""
         late = f"; not recorded yet: {printable(receipt.outage)}" if receipt.outage is not None else ""
-        return f"{head}: {_over(namesakes)}{joined}{late}"
+        left = f"; survivors: {receipt.survivors}" if receipt.survivors else ""
+        return f"{head}: {_over(namesakes)}{joined}{left}{late}"
     lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]
@@ -279,6 +280,12 @@ def _ended_node(one: NodeReceipt) -> str:
 
 
 def _ended_process(one: ProcessFate) -> str:
+    if not one.ended_by:
+        whose = f"of {printable(one.owner)}"
+        if not one.pid:
+            return f"processes {whose}: could not be looked for"
+        state = "has ended" if one.survivors == 0 else "was alive when looked for last"
+        return f"process {one.pid}, perhaps {whose}: {state}"
     status = "status unknown" if one.status is None else f"status {one.status}"
     more = f", {one.killed} below it killed" if one.killed else ""
     return f"process {one.pid} of {printable(one.owner)}: ended by {one.ended_by}, {status}{more}"

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from supervisor.ports import Launch, Process, ProcessReport, SpawnError
@@ -198,23 +199,33 @@ async def test_an_exit_takes_all_along(port: Port) -> None:
 
 
 @contract
-async def test_a_strike_ends_what_was_born_since_in_other_sessions(port: Port) -> None:
-    """The main process lives on, and so do what shares its session and what was there before."""
+async def test_a_look_tells_what_was_born_when_and_where(port: Port) -> None:
+    """All that the main process has started is told, with birth and session; what is struck dies, and no other."""
     before, daemon = (Fork((Ready(), Hang()), new_session=True) for _ in range(2))
     beside = Fork((Ready(), Hang()))
     steps = (before, UP, ReadLine(), daemon, beside, Say(b"more\n"), ReadLine(), Exit(3))
     async with spawn(port, *steps) as process:
         await up(process)
-        since = process.clock()
         await anyio.sleep(2 * TICK_S)
+        since = process.clock()
         await process.send(b"go\n")
         await up(process, b"more\n")
-        assert len(await process.strike(since)) == 1
-        while await process.strike(since):
+        begin, end = process.written_between
+        assert since <= end <= process.clock()
+        assert begin <= end
+        seen = await process.look()
+        assert seen is not None
+        assert [one.born >= since for one in seen] == [False, False, True, True]
+        assert [one.session == process.pid for one in seen] == [True, False, False, True]
+        assert seen[0].pid == process.pid
+        assert {one.parent for one in seen[1:]} == {process.pid}
+        struck = seen[2]
+        process.strike([struck, msgspec.structs.replace(seen[1], born=seen[1].born + 1)])
+        while struck.pid in [one.pid for one in await process.look() or () if one.alive]:
             pass  # what was killed takes its time to die
         await process.send(b"go\n")
         assert fate(await process.wait_ended()) == (3, "exit", 2, 0)
-        assert await process.strike(0.0) == ()
+        assert await process.look() == ()
 
 
 # ------------------------------------------------------------------------------------------------------------- ends

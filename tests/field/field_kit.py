@@ -51,9 +51,10 @@ def until(fact: Callable[[], T], within_s: float = DEADLINE_S) -> T:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether process *pid* exists and is no zombie."""
+    """Tell whether process *pid* exists and is no zombie; without its main thread it lives by its other threads."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0] not in "ZX" or int(fields[17]) > 1
     except OSError:
         return False
 

@@ -24,6 +24,7 @@ from supervisor.outage import PatientHost
 from supervisor.parts import Parts
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import (
     Append,
     Changes,
@@ -94,6 +95,11 @@ class _Output:
         return self._pieces.popleft()
 
 
+def born(*pids: int, ticks: int = 1_000_000_000) -> tuple[ProcessSeen, ...]:
+    """Tools with these pids, each in a session of its own."""
+    return tuple([ProcessSeen(pid, 0, pid, ticks, "S", 1) for pid in pids])
+
+
 class Prop:
     """A process that does what it is told to (``supervisor.ports.Process``)."""
 
@@ -106,9 +112,11 @@ class Prop:
         """What was done to it, in order."""
         self.stubborn = False
         """It cannot be killed: only the drill ends it."""
-        self.children: list[tuple[int, ...]] = []
-        """What each round of a strike finds."""
-        self.struck_since: list[float] = []
+        self.children: list[tuple[ProcessSeen, ...] | None] = []
+        """What each look finds below it."""
+        self.looks = 0
+        self.struck: list[tuple[int, ...]] = []
+        """The pids of each strike."""
         self.out, self.err = _Output(), _Output()
         self._status: int | None = None
         self._ended_by, self._killed, self._survivors = "exit", 0, 0
@@ -171,12 +179,19 @@ class Prop:
         else:
             self.exit(-15, ended_by="terminate")
 
-    def clock(self) -> float:
-        return anyio.current_time()
+    def clock(self) -> int:
+        return int(anyio.current_time() * 100)
 
-    async def strike(self, since: float) -> tuple[int, ...]:
-        self.struck_since.append(since)
+    @property
+    def written_between(self) -> tuple[int, int]:
+        return self.clock(), self.clock()
+
+    async def look(self) -> tuple[ProcessSeen, ...] | None:
+        self.looks += 1
         return self.children.pop(0) if self.children else ()
+
+    def strike(self, found: Iterable[ProcessSeen]) -> None:
+        self.struck.append(tuple(one.pid for one in found))
 
     async def wait_exit(self) -> int | None:
         await self._exited.wait()

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from actors.parking import current_backend
 from supervisor.adapters.exit_status import signal_name
 from supervisor.moments import Moment
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.pipe import Pipe
@@ -31,6 +32,8 @@ HARMLESS: Final = frozenset(
     | {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 )
 """Signals without an effect on a program that does not handle them, and those that stop it."""
+TICKS_PER_S: Final = 100
+"""The births of processes are told in ticks of this machine's clock."""
 ASKING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that a program may answer; they cancel it."""
 
@@ -90,7 +93,7 @@ class OsProcess:
         self.parent = parent
         self.reaper = reaper
         self.session = self._pid if session is None else session
-        self._born_s = kernel.now()
+        self._born = kernel.ticks()
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
         self.ignores_term = False
@@ -118,9 +121,11 @@ class OsProcess:
             self._exit(-self._asked if status is None else status)
 
     # ------------------------------------------------------------------ from outside
-    def born_elsewhere(self, session: int, since: float) -> bool:
-        """Whether it was born after *since*, lives, and is in another session."""
-        return self.status is None and self.session != session and self._born_s > since
+    def seen(self) -> ProcessSeen:
+        """What the kernel tells of it. The parent is of no account where that is a warden, which has no pid here."""
+        parent = self.parent.pid if isinstance(self.parent, OsProcess) else 0
+        state = "S" if self.status is None else "Z"
+        return ProcessSeen(self._pid, parent, self.session, self._born, state, 1)
 
     def deliver(self, number: int) -> None:
         """Send it a signal."""
@@ -303,6 +308,10 @@ class Kernel:
         """The machine's clock."""
         self._group = group
         self._last_pid = FIRST_PID
+
+    def ticks(self) -> int:
+        """Now, in ticks."""
+        return int(self.now() * TICKS_PER_S)
 
     def next_pid(self) -> int:
         self._last_pid += 1

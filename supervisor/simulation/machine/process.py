@@ -6,7 +6,7 @@ What it knows it knows from its warden. Leaving is bounded: terminate, kill, and
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, assert_never
 
 import anyio
@@ -14,9 +14,10 @@ import anyio
 from actors.parking import Bell
 from actors.waiting import within
 from supervisor.moments import Moment
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
-from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status, Struck
+from supervisor.processes.lifeline import Ended, Exited, Failed, Seen, Spawned, Status
 from supervisor.processes.pipes import unsent
 from supervisor.processes.refusals import silence
 from supervisor.simulation.machine.kernel import Kernel
@@ -56,8 +57,11 @@ class SimulatedProcess:
         self._order = "exit"
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = Moment(), Moment(), Moment()
-        self._struck = Moment()
-        self._hit: tuple[int, ...] = ()
+        self._looked = Moment()
+        self._found: tuple[ProcessSeen, ...] | None = ()
+        self._emptied = machine.kernel.ticks()
+        self.written_between = (self._emptied, self._emptied)
+        """The ticks between which the output that was received last was written."""
         self._sending = False
         self._sent = Bell()
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
@@ -74,7 +78,13 @@ class SimulatedProcess:
 
     async def receive(self) -> bytes:
         """The next bytes of its standard output, at most 64 KiB; ``b""`` at the end."""
-        return await self._receive(self._stdout)
+        if self._stdout.waits:
+            self._emptied = self.clock()
+        data = await self._receive(self._stdout)
+        self.written_between = (self._emptied, self.clock())
+        if self._stdout.waits:  # it arrives in pieces: only then was this all that had been written
+            self._emptied = self.clock()
+        return data
 
     async def receive_err(self) -> bytes:
         """The next bytes of its standard error, at most 64 KiB; ``b""`` at the end."""
@@ -124,19 +134,23 @@ class SimulatedProcess:
         self._note_order("kill")
         self.warden.kill()
 
-    def clock(self) -> float:
-        """Virtual time."""
-        return self._machine.kernel.now()
+    def clock(self) -> int:
+        """Virtual time, in ticks."""
+        return self._machine.kernel.ticks()
 
-    async def strike(self, since: float) -> tuple[int, ...]:
-        """One round against what was born after *since* in other sessions; the pids."""
+    async def look(self) -> tuple[ProcessSeen, ...] | None:
+        """The main process and its descendants, parents first."""
         if not self._pid or self._exited.is_set():
             return ()
-        self._hit = ()
-        self._struck = struck = Moment()
-        self.warden.strike(since)
-        await struck.wait()
-        return self._hit
+        self._found = ()
+        self._looked = looked = Moment()
+        self.warden.look()
+        await looked.wait()
+        return self._found
+
+    def strike(self, found: Iterable[ProcessSeen]) -> None:
+        """SIGKILL these descendants."""
+        self.warden.strike(found)
 
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
@@ -178,10 +192,10 @@ class SimulatedProcess:
             case Exited(status=number):
                 self._status = number
                 self._exited.set()
-                self._struck.set()
-            case Struck(pids=pids):
-                self._hit = pids
-                self._struck.set()
+                self._looked.set()
+            case Seen(processes=processes):
+                self._found = processes
+                self._looked.set()
             case Ended():
                 self._fate = status
             case _:
@@ -222,7 +236,7 @@ class SimulatedProcess:
         self.report = report
         self._settled.set()
         self._exited.set()
-        self._struck.set()
+        self._looked.set()
         self._ended.set()
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
 import anyio
 
 from actors.parking import Bell
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
-from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status, Struck
+from supervisor.processes.lifeline import Ended, Exited, Failed, Seen, Spawned, Status
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
@@ -111,9 +112,13 @@ class Warden:
         """SIGTERM to the whole tree."""
         self._order(self._terminate)
 
-    def strike(self, since: float) -> None:
-        """SIGKILL for what was born after *since* in other sessions than the main process's."""
-        self._order(partial(self._strike_born, since))
+    def look(self) -> None:
+        """Tell of the main process and its descendants."""
+        self._order(self._look)
+
+    def strike(self, found: Iterable[ProcessSeen]) -> None:
+        """SIGKILL for these descendants."""
+        self._order(partial(self._strike_seen, {one.pid: one.born for one in found}))
 
     def kill(self) -> None:
         """The end of the lifeline: kill everything."""
@@ -200,12 +205,14 @@ class Warden:
         for process in self._kernel.below(self):
             process.deliver(signal.SIGTERM)
 
-    def _strike_born(self, since: float) -> None:
-        found = [one for one in self._kernel.below(self) if one.born_elsewhere(self._pid, since)]
-        for process in found:
-            process.deliver(signal.SIGKILL)
+    def _look(self) -> None:
         assert self._listener is not None, "it obeys no order before it runs"
-        self._listener.learn(Struck(tuple(one.pid for one in found)))
+        self._listener.learn(Seen(tuple([one.seen() for one in self._kernel.below(self)])))
+
+    def _strike_seen(self, born: dict[int, int]) -> None:
+        for process in self._kernel.below(self):
+            if born.get(process.pid) == process.seen().born:
+                process.deliver(signal.SIGKILL)
 
     def _end(self) -> None:
         self._over = True

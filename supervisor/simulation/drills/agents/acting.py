@@ -44,7 +44,7 @@ from supervisor.ports import (
 )
 from supervisor.runtime import Session, Supervisor, TurnResult
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
+from supervisor.simulation.drills.house import MOMENT_S, House, Puppet, born
 from supervisor.vocabulary import AbortScope, CancelMode, ModelProblem
 from supervisor.work import AgentProfile
 
@@ -398,7 +398,7 @@ async def messages(desk: Desk) -> None:
         desk.same("who cannot be told", act.puppet.heard("steer", "interrupt"), [("interrupt",)])
         await act.says(ToolClosed("a", "failed"), ToolClosed("b", "completed"), TurnEnded("cancelled"))
         ends = [(one["call_id"], one["outcome"]) for _, one in await act.told("tool_completed")]
-        desk.same("calls that it stopped", ends, [("a", "aborted"), ("b", "completed")])
+        desk.same("calls that it stopped", ends, [("b", "completed"), ("a", "aborted")])
 
 
 async def leftovers(desk: Desk) -> None:
@@ -484,7 +484,7 @@ async def permits(desk: Desk) -> None:
 
 async def single(desk: Desk) -> None:
     """One call is ended alone where that can be: the agent is asked to, then what it has started is killed."""
-    for asked, rounds, closes, strikes, ended in (
+    for asked, rounds, closes, looks, ended in (
         (True, [], True, 2, True),
         (True, [(7, 8), (8,), ()], True, 4, True),
         (True, [(7,), ()], True, 3, True),
@@ -501,19 +501,19 @@ async def single(desk: Desk) -> None:
             await act.says(ToolClosed("o", "completed"), ToolClosed("a", "completed"))
             await anyio.sleep(1.0)
             await act.says(ToolOpened("b", "x"))
-            act.puppet.children = list(rounds)
+            early, mine = int(quiet_s * 100) - 1, int(quiet_s * 100)
+            act.puppet.children = [(*born(99, ticks=early), *born(*one, ticks=mine)) for one in rounds]
             group.start_soon(_abort_call, act, "s:t1:c3", receipts)
             await anyio.sleep(0.5)  # it is struck after 1 s: more than a grain of the timers later
             desk.same(f"{what}: the agent", act.puppet.heard("end_call"), [("end_call", "b")])
-            desk.same(f"{what}: struck at once", bool(act.puppet.struck_since), not asked)
+            desk.same(f"{what}: looked for at once", bool(act.puppet.looks), not asked)
             await anyio.sleep(1.0)
             if closes:
                 await act.says(ToolClosed("b", "failed"))
             await anyio.sleep(8.0)
             desk.same(f"{what}: a receipt", bool(receipts), ended or not asked)
             await anyio.sleep(12.0)
-            desk.same(f"{what}: strikes", len(act.puppet.struck_since), strikes)
-            desk.same(f"{what}: since", {round(one - quiet_s, 3) for one in act.puppet.struck_since}, {0.0})
+            desk.same(f"{what}: looks", act.puppet.looks, looks)
             node, fates = receipts[0].nodes[0], receipts[0].processes
             desk.same(f"{what}: how", "its turn went on" in node.how, ended)
             pids = sorted({pid for one in rounds for pid in one})
@@ -562,15 +562,43 @@ async def _beside(desk: Desk) -> None:
         async with scene(desk, house) as act, anyio.create_task_group() as group:
             receipts: list[Receipt] = []
             await act.says(ToolOpened("a", "x"), ToolOpened("b", "x"))
-            act.puppet.children = [(7,), ()]
+            act.puppet.children = [born(7), ()]
             group.start_soon(_abort_call, act, "s:t1:c1", receipts)
             await anyio.sleep(2.0)
-            desk.same("beside another: struck", bool(act.puppet.struck_since), not asked)
+            desk.same("beside another: struck", act.puppet.struck, [] if asked else [(7,)])
             await act.says(ToolClosed("a", "failed"))
             await anyio.sleep(15.0)
             desk.same("beside another: interrupted", bool(act.puppet.heard("interrupt")), not asked)
             told = ["cannot be told" in one.nodes[0].how for one in receipts]
             desk.same("beside another: told", told, [asked])
+    await _unknown(desk)
+
+
+async def _unknown(desk: Desk) -> None:
+    """What may be of that call, or of another one, lives on: nobody can tell, until its agent has ended with it."""
+    house = House(desk)
+    house.ends_calls = True
+    async with scene(desk, house) as act, anyio.create_task_group() as group:
+        receipts: list[Receipt] = []
+        await act.says(ToolOpened("a", "x"), ToolOpened("b", "x"))
+        act.puppet.children = [born(7)] * 1000
+        group.start_soon(_abort_call, act, "s:t1:c1", receipts)
+        await anyio.sleep(0.5)
+        await act.says(ToolClosed("a", "failed"))
+        await anyio.sleep(1.0)
+        desk.same("what may live: struck", [one for one in act.puppet.struck if one], [])
+        [receipt] = receipts
+        shown = (receipt.survivors, [(one.owner, one.pid, one.survivors) for one in receipt.processes])
+        desk.same("what may live: told", shown, ("unknown", [("s:t1:c1", 7, "unknown")]))
+        ends = [(one["call_id"], one["outcome"]) for _, one in await act.told("tool_completed")]
+        desk.same("what may live: the result", ends, [("a", "unknown")])
+        act.puppet.children = []
+        receipt = await act.sup.abort("s", AbortScope.SESSION, reason="enough")
+        desk.same("when its agent has ended", receipt.survivors, 0)
+        ended = [one.metadata for one in await act.house.events("s:a1", "CallProcessesEnded")]
+        [last] = await act.house.events("s", "Ended")
+        desk.same("in the last record", last.metadata["survivors"], 0)
+        desk.same("that it has", ended, [{"call": "s:t1:c1", "pids": [7]}])
 
 
 async def results(desk: Desk) -> None:
@@ -625,13 +653,13 @@ async def stopped(desk: Desk) -> None:
     house.stops = lambda puppet: ()
     async with scene(desk, house) as act, anyio.create_task_group() as group:
         await act.says(ToolOpened("a", "x"))
-        act.puppet.children = [(9,), ()]
+        act.puppet.children = [born(9), ()]
         group.start_soon(act.sup.abort, "s", AbortScope.SESSION)
         await anyio.sleep(1.0)
-        desk.same("not before", act.puppet.struck_since, [])
+        desk.same("not before", act.puppet.looks, 0)
         await act.says(TurnEnded("cancelled"))
         await anyio.sleep(1.0)
-        desk.same("struck", len(act.puppet.struck_since), 2)
+        desk.same("struck", act.puppet.struck, [(9,)])
         killed = await act.told("CallProcessesKilled")
         desk.same("noted", killed, [("CallProcessesKilled", {"call": "s:t1:c1", "pids": [9], "left": []})])
         ends = [one["outcome"] for _, one in await act.told("tool_completed")]

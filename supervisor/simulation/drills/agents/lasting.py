@@ -18,7 +18,7 @@ from supervisor.ports import JournalUnavailable, TerminalOpened, Text, ToolClose
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.agents.acting import DONE, ONCE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import MOMENT_S, House
+from supervisor.simulation.drills.house import MOMENT_S, House, born
 from supervisor.vocabulary import AbortScope, LifecycleEvent, TimeLimit
 
 __all__ = ["LASTING"]
@@ -264,12 +264,12 @@ async def beside(desk: Desk) -> None:
             for one in rest:
                 word, _, name = one.partition(" ")
                 await act.says(ToolOpened(name, "x") if word == "open" else ToolClosed(name, "completed"))
-            act.puppet.children = [(7,), ()]
+            act.puppet.children = [born(7), ()]
             receipts: list[Receipt] = []
             act.group.start_soon(_abort, act, f"{act.turn}:c2", receipts)
             await anyio.sleep(0.5)
             what = ", ".join(rest)
-            struck, interrupted = bool(act.puppet.struck_since), bool(act.puppet.heard("interrupt"))
+            struck, interrupted = bool(act.puppet.struck), bool(act.puppet.heard("interrupt"))
             desk.same(f"{what}: struck, interrupted", (struck, interrupted), (single, not single))
 
 

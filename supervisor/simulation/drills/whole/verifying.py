@@ -13,17 +13,18 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.acceptance import AcceptanceTest, accepted
-from supervisor.call_ends import strike
+from supervisor.call_ends import end_processes
 from supervisor.entity import Refused
 from supervisor.ledger import Cause
 from supervisor.plans.tasks import TaskConfig
 from supervisor.plans.verification import ReviewConfig
+from supervisor.policies.call_processes import CallSpan
 from supervisor.ports import Changes, Launch, Merge, Place, Released, Text, TurnEnded
 from supervisor.programs import Ran, run_program
 from supervisor.review import ReviewVerdict, read_verdict, reviewed
 from supervisor.runtime import Supervisor
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.house import MOMENT_S, House, Prop
+from supervisor.simulation.drills.house import MOMENT_S, House, Prop, born
 from supervisor.vocabulary import AbortScope
 from supervisor.work import NoSuchEntity
 
@@ -415,18 +416,22 @@ async def _places(desk: Desk, house: House, janitor: Any, place: Place) -> None:
 
 async def strikes(desk: Desk) -> None:
     """Killed again and again until nothing is found, for a second at most; who is still there then is told."""
-    prop = Prop(1)
-    prop.children = [(1, 2), (2, 3), ()]
-    given = await strike(prop, 5.0, desk.system.timers)
-    desk.same("a strike", (sorted(given.pids), given.left, prop.struck_since), ([1, 2, 3], (), [5.0] * 3))
-    given = await strike(Prop(2), 5.0, desk.system.timers)
-    desk.same("where nothing is", (given.pids, given.left), ((), ()))
+    prop, span = Prop(1), CallSpan(0, 0)
+    prop.children = [born(1, 2, 3), born(3, 4), ()]
+    given = await end_processes(prop, span, desk.system.timers)
+    desk.same("its end", (given.killed, given.left, prop.struck), ((2, 3, 4), (), [(2, 3), (3, 4)]))
+    given = await end_processes(Prop(2), span, desk.system.timers)
+    desk.same("where nothing is", (given.killed, given.left, given.may_live), ((), (), ()))
     prop = Prop(3)
-    prop.children = [(9,)] * 10_000
+    prop.children = [None]
+    given = await end_processes(prop, span, desk.system.timers)
+    desk.same("where nothing can be seen", (given.killed, given.left, given.may_live), ((), (), (0,)))
+    prop = Prop(4)
+    prop.children = [born(9)] * 10_000
     desk.again()
-    given = await strike(prop, 5.0, desk.system.timers)
+    given = await end_processes(prop, span, desk.system.timers)
     desk.at("who forks on", 1.0, 2)
-    desk.same("who forks on", (given.pids, given.left), ((9,), (9,)))
+    desk.same("who forks on", (given.killed, given.left), ((9,), (9,)))
 
 
 VERIFYING = (programs, acceptances, verdicts, reviews, janitors, strikes)

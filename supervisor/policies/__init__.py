@@ -1,0 +1,3 @@
+"""Decisions without a clock, a file or a process: facts in, a verdict out."""
+
+__all__: list[str] = []

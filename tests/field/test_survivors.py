@@ -1,0 +1,200 @@
+"""What an aborted tool call leaves running is killed, or named: a receipt never denies a process that works on."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Any
+
+import pytest
+from field_kit import Scratch, alive, until
+
+from supervisor.policies.call_processes import CallSpan, ProcessSeen, processes_of_calls
+
+# ------------------------------------------------------------------------------------------------- the decision
+AGENT, OWN = 100, 0
+"""The agent's pid, which is its session too; ``OWN``: a session of the process's own."""
+
+
+def seen(
+    pid: int, born: int, session: int = OWN, parent: int = AGENT, state: str = "S", threads: int = 1
+) -> ProcessSeen:
+    return ProcessSeen(pid, parent, session or pid, born, state, threads)
+
+
+@pytest.mark.parametrize(
+    ("process", "span", "answer"),
+    [
+        (seen(101, 500), CallSpan(500, 500), "belongs"),  # born in the tick of the bound: rounded towards inclusion
+        (seen(101, 499), CallSpan(500, 500), "does not"),  # there before the call
+        (seen(101, 510, session=AGENT), CallSpan(500, 500), "may"),  # a tool, or a server that is started lazily
+        (seen(101, 499, session=AGENT), CallSpan(500, 500), "does not"),  # a server that the agent had before
+        (seen(101, 510), CallSpan(500, 520), "may"),  # of this call, or of the one that was closed in the same breath
+        (seen(101, 520), CallSpan(500, 520), "may"),
+        (seen(101, 521), CallSpan(500, 520), "belongs"),
+        (seen(101, 510), CallSpan(500, 500, alone=False), "may"),  # of this call, or of one that goes on
+        (seen(101, 510, state="Z"), CallSpan(500, 500), "does not"),  # dead
+        (seen(101, 510, state="Z", threads=2), CallSpan(500, 500), "belongs"),  # its main thread has exited, no other
+        (seen(101, 510, parent=1), CallSpan(500, 500), "belongs"),  # an orphan
+    ],
+)
+def test_which_processes_belong_to_a_call(process: ProcessSeen, span: CallSpan, answer: str) -> None:
+    """The time of birth, the session and the threads of a process decide."""
+    found = processes_of_calls([seen(AGENT, 1), process], AGENT, span)
+    told = "belongs" if found.belong else "may" if found.may_belong else "does not"
+    assert told == answer
+
+
+def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
+    """What is below a server that is not known to be of the call is not known to be of it either."""
+    tree = [
+        seen(AGENT, 1),
+        seen(101, 2, session=AGENT),  # a wrapper, in which the agent really runs
+        seen(102, 510, parent=101),
+        seen(103, 2),  # a server that was there before, and its browser
+        seen(104, 510, parent=103),
+        seen(105, 511, session=AGENT),  # a server that was started lazily, and its worker
+        seen(106, 512, parent=105),
+    ]
+    found = processes_of_calls(tree, AGENT, CallSpan(500, 500))
+    assert [one.pid for one in found.belong] == [102]
+    assert [one.pid for one in found.may_belong] == [104, 105, 106]
+
+
+# ------------------------------------------------------------------------------------------------- real processes
+PLAN = """
+    agents: {a: {adapter: acp, command: [python3, agent.py]}}
+    tasks: [{id: t, agent: a, prompt: go}]
+"""
+KIT = """
+if "aborted" in text:  # the prompt after the abort
+    Path("again").touch()
+    agent.cancelled.wait()
+    return
+def note(name, pid):
+    Path(name + ".new").write_text(str(pid))
+    Path(name + ".new").rename(name)
+def sleep(**options):
+    return subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, **options).pid
+"""
+
+
+def start(scratch: Scratch, turn: str) -> None:
+    """Run an agent whose turn ends by nothing but a cancel, which leaves its tools running."""
+    scratch.acp_agent(KIT + textwrap.dedent(turn) + "\nagent.cancelled.wait()")
+    scratch.plan(PLAN)
+    scratch.start("run", "plan.yaml")
+
+
+def pid_in(scratch: Scratch, name: str) -> int:
+    """The pid in a file, as soon as it is there."""
+    path = scratch.path / name
+    until(path.exists)
+    return int(path.read_text())
+
+
+def abort(scratch: Scratch, call: str) -> Any:
+    """Abort one call, as soon as it is known, and return the receipt."""
+    until(lambda: call in scratch.run("tree").out)
+    done = scratch.run("abort", call, "--scope", "tool", "--json")
+    assert done.status == 0, done.text
+    return json.loads(done.out)
+
+
+def outcome_of(scratch: Scratch, agents_name: str) -> str:
+    """The result of a call, by the name that the agent has for it."""
+    told = [one["metadata"] for one in scratch.records("t:t1") if one["event"] == "tool_completed"]
+    return next(one["outcome"] for one in told if one["call_id"] == agents_name)
+
+
+def test_a_tool_in_its_agents_own_session_is_named(scratch: Scratch) -> None:
+    """A plain child of the agent may be a tool or a server: it lives, is named as unknown, and later as dead."""
+    start(scratch, 'agent.tool_call("k1")\nnote("tool", sleep())')
+    tool = pid_in(scratch, "tool")
+    receipt = abort(scratch, "t:t1:c1")
+    assert alive(tool)
+    assert receipt["survivors"] == "unknown"
+    assert [(one["owner"], one["pid"], one["survivors"]) for one in receipt["processes"]] == [
+        ("t:t1:c1", tool, "unknown")
+    ]
+    assert outcome_of(scratch, "k1") == "unknown"
+    ended = json.loads(scratch.run("abort", "t", "--scope", "session", "--json").out)
+    assert ended["survivors"] == 0
+    assert not alive(tool)
+    facts = [(one["event"], one["metadata"]) for one in scratch.records() if one["event"].startswith("CallProcesses")]
+    told = {"call": "t:t1:c1", "pids": [tool]}
+    assert facts == [("CallProcessesLeft", told), ("CallProcessesEnded", told)]
+
+
+def test_the_second_call_of_an_answer_has_its_tool_found(scratch: Scratch) -> None:
+    """A tool that starts right after the call before it has ended is killed, or named where it may be that call's."""
+    turn = """
+        agent.tool_call("k1")
+        subprocess.run(["true"])
+        agent.tool_ended("k1")
+        agent.tool_call("k2")
+        note("tool", sleep(start_new_session=True))
+    """
+    start(scratch, turn)
+    tool = pid_in(scratch, "tool")
+    receipt = abort(scratch, "t:t1:c2")
+    assert [one["pid"] for one in receipt["processes"]] == [tool]
+    if alive(tool):
+        assert (receipt["survivors"], outcome_of(scratch, "k2")) == ("unknown", "unknown")
+    else:
+        assert (receipt["survivors"], outcome_of(scratch, "k2")) == (0, "aborted")
+
+
+def test_a_tool_lives_as_long_as_one_of_its_threads(scratch: Scratch) -> None:
+    """A tool whose main thread has exited is shown as a zombie, and is killed all the same."""
+    scratch.write(
+        "tool.py",
+        """
+        import ctypes, threading, time
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        ctypes.CDLL(None).pthread_exit(None)
+        """,
+    )
+    turn = """
+        agent.tool_call("k1")
+        tool = subprocess.Popen([sys.executable, "tool.py"], stdin=subprocess.DEVNULL, start_new_session=True).pid
+        while Path(f"/proc/{tool}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        note("tool", tool)
+    """
+    start(scratch, turn)
+    tool = pid_in(scratch, "tool")
+    assert alive(tool)
+    receipt = abort(scratch, "t:t1:c1")
+    assert not alive(tool)
+    assert receipt["survivors"] == 0
+    assert [(one["pid"], one["ended_by"]) for one in receipt["processes"]] == [(tool, "kill")]
+    assert outcome_of(scratch, "k1") == "aborted"
+
+
+def test_an_agent_keeps_its_servers(scratch: Scratch) -> None:
+    """Servers from before the call live on untold; one that is started during the call lives too, and is named."""
+    turn = """
+        agent.tool_call("k0")
+        note("plain", sleep())
+        note("apart", sleep(start_new_session=True))
+        born = time.monotonic()
+        while time.monotonic() < born + 0.02:  # the kernel tells births in hundredths of a second
+            pass
+        agent.tool_ended("k0")
+        while not Path("next").exists():
+            time.sleep(0.01)
+        agent.tool_call("k1")
+        note("lazy", sleep())
+        note("tool", sleep(start_new_session=True))
+    """
+    start(scratch, turn)
+    servers = [pid_in(scratch, name) for name in ("plain", "apart")]
+    until(lambda: any(one["event"] == "tool_completed" for one in scratch.records("t:t1")))
+    (scratch.path / "next").touch()
+    lazy, tool = pid_in(scratch, "lazy"), pid_in(scratch, "tool")
+    receipt = abort(scratch, "t:t1:c2")
+    assert [(one["pid"], one["survivors"]) for one in receipt["processes"]] == [(tool, 0), (lazy, "unknown")]
+    assert not alive(tool)
+    until((scratch.path / "again").exists)
+    assert all(map(alive, [*servers, lazy]))
