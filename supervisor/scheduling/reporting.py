@@ -13,7 +13,7 @@ Only what the run itself has ended has a result: what a later supervisor had to 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -60,7 +60,7 @@ async def unreported(journal: Journal, workstream_id: str) -> Unreported | None:
     result: LifecycleEvent | None = None
     end: LifecycleEvent | None = None
     last_seq = 0
-    async for record in _log(journal, workstream_id):
+    for record in await _log(journal, workstream_id):
         last_seq = record.seq
         if record.event == REPORTED:
             return None
@@ -81,12 +81,12 @@ async def unreported(journal: Journal, workstream_id: str) -> Unreported | None:
     return Unreported(PlanResult(tasks, error, workstream_id), row, last_seq)
 
 
-async def _log(journal: Journal, entity_id: str) -> AsyncIterator[LifecycleEvent]:
-    after = 0
-    while page := await journal.events(entity_id=entity_id, after_seq=after):
-        for record in page:
-            yield record
-        after = page[-1].seq
+async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
+    """All records of one entity. No generator: who leaves one halfway leaves it to the garbage collector."""
+    records: list[LifecycleEvent] = []
+    while page := await journal.events(entity_id=entity_id, after_seq=records[-1].seq if records else 0):
+        records += page
+    return records
 
 
 def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:
