@@ -27,6 +27,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.loops import Seen
 from supervisor.moments import Moment
+from supervisor.ports import Descendant
 from supervisor.policy import judge
 from supervisor.tree import END_S, Tree
 from supervisor.vocabulary import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
@@ -80,6 +81,7 @@ class LinkBase:
         self.ended = Moment()
         self.is_ready = False
         self.steers = False
+        self.outlived: tuple[Descendant, ...] = ()
         self.turn_id: str | None = None
         self._incarnation = incarnation
         self._intent: Verdict | None = None
@@ -341,6 +343,14 @@ class LinkBase:
     def processes(self) -> tuple[PlannedProcess, ...]:
         """The processes that are known to be alive: none, where the agent is none."""
         return ()
+
+    async def others(self, number: int = 0) -> tuple[Descendant, ...] | None:
+        """None, where the agent is no program."""
+        return ()
+
+    async def wait_gone(self, pid: int) -> None:
+        """There is none."""
+        return
 
     def _drop_call(self, call_id: str) -> None:
         tool_id = self._calls.pop(call_id, None)

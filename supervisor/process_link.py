@@ -35,6 +35,7 @@ from supervisor.ports import (
     CloseInput,
     Codec,
     Compaction,
+    Descendant,
     FileAsked,
     Files,
     Heard,
@@ -116,6 +117,8 @@ class ProcessLink(LinkBase):
         """A call that was open when the turn was interrupted."""
         self._compacting = Compacting(tree, work)
         self._given = Moment()
+        self._since: float | None = None
+        """When it was given its first prompt (the process's clock): what was born before is the agent's own."""
         self._complaint = ""
         self._complained = Moment()
 
@@ -130,6 +133,8 @@ class ProcessLink(LinkBase):
         if self._begin(turn_id, incarnation):
             self._ends.begin()
             self._cut_short = None
+            if self._since is None and self._wire.process is not None:
+                self._since = self._wire.process.clock()
             self._wire.put(self._codec.prompt(prompt))
             self._given.set()
 
@@ -174,6 +179,16 @@ class ProcessLink(LinkBase):
         agent = self._wire.process
         alive = () if agent is None else (PlannedProcess(owner=self.agent_id, pid=agent.pid),)
         return (*alive, *self._terminals.processes())
+
+    async def others(self, number: int = 0) -> tuple[Descendant, ...] | None:
+        process = self._wire.process
+        if process is None or self._since is None:
+            return ()
+        return await process.others(self._since, self.work.profile.servers, number)
+
+    async def wait_gone(self, pid: int) -> None:
+        if (process := self._wire.process) is not None:
+            await process.wait_gone(pid)
 
     # ------------------------------------------------------------------ the process
     async def run(self) -> None:
@@ -236,7 +251,7 @@ class ProcessLink(LinkBase):
             await self._given.wait()
         await self._read(process)
         status = await self._exit(process)
-        await process.wait_ended()
+        self.outlived = (await process.wait_ended()).outlived
         self._gone, self._wire.process = True, None
         await self._complained.wait()
         self._wire.sort(self._codec.exited(status))

@@ -25,7 +25,7 @@ from supervisor.liveness import Patience
 from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.permissions import Decision, PermissionPolicy, Wish
-from supervisor.ports import NO_PLACE, Out, ProcessReport, TranscriptSink, Wishes
+from supervisor.ports import NO_PLACE, Descendant, Out, ProcessReport, TranscriptSink, Wishes
 from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Verdict
 
 __all__ = [
@@ -71,6 +71,8 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     mapping: LineMapping | None = None
     """What its lines mean, where its adapter needs to be told."""
     quirks: Quirks = NO_QUIRKS
+    servers: tuple[str, ...] = ()
+    """The names of the programs that it keeps from turn to turn, such as language servers."""
 
 
 class Outcome(NamedTuple):
@@ -102,6 +104,8 @@ class Link(Protocol):
     is_ready: bool
     steers: bool
     """It can be told something within a turn."""
+    outlived: tuple[Descendant, ...]
+    """What still ran of its turn when its program had exited by itself, and was ended then."""
 
     @property
     def reusable(self) -> bool:
@@ -161,6 +165,15 @@ class Link(Protocol):
 
     def processes(self) -> tuple[PlannedProcess, ...]:
         """The processes that are known to be alive."""
+        ...
+
+    async def others(self, number: int = 0) -> tuple[Descendant, ...] | None:
+        """The processes that run below it, but for what it had before its first prompt and its servers; each is sent
+        signal *number*, unless that is 0. ``None``: it cannot be told."""
+        ...
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait until one of :meth:`others` has ended; it may return early, so look again."""
         ...
 
     def report_started(self, incarnation: int) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from types import TracebackType
 from typing import Self, assert_never
@@ -20,10 +21,21 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
-from supervisor.ports import Launch, ProcessReport, SpawnError
+from supervisor.ports import Descendant, Launch, ProcessReport, SpawnError
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.keeping import Keeping
-from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Spawned, Status, Struck, encoded
+from supervisor.processes.lifeline import (
+    Ended,
+    Exited,
+    Failed,
+    Lifeline,
+    Others,
+    Spawned,
+    Status,
+    Struck,
+    descendants,
+    encoded,
+)
 from supervisor.processes.pipes import Input, Output
 from supervisor.processes.refusals import check, refusal, silence
 
@@ -40,15 +52,24 @@ BORN_BY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
+LOOK_AGAIN_S = 0.05
+"""Where a process cannot be waited for: an old kernel, or no descriptor is left."""
+
+
 class _Answer:
-    """What a warden will have struck."""
+    """What a warden will have struck, or found."""
 
     def __init__(self) -> None:
         self.there = anyio.Event()
         self.pids: tuple[int, ...] = ()
+        self.found: tuple[Descendant, ...] | None = ()
 
     def give(self, pids: tuple[int, ...]) -> None:
         self.pids = pids
+        self.there.set()
+
+    def tell(self, found: tuple[Descendant, ...] | None) -> None:
+        self.found = found
         self.there.set()
 
 
@@ -67,6 +88,7 @@ class WardenProcess:
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._strikes: deque[_Answer] = deque()
+        self._looks: deque[_Answer] = deque()
         self._watching = anyio.CancelScope(shield=True)
         self._open()
 
@@ -135,6 +157,35 @@ class WardenProcess:
         await answer.there.wait()
         return answer.pids
 
+    async def others(
+        self, since: float, servers: Collection[str] = (), number: int = 0
+    ) -> tuple[Descendant, ...] | None:
+        """What was born since and is no server, each sent *number* unless that is 0; ``None``: it cannot be told."""
+        if self.report is not None and self.report.survivors < 0:
+            return None
+        if not self._pid or self._exited.is_set():
+            return ()
+        answer = _Answer()
+        self._looks.append(answer)
+        names = b"/".join(os.fsencode(name) for name in servers)
+        self.lifeline.order(b"others %d %d %s" % (number, int(since * TICKS_PER_S), names))
+        await answer.there.wait()
+        return answer.found
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait for the kernel to say that *pid* has ended; it may be a stranger's by then, so look again."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except (OSError, AttributeError):
+            await anyio.sleep(LOOK_AGAIN_S)
+            return
+        try:
+            await anyio.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
         await self._exited.wait()
@@ -186,6 +237,9 @@ class WardenProcess:
             case Struck(pids=pids):
                 if self._strikes:
                     self._strikes.popleft().give(pids)
+            case Others(known=known, processes=processes):
+                if self._looks:
+                    self._looks.popleft().tell(descendants(processes) if known else None)
             case Ended():
                 self._fate = self._fate or status
             case _:
@@ -206,6 +260,7 @@ class WardenProcess:
             killed=fate.killed,
             survivors=0,
             took_s=fate.took_s,
+            outlived=descendants(fate.outlived),
         )
 
     def _survived(self) -> ProcessReport:
@@ -226,6 +281,9 @@ class WardenProcess:
         """The warden obeys no orders once the main process has ended."""
         while self._strikes:
             self._strikes.popleft().give(())
+        unknown = self.report is not None and self.report.survivors < 0
+        while self._looks:
+            self._looks.popleft().tell(None if unknown else ())
 
     def _conclude(self, report: ProcessReport) -> None:
         self.report = report

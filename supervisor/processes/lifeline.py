@@ -7,16 +7,28 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 
 import anyio
 import msgspec
 
-from supervisor.ports import Launch
+from supervisor.ports import Descendant, Launch
 from supervisor.processes.keeping import Keeping
 
-__all__ = ["Ended", "Exited", "Failed", "Lifeline", "Spawned", "Status", "Struck", "encoded"]
+__all__ = [
+    "Ended",
+    "Exited",
+    "Failed",
+    "Lifeline",
+    "Named",
+    "Others",
+    "Spawned",
+    "Status",
+    "Struck",
+    "descendants",
+    "encoded",
+]
 
 CHUNK_BYTES = 65536
 
@@ -46,6 +58,13 @@ class Exited(msgspec.Struct, frozen=True, tag="exited", tag_field="event"):
     status: int
 
 
+class Named(msgspec.Struct, frozen=True):
+    """A process with its command line, in hexadecimal."""
+
+    pid: int
+    command: str
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
     """Nothing is left. By whom: ``exit``, ``terminate``, ``kill``; or ``lost``, the warden was."""
 
@@ -53,6 +72,14 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
     ended_by: str
     killed: int
     took_s: float
+    outlived: tuple[Named, ...] = ()
+
+
+class Others(msgspec.Struct, frozen=True, tag="others", tag_field="event"):
+    """The answer to ``others``; not *known*: it cannot be told here."""
+
+    known: bool
+    processes: tuple[Named, ...]
 
 
 class Struck(msgspec.Struct, frozen=True, tag="struck", tag_field="event"):
@@ -61,8 +88,13 @@ class Struck(msgspec.Struct, frozen=True, tag="struck", tag_field="event"):
     pids: tuple[int, ...]
 
 
-Status = Spawned | Failed | Exited | Struck | Ended
+Status = Spawned | Failed | Exited | Struck | Others | Ended
 _decode = msgspec.json.Decoder(Here | Status).decode
+
+
+def descendants(named: Iterable[Named]) -> tuple[Descendant, ...]:
+    """The same, with command lines as text."""
+    return tuple(Descendant(one.pid, bytes.fromhex(one.command).decode(errors="replace")) for one in named)
 
 
 def encoded(launch: Launch) -> bytes:

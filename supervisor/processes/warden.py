@@ -7,9 +7,12 @@ little of that as it can, because every supervisor waits for it once; so JSON is
 as NUL-separated bytes, the way the kernel itself keeps argv and environ.
 
 In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
-     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree) and ``strike TICKS``
-     (SIGKILL what was born after that, in clock ticks since boot, in sessions other than the program's).
-Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``struck``, ``exited``, ``ended``.
+     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree), ``strike TICKS``
+     (SIGKILL what was born after that, in clock ticks since boot, in sessions other than the program's) and
+     ``others N TICKS NAMES`` (list what was born since then, but for servers: those that are marked in their
+     environment, and programs with one of the NAMES, joined by ``/``; signal N to each of them, unless N is 0).
+Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``struck``, ``others``, ``exited``, ``ended``.
+     Command lines are any bytes, so they are written in hexadecimal.
 
 Where it is given a pid namespace (``namespace.py``), the program is born in that, and the end of the namespace's init
 is the end of all: then what the warden would have adopted is the init's, and dies even if the warden does.
@@ -42,6 +45,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 OOM_MARGIN = 200
 NAP_MAX_MS = 50
+SERVER_MARK = b"SUPERVISOR_SERVER"
+COMMAND_BYTES = 200
 CHUNK_BYTES = 65536
 
 
@@ -83,6 +88,34 @@ def born_elsewhere(pid: int, session: int, ticks: int) -> bool:
     """Whether *pid* was born after *ticks*, lives, and is in another session."""
     fields = _stat(pid)
     return fields[0] not in b"ZX" and int(fields[3]) != session and int(fields[19]) > ticks
+
+
+def born_since(pid: int, ticks: int) -> bool:
+    """Whether *pid* lives, and was born at *ticks* or later."""
+    return lives(pid) and int(_stat(pid)[19]) >= ticks
+
+
+def is_server(pid: int, names: frozenset[bytes]) -> bool:
+    """Whether *pid* is marked as a server that its agent keeps, or its program has one of *names*: as the command line
+    says, where its second word is the script of an interpreter."""
+    if names and not names.isdisjoint(word.rpartition(b"/")[2] for word in words_of(pid)[:2]):
+        return True
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
+        return b"\0%s=" % SERVER_MARK in b"\0" + environ.read()
+    return False
+
+
+def words_of(pid: int) -> list[bytes]:
+    """The command line of *pid*; nothing, where it is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as cmdline:
+        return cmdline.read().rstrip(b"\0").split(b"\0")
+    return []
+
+
+def listed(pids: Collection[int]) -> bytes:
+    """*pids* with their command lines, as JSON; long ones are cut."""
+    named = ((pid, b" ".join(words_of(pid))[:COMMAND_BYTES].hex().encode()) for pid in pids)
+    return b"[%s]" % b",".join(b'{"pid":%d,"command":"%s"}' % one for one in named)
 
 
 def lives(pid: int) -> bool:
@@ -221,6 +254,7 @@ class Warden:
         self.sweeping = False
         self.cut_short = False
         self.killed = 0
+        self.outlived = b"[]"
         self.since_s: float | None = None
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
@@ -236,8 +270,14 @@ class Warden:
             self.turn()
         self.sweep()
         self.say(
-            b'{"event":"ended","status":%s,"ended_by":"%s","killed":%d,"took_s":%.6f}'
-            % (b"null" if self.status is None else b"%d" % self.status, self.ended_by(), self.killed, self.took_s())
+            b'{"event":"ended","status":%s,"ended_by":"%s","killed":%d,"took_s":%.6f,"outlived":%s}'
+            % (
+                b"null" if self.status is None else b"%d" % self.status,
+                self.ended_by(),
+                self.killed,
+                self.took_s(),
+                self.outlived,
+            )
         )
 
     def turn(self) -> None:
@@ -281,6 +321,8 @@ class Warden:
                 send((self.pid,), int(number))
             elif word == b"strike":
                 self.strike_born(int(number))
+            elif word == b"others":
+                self.list_others(*number.split(b" ", 2))
 
     def terminate(self) -> None:
         self.terminating = True
@@ -296,6 +338,25 @@ class Warden:
         found = [pid for pid in self.family() if born_elsewhere(pid, self.pid, ticks)] if LINUX else []
         send(found, signal.SIGKILL)
         self.say(b'{"event":"struck","pids":[%s]}' % b",".join(b"%d" % pid for pid in found))
+
+    def list_others(self, number: bytes, ticks: bytes, names: bytes) -> None:
+        """Say what the program has started since, but for servers; signal it, where a number is given."""
+        found = self.started_since(int(ticks), frozenset(names.split(b"/")) - {b""}) if LINUX else []
+        told = listed(found)  # while they are there
+        if int(number):
+            send(found, int(number), signal.SIGCONT)
+        self.say(b'{"event":"others","known":%s,"processes":%s}' % (b"true" if LINUX else b"false", told))
+
+    def started_since(self, ticks: int, servers: frozenset[bytes]) -> list[int]:
+        """Parents first; what a server has started is the server's."""
+        found, seen = list[int](), children(os.getpid())
+        for pid in seen:  # the list grows as we walk along it
+            ours = pid in (self.pid, self.init)
+            if ours or not is_server(pid, servers):
+                seen += children(pid)
+                if not ours and born_since(pid, ticks):
+                    found.append(pid)
+        return found
 
     # ------------------------------------------------------------------------------------------ beginning
     def launch(self) -> None:
@@ -372,6 +433,8 @@ class Warden:
         can: its init is struck with our own, and ``waitpid`` has it only when nobody else is there.
         """
         self.killed = self.doomed()
+        if self.status is not None and LINUX:  # it exited by itself, and what it leaves is told by name
+            self.outlived = listed([pid for pid in self.family() if lives(pid)])
         self.sweeping, self.cut_short = True, self.status is None
         self.since_s = self.since_s or time.monotonic()
         dead = select.poll()

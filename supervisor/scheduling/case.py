@@ -103,6 +103,12 @@ class Case:
         """Who has it, or had it last."""
         self.absent = ""
         """What its last attempt should have left, and did not."""
+        self.judged = ""
+        """The commit that its last attempt was judged at."""
+        self.remarks: list[str] = []
+        """What a person is to know of how it ended, beside its outcome."""
+        self.rest = ""
+        """The branch that holds what was written after it was judged."""
         self.said = ""
         """What its agent said in its last attempt."""
         self.taken_back = True

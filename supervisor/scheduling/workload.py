@@ -303,7 +303,8 @@ class Workload:
         if case.result is not None:
             return
         took_s = round(anyio.current_time() - case.born_s, 6)
-        case.result = TaskResult(case.name, case.session_id, outcome, error, took_s)
+        remarks = tuple(dict.fromkeys(case.remarks))
+        case.result = TaskResult(case.name, case.session_id, outcome, error, took_s, case.rest, remarks)
         self._at_work.pop(case.session_id, None)
         self._count(case)
         self.on_settled(case)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final
@@ -27,6 +27,7 @@ from supervisor.ports import (
     Append,
     Changes,
     Codec,
+    Descendant,
     EntityRow,
     JournalError,
     Launch,
@@ -175,6 +176,14 @@ class Prop:
         self.struck_since.append(since)
         return self.children.pop(0) if self.children else ()
 
+    async def others(
+        self, since: float, servers: Collection[str] = (), number: int = 0
+    ) -> tuple[Descendant, ...] | None:
+        return ()
+
+    async def wait_gone(self, pid: int) -> None:
+        return
+
     async def wait_exit(self) -> int | None:
         await self._exited.wait()
         return self._status
@@ -302,11 +311,15 @@ class Rooms:
         await self._do("prepare", session_id, directory, root_id)
         return f"{directory}/{session_id}"
 
-    async def merge(self, session_id: str, message: str) -> Merge:
+    async def commit(self, session_id: str, message: str) -> str:
+        await self._do("commit", session_id)
+        return "judged" if self.temporary else ""
+
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         await self._do("merge", session_id, message)
         return self.merged
 
-    async def changes(self, session_id: str, message: str) -> Changes | None:
+    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         await self._do("changes", session_id)
         return self.changed.pop(0) if self.changed else None
 

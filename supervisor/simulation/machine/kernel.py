@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 import anyio
@@ -94,6 +94,7 @@ class OsProcess:
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
         self.ignores_term = False
+        self.dead = Moment()
         self._stdin: Pipe | None = None
         self._stdout: Pipe | None = None
         self._stderr: Pipe | None = None
@@ -122,6 +123,10 @@ class OsProcess:
         """Whether it was born after *since*, lives, and is in another session."""
         return self.status is None and self.session != session and self._born_s > since
 
+    def was_born_since(self, since: float, servers: Collection[str]) -> bool:
+        """Whether it lives, was born at *since* or later, and is no server."""
+        return self.status is None and self._born_s >= since and self._name.rpartition("/")[2] not in servers
+
     def deliver(self, number: int) -> None:
         """Send it a signal."""
         if self.status is not None or number in HARMLESS:
@@ -142,6 +147,7 @@ class OsProcess:
     def _exit(self, status: int) -> None:
         """It becomes a zombie, what it held is let go, and its children are orphans."""
         self.status = status
+        self.dead.set()
         self._kernel.note("exited", self, str(status))
         self._close_all()
         self._orphan()

@@ -6,7 +6,8 @@ What it knows it knows from its warden. Leaving is bounded: terminate, kill, and
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, assert_never
 
 import anyio
@@ -14,9 +15,9 @@ import anyio
 from actors.parking import Bell
 from actors.waiting import within
 from supervisor.moments import Moment
-from supervisor.ports import ProcessReport
+from supervisor.ports import Descendant, ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
-from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status, Struck
+from supervisor.processes.lifeline import Ended, Exited, Failed, Others, Spawned, Status, Struck, descendants
 from supervisor.processes.pipes import unsent
 from supervisor.processes.refusals import silence
 from supervisor.simulation.machine.kernel import Kernel
@@ -42,6 +43,18 @@ class Machine(Protocol):
         ...
 
 
+class _Look:
+    """What a warden will have found."""
+
+    def __init__(self) -> None:
+        self.answered = Moment()
+        self.found: tuple[Descendant, ...] | None = ()
+
+    def answer(self, found: tuple[Descendant, ...] | None) -> None:
+        self.found = found
+        self.answered.set()
+
+
 class SimulatedProcess:
     """A simulated program under its warden: ``supervisor.ports.Process``."""
 
@@ -58,6 +71,7 @@ class SimulatedProcess:
         self._settled, self._exited, self._ended = Moment(), Moment(), Moment()
         self._struck = Moment()
         self._hit: tuple[int, ...] = ()
+        self._looks: deque[_Look] = deque()
         self._sending = False
         self._sent = Bell()
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
@@ -138,6 +152,24 @@ class SimulatedProcess:
         await struck.wait()
         return self._hit
 
+    async def others(
+        self, since: float, servers: Collection[str] = (), number: int = 0
+    ) -> tuple[Descendant, ...] | None:
+        """What was born since and is no server, each sent *number* unless that is 0; ``None``: it cannot be told."""
+        if not self._pid or self._exited.is_set():
+            return None if self.report is not None and self.report.survivors < 0 else ()
+        look = _Look()
+        self._looks.append(look)
+        self.warden.others(since, servers, number)
+        await look.answered.wait()
+        return look.found
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait until that descendant has ended."""
+        process = self._machine.kernel.table.get(pid)
+        if process is not None:
+            await process.dead.wait()
+
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
         await self._exited.wait()
@@ -179,9 +211,13 @@ class SimulatedProcess:
                 self._status = number
                 self._exited.set()
                 self._struck.set()
+                self._answer_looks(())
             case Struck(pids=pids):
                 self._hit = pids
                 self._struck.set()
+            case Others(processes=processes):
+                if self._looks:
+                    self._looks.popleft().answer(descendants(processes))
             case Ended():
                 self._fate = status
             case _:
@@ -209,6 +245,7 @@ class SimulatedProcess:
             killed=fate.killed,
             survivors=0,
             took_s=fate.took_s,
+            outlived=descendants(fate.outlived),
         )
 
     def _unknown(self, ended_by: str) -> ProcessReport:
@@ -223,7 +260,12 @@ class SimulatedProcess:
         self._settled.set()
         self._exited.set()
         self._struck.set()
+        self._answer_looks(None if report.survivors < 0 else ())
         self._ended.set()
+
+    def _answer_looks(self, found: tuple[Descendant, ...] | None) -> None:
+        while self._looks:
+            self._looks.popleft().answer(found)
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:
         """See the tree off: terminate, wait, kill, wait. What was ordered before is not said again."""

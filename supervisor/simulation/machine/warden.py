@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final, Protocol
 
 import anyio
+import msgspec
 
 from actors.parking import Bell
 from supervisor.ports import Launch
-from supervisor.processes.lifeline import Ended, Exited, Failed, Spawned, Status, Struck
+from supervisor.processes.lifeline import Ended, Exited, Failed, Named, Others, Spawned, Status, Struck
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
@@ -115,6 +116,10 @@ class Warden:
         """SIGKILL for what was born after *since* in other sessions than the main process's."""
         self._order(partial(self._strike_born, since))
 
+    def others(self, since: float, servers: Collection[str], number: int) -> None:
+        """List what was born since *since*, but for servers; a signal for each, unless *number* is 0."""
+        self._order(partial(self._list_others, since, servers, number))
+
     def kill(self) -> None:
         """The end of the lifeline: kill everything."""
         self._order(self._end)
@@ -152,10 +157,11 @@ class Warden:
             await self._moment()
             self._bell.silence()
             self._turn(listener)
-        await self._sweep(listener)
+        outlived = await self._sweep(listener)
         now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
-        listener.learn(Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s))
+        ended = Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s)
+        listener.learn(msgspec.structs.replace(ended, outlived=outlived))
 
     async def _moment(self) -> None:
         """Until the machine gets around to it."""
@@ -207,6 +213,17 @@ class Warden:
         assert self._listener is not None, "it obeys no order before it runs"
         self._listener.learn(Struck(tuple(one.pid for one in found)))
 
+    def _list_others(self, since: float, servers: Collection[str], number: int) -> None:
+        found = [one for one in self._alive() if one.pid != self._pid and one.was_born_since(since, servers)]
+        if number:
+            for process in found:
+                process.deliver(number)
+        assert self._listener is not None, "it obeys no order before it runs"
+        self._listener.learn(Others(known=True, processes=_named(found)))
+
+    def _alive(self) -> list[OsProcess]:
+        return [one for one in self._kernel.below(self) if one.status is None]
+
     def _end(self) -> None:
         self._over = True
 
@@ -228,14 +245,16 @@ class Warden:
         elif self._sweeping and status == -signal.SIGKILL:
             self._killed += 1
 
-    async def _sweep(self, listener: Listener) -> None:
-        """Kill what is its child, and then what becomes its child, until there is none."""
+    async def _sweep(self, listener: Listener) -> tuple[Named, ...]:
+        """Kill what is its child, and then what becomes its child, until there is none; what outlived its program."""
         self._sweeping, self._cut_short = True, self._status is None
+        outlived = () if self._status is None else _named(self._alive())
         self._since()
         while self.children:
             self._strike()
             await self._moment()
             self._reap(listener)
+        return outlived
 
     def _strike(self) -> None:
         for child in list(self.children.values()):
@@ -264,3 +283,7 @@ class Warden:
                     self._kernel.reap(child)
         took_s = self._kernel.now() - now_s
         listener.learn(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))
+
+
+def _named(processes: Iterable[OsProcess]) -> tuple[Named, ...]:
+    return tuple(Named(one.pid, one.name.encode().hex()) for one in processes)
