@@ -27,8 +27,8 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.loops import Seen
 from supervisor.moments import Moment
-from supervisor.ports import Descendant
 from supervisor.policy import judge
+from supervisor.ports import Descendant
 from supervisor.tree import END_S, Tree
 from supervisor.vocabulary import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
 from supervisor.work import Outcome, Work

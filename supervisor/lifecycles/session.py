@@ -86,8 +86,8 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     The seed resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
     every 2 s: more than ``restarts_max`` such failures within ``restarts_within_s`` seconds give the session up.
     ``steer_grace_s`` is how long an agent has to take up what it is told within its turn, before it is interrupted.
-    ``settle_s`` is how long the processes of a turn may go on after its end before they are ended: its result is judged
-    and merged after that. ``waiting_max`` bounds the messages, and the prompts, that wait for it: all of them are written with every record.
+    ``settle_s`` is how long the processes of a turn may go on after it before they are ended: then it is judged.
+    ``waiting_max`` bounds the messages, and the prompts, that wait for it: all of them are written with every record.
     """
 
     max_consecutive_errors: int = 5

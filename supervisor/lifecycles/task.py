@@ -72,9 +72,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ``workstream`` is the id of the one that it belongs to, ``name`` is its own in the plan, and ``digest`` stands for
     what the plan says of it: so another supervisor finds it again. ``part_of`` names the task that was split into it
     and others, and ``parts`` is what it was split into itself while it ran, as plain data: no plan file says that.
-    ``judged`` is the commit that was tested and reviewed: that is merged, and nothing later. ``unmerged`` is true of one
-    that was closed while not all of its work was merged: nobody was there to do it, or, where ``rest`` names a branch,
-    something was written after it was judged, which is only there.
+    ``judged`` is the commit that was tested and reviewed: that is merged, and nothing later. ``unmerged`` is true of
+    one that was closed while not all of its work was merged: nobody was there to do it, or, where ``rest`` names a
+    branch, something was written after it was judged, which is only there.
     """
 
     max_retries: int = 3

@@ -63,8 +63,8 @@ def may_split(load: Workload, case: Case) -> bool:
 
 
 async def refused_changes(load: Workload, case: Case, commit: str, *, on: str = "") -> str:
-    """Why the work on the task, up to *commit* or all of it, may not be merged: a violation, which counts; ``""`` where it may. *on*: whose facts
-    these are, where the task was closed before."""
+    """Why the work on the task, up to *commit* or all of it, may not be merged: a violation, which counts; ``""`` where
+    it may. *on*: whose facts these are, where the task was closed before."""
     agent = _worker(load, case)
     rights, level = load.sup.trust.rights(agent), load.sup.trust.level(agent)
     if rights is None:

@@ -77,10 +77,9 @@ class _Settling:
     async def _look(self, number: int = 0) -> tuple[Descendant, ...] | None:
         """What runs, each sent signal *number* unless that is 0; ``None`` where nobody can tell. An agent may have
         stopped its shim: then no answer comes."""
-        found: tuple[Descendant, ...] | None = None
         with self._timers.limit(ANSWER_S):
-            found = await self._link.others(number)
-        return found
+            return await self._link.others(number)
+        return None
 
     async def _wait(self, within_s: float, number: int = 0) -> tuple[Descendant, ...] | None:
         """What still runs when all have ended, or *within_s* seconds are over. Those that end may have started others,

@@ -217,6 +217,44 @@ async def test_a_strike_ends_what_was_born_since_in_other_sessions(port: Port) -
         assert await process.strike(0.0) == ()
 
 
+@contract
+async def test_others_are_those_born_since_but_for_servers(port: Port) -> None:
+    """What was there before is not listed, nor a server with what it has started; a signal goes to the others alone,
+    and their end is waited for."""
+    before, after = (Fork((Ready(), Hang())) for _ in range(2))
+    steps = (before, UP, ReadLine(), after, Say(b"more\n"), ReadLine(), Exit(3))
+    async with spawn(port, *steps) as process:
+        await up(process)
+        await anyio.sleep(2 * TICK_S)
+        since = process.clock()
+        assert await process.others(since) == ()
+        await process.send(b"go\n")
+        await up(process, b"more\n")
+        (found,) = await process.others(since) or ()
+        assert found.pid != process.pid
+        assert found.command
+        (same,) = await process.others(since, number=signal.SIGTERM) or ()
+        assert same == found
+        while await process.others(since):
+            await process.wait_gone(found.pid)
+        await process.wait_gone(found.pid)
+        assert len(await process.others(0.0) or ()) == 1, "what was there before lives on"
+        await process.send(b"go\n")
+        report = await process.wait_ended()
+        assert [fate(report), len(report.outlived)] == [(3, "exit", 1, 0), 1]
+        assert await process.others(0.0) == ()
+
+
+@contract
+async def test_servers_are_known_by_their_names(port: Port) -> None:
+    """A program with the name of a server is none of the others."""
+    async with spawn(port, Fork((Ready(), Hang())), UP, Hang()) as process:
+        await up(process)
+        (found,) = await process.others(0.0) or ()
+        names = {word.rpartition("/")[2] for word in found.command.split(" ")[:2]}
+        assert await process.others(0.0, names) == ()
+
+
 # ------------------------------------------------------------------------------------------------------------- ends
 @contract
 async def test_leaving_terminates(port: Port) -> None:

@@ -125,7 +125,8 @@ class OsProcess:
 
     def was_born_since(self, since: float, servers: Collection[str]) -> bool:
         """Whether it lives, was born at *since* or later, and is no server."""
-        return self.status is None and self._born_s >= since and self._name.rpartition("/")[2] not in servers
+        is_server = any(word.rpartition("/")[2] in servers for word in self._name.split(" ")[:2])
+        return self.status is None and self._born_s >= since and not is_server
 
     def deliver(self, number: int) -> None:
         """Send it a signal."""
