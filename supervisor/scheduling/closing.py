@@ -221,12 +221,13 @@ class Closing:
     async def _with_rest(self, case: Case, merge: str) -> str:
         """*merge*, and what was written where it was worked after that had been judged: nobody has tested it, so it
         stays on its branch. Its session has ended, so that nobody writes there any more."""
-        if not case.session_id:
+        if not case.session_id or self._sup.janitor.in_place:
             return merge
         left = await self._sup.janitor.put_away(case.session_id, left_at(case))
         if left.branch:
             case.rest = left.branch
-            rest = f"what was written after it was judged is not merged: it is on the branch {left.branch}"
+            where = f"in {left.directory} and " if left.directory else ""
+            rest = f"what was written after it was judged is not merged: it is {where}on the branch {left.branch}"
         elif left.problem:
             rest = f"unknown whether something was written after it was judged: {left.problem}"
         else:
