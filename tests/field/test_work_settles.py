@@ -150,6 +150,18 @@ def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) ->
     assert "supervisor/t" in closed["reason"]
 
 
+def test_what_is_approved_is_what_was_tested(scratch: Scratch) -> None:
+    """A person approves the work: what its tests have seen is merged, and the rest is named."""
+    acceptance = writes_while_tested(scratch)
+    worktree_plan(scratch, "", f"[{{id: t, agent: a, prompt: go, approval: after, acceptance: {acceptance}}}]")
+    run = scratch.start("run", "plan.yaml", "--json")
+    until(lambda: "PENDING_APPROVAL" in scratch.run("tree").out)
+    assert scratch.run("approve", "t").status == 0
+    done = run.wait()
+    assert (done.status, task_of(done)["unmerged"]) == (0, "supervisor/t"), done.text
+    assert in_main(scratch) == [".gitignore", "early.txt"]
+
+
 def test_resume_does_not_merge_what_nobody_tested(scratch: Scratch) -> None:
     """A run that resumes this one leaves the untested rest on its branch."""
     tasks = f"[{{id: t, agent: a, prompt: go, acceptance: {writes_while_tested(scratch)}}}, "
@@ -170,6 +182,18 @@ def test_the_background_of_a_command_is_named(scratch: Scratch) -> None:
     done = scratch.run("run", "plan.yaml", "--json")
     (remark,) = task_of(done)["remarks"]
     assert remark.startswith("ended when its program had exited: sleep 600 (pid ")
+
+
+def test_what_cannot_be_listed_is_unknown(scratch: Scratch) -> None:
+    """An agent that has stopped the process which watches it: the result says that nothing is known."""
+    scratch.acp_agent("""
+        os.kill(os.getppid(), 19)
+        return "done"
+    """)
+    worktree_plan(scratch, "", "[{id: t, agent: a, prompt: go}]")
+    done = scratch.run("run", "plan.yaml", "--json")
+    (remark,) = task_of(done)["remarks"]
+    assert remark == "unknown whether processes of its turn still ran when it was judged: they cannot be listed"
 
 
 @pytest.mark.parametrize("removes", ['rm -rf "$PWD"', "git worktree remove --force ."])
