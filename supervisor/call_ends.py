@@ -11,6 +11,7 @@ What an agent runs within its own process is no process of a call: there its wor
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -254,7 +255,7 @@ async def end_processes(process: Process, span: CallSpan, timers: TimerService, 
             found = processes_of_calls(seen, process.pid, span)
             if not found.belong and (not found.may_belong or timers.now() >= patient_until):
                 break
-            process.strike(found.belong)
+            process.strike(found.belong, signal.SIGKILL)
             killed.update(dict.fromkeys(one.pid for one in found.belong))
             await anyio.sleep(NAP_S)
     return Found(

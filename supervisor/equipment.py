@@ -70,6 +70,7 @@ def profile_of(name: str, config: AgentConfig, workdir: Path) -> AgentProfile:
         wishes=config.wishes,
         mapping=config.line_mapping,
         quirks=config.quirks,
+        servers=config.servers,
     )
 
 

@@ -37,6 +37,12 @@ class Interrupted(NamedTuple):
     state: Task
     data: TaskData
 
+    @property
+    def is_unmerged(self) -> bool:
+        """Whether its work is still to be merged. A rest that was written after that was judged is not: nobody has
+        tested it."""
+        return self.data.unmerged and not self.data.rest
+
 
 def digest_of(task: TaskConfig, settings: Settings) -> str:
     """What a plan says of a task, and of where its work is done and brought to, in 16 characters."""

@@ -124,23 +124,40 @@ class Janitor:
             group.cancel_scope.cancel()
         return done
 
-    async def merge(self, session_id: str, message: str) -> Merge:
-        """Bring the work of a session to where it is for; one that cannot be said to be there is refused."""
+    async def commit(self, session_id: str, message: str) -> str:
+        """The commit that the work of a session is judged at; ``""`` where there is none, or the session is ending.
+
+        Raises:
+            OSError: there is no such commit, since what was done there cannot be had; the message says why.
+        """
+        if self.in_place:
+            return ""
+        try:
+            return await outlast_shortage(partial(self._workspace.commit, session_id, message))
+        except OSError:
+            work = self._tree.works.get(session_id)
+            if work is None or work.heard.is_set():  # its place is being put away, with all that was done there
+                return ""
+            raise
+
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
+        """Bring *commit* of a session to where it is for, or all that it did; what cannot be said to be there is
+        refused."""
         if isinstance(lost := self._tree.ledger.error, JournalLost):
             return Merge(outcome="refused", why=str(lost))
         try:
-            return await outlast_shortage(partial(self._workspace.merge, session_id, message))
+            return await outlast_shortage(partial(self._workspace.merge, session_id, message, commit))
         except OSError as error:
             return Merge(outcome="refused", why=str(error))
 
-    async def changes(self, session_id: str, message: str) -> Changes | None:
-        """What a session changed so far; ``None`` where nobody can tell.
+    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
+        """What a session changed so far, or up to *commit*; ``None`` where nobody can tell.
 
         Raises:
             Refused: it cannot be looked at; the message says why.
         """
         try:
-            return await outlast_shortage(partial(self._workspace.changes, session_id, message))
+            return await outlast_shortage(partial(self._workspace.changes, session_id, message, commit))
         except OSError as error:
             raise Refused(f"what session {session_id!r} changed cannot be said: {error}") from error
 
@@ -216,13 +233,14 @@ class Janitor:
 
     async def put_away(self, session_id: str, message: str) -> Released:
         """Clear away where a session worked. What cannot be cleared away is left, and said so."""
-        released = Released()
         if isinstance(self._tree.ledger.error, JournalLost):
-            return released
+            return Released()
+        released = Released(problem=f"it was not put away within {PUT_AWAY_S:g} s")
         with anyio.move_on_after(PUT_AWAY_S, shield=True):
             try:
                 released = await outlast_shortage(partial(self._workspace.put_away, session_id, message))
             except OSError as error:
+                released = Released(problem=str(error))
                 _log.warning("the place of a session could not be put away", session=session_id, why=str(error))
         if released.branch or released.directory:
             _log.info("work is left that is not merged", session=session_id, **_left(released))

@@ -6,7 +6,7 @@ exactly once, whatever the agent does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from actors import ActorStopped, Context
@@ -27,6 +27,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.loops import Seen
 from supervisor.moments import Moment
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policy import judge
 from supervisor.tree import END_S, Tree
 from supervisor.vocabulary import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
@@ -81,6 +82,7 @@ class LinkBase:
         self.ended = Moment()
         self.is_ready = False
         self.steers = False
+        self.outlived: tuple[ProcessSeen, ...] = ()
         self.turn_id: str | None = None
         self._incarnation = incarnation
         self._intent: Verdict | None = None
@@ -342,6 +344,17 @@ class LinkBase:
     def processes(self) -> tuple[PlannedProcess, ...]:
         """The processes that are known to be alive: none, where the agent is none."""
         return ()
+
+    async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
+        """None, where the agent is no program."""
+        return ()
+
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """There is none."""
+
+    async def wait_gone(self, pid: int) -> None:
+        """There is none."""
+        return
 
     def _drop_call(self, call_id: str) -> None:
         tool_id = self._calls.pop(call_id, None)

@@ -18,6 +18,7 @@ from supervisor.vocabulary import CancelMode, LifecycleEvent, ModelProblem
 
 __all__ = [
     "NO_PLACE",
+    "SERVER_VARIABLE",
     "Append",
     "CallKept",
     "Caller",
@@ -113,6 +114,11 @@ class Caller(NamedTuple):
         return f"agent of {self.session}" if self.session else "a program of the supervisor"
 
 
+SERVER_VARIABLE: Final = "SUPERVISOR_SERVER"
+"""The environment variable that marks a server which an agent keeps from turn to turn, such as an MCP server that the
+plan declares; what the server starts has it too."""
+
+
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """The fate of a process and of everything it started.
 
@@ -120,6 +126,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     (the warden itself died). ``ended_by`` is ``exit`` (by itself), ``terminate`` or ``kill`` (by us).
     ``killed`` counts the descendants that had to be killed, ``survivors`` those that are still there: 0, or -1 when
     nobody can say. In a pid namespace whose warden was lost the kernel kills: ``killed`` is of the main process only.
+    ``outlived`` are the descendants that still ran when the main process had exited by itself, and were killed then.
     """
 
     pid: int
@@ -128,6 +135,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     killed: int
     survivors: int
     took_s: float
+    outlived: tuple[ProcessSeen, ...] = ()
 
 
 class SpawnError(Exception):
@@ -191,8 +199,12 @@ class Process(Protocol):
         the main process: then all of them are being ended. ``None`` where the platform cannot tell."""
         ...
 
-    def strike(self, found: Iterable[ProcessSeen]) -> None:
-        """SIGKILL these descendants, each only if it is still the process that was seen."""
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """Send the signal *number* to these descendants, to each only if it is still the process that was seen."""
+        ...
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait until the descendant *pid* (of :meth:`look`) has ended; it may return early, so look again."""
         ...
 
     async def wait_exit(self) -> int | None:
@@ -714,10 +726,11 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of the place where a session worked: *branch* holds work that is not in the target, *directory* is
-    still there. Both are empty where nothing is left."""
+    still there. Both are empty where nothing is left; *problem* says why that is not known."""
 
     branch: str = ""
     directory: str = ""
+    problem: str = ""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -761,17 +774,27 @@ class Workspace(Protocol):
         """
         ...
 
-    async def merge(self, session_id: str, message: str) -> Merge:
-        """Bring what a session did to where the work is for.
+    async def commit(self, session_id: str, message: str) -> str:
+        """The commit of all that a session has done so far: what is judged, and merged if it passes. ``""`` where its
+        work stays in place, or cannot be merged as it is (:meth:`merge` says why).
+
+        Raises:
+            OSError: the place where it worked is gone, or nothing can be committed; the message says why.
+        """
+        ...
+
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
+        """Bring what a session did to where the work is for: *commit*, and nothing later; all that there is, where that
+        is ``""``.
 
         Raises:
             OSError: it cannot be said what became of it; the message says why.
         """
         ...
 
-    async def changes(self, session_id: str, message: str) -> Changes | None:
-        """What a session changed so far, committed under *message* where it was not; ``None`` where nobody can tell,
-        or nothing is to be merged.
+    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
+        """What a session changed up to *commit*; with ``""`` so far, committed under *message* where it was not.
+        ``None`` where nobody can tell, or nothing is to be merged.
 
         Raises:
             OSError: it cannot be said; the message says why.

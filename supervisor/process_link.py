@@ -32,6 +32,8 @@ from supervisor.link import Delegate, LinkBase
 from supervisor.moments import Moment
 from supervisor.outage import PatientHost, outlast_shortage
 from supervisor.permissions import Wish
+from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.policy import abort_reason_of
 from supervisor.ports import (
     CallKept,
@@ -125,6 +127,8 @@ class ProcessLink(LinkBase):
         """The calls that the agent says it has stopped, while others of an interrupted turn are open."""
         self._compacting = Compacting(tree, work)
         self._given, self._killed = Moment(), Moment()
+        self._since: int | None = None
+        """When it was given its first prompt (the process's clock): what was born before is the agent's own."""
         self._complaint = ""
         self._complained = Moment()
 
@@ -140,6 +144,8 @@ class ProcessLink(LinkBase):
             self._ends.begin()
             self._cut_short = None
             self._stopped.clear()
+            if self._since is None and self._wire.process is not None:
+                self._since = self._wire.process.clock()
             self._wire.put(self._codec.prompt(prompt))
             self._given.set()
 
@@ -186,6 +192,21 @@ class ProcessLink(LinkBase):
         agent = self._wire.process
         alive = () if agent is None else (PlannedProcess(owner=self.agent_id, pid=agent.pid),)
         return (*alive, *self._terminals.processes())
+
+    async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
+        process = self._wire.process
+        if process is None or self._since is None:
+            return ()
+        seen = await process.look()
+        return None if seen is None else processes_of_turn(seen, process.pid, self._since, self.work.profile.servers)
+
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        if (process := self._wire.process) is not None:
+            process.strike(found, number)
+
+    async def wait_gone(self, pid: int) -> None:
+        if (process := self._wire.process) is not None:
+            await process.wait_gone(pid)
 
     # ------------------------------------------------------------------ the process
     async def run(self) -> None:
@@ -273,6 +294,7 @@ class ProcessLink(LinkBase):
         await self._read(process)
         status = await self._exit(process)
         report = await process.wait_ended()
+        self.outlived = report.outlived
         self._gone, self._wire.process = True, None
         if report.survivors == 0:
             await self._close_stopped()

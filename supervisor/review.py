@@ -65,9 +65,9 @@ class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def reviewed(
-    sup: Supervisor, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause
+    sup: Supervisor, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
 ) -> ReviewVerdict:
-    """Have the work that *session_id* did on *task* reviewed; what came of it is on record.
+    """Have the work that *session_id* did on *task* reviewed, up to the commit *judged*; what came of it is on record.
 
     Raises:
         Refused, NoSuchEntity: the session ended before that could be said.
@@ -75,9 +75,11 @@ async def reviewed(
     """
     await _end_earlier(sup, session_id)
     before = await sup.janitor.changes(session_id, f"{task.id}: for its review")
+    # Tests may have written since that commit: that is not merged, so it is not shown, and it is not the reviewer's.
+    shown = await sup.janitor.changes(session_id, "", judged) if judged else before
     verdict = ReviewVerdict(approved=False)
     for number in range(TRIES):
-        prompt = _prompt(review, task, before, verdict.problem)
+        prompt = _prompt(review, task, shown, verdict.problem)
         verdict = await _ask(sup, session_id, review, prompt, cause)
         if not verdict.problem:
             break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -16,7 +17,7 @@ from supervisor.lifecycles.run import Run
 from supervisor.lifecycles.task import Task
 from supervisor.vocabulary import Kind
 
-__all__ = ["WORK", "DeadLetter", "Standing", "WorkRow", "checkpoint_name", "dead_letters", "plan_name"]
+__all__ = ["WORK", "DeadLetter", "Standing", "WorkRow", "checkpoint_name", "dead_letters", "plan_name", "settling"]
 
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
@@ -213,7 +214,16 @@ def checkpoint_name(saved_as: str) -> str:
 
 def _attempts(data: Mapping[str, Any]) -> str:
     """The attempt under way, or the last one; a probe is beyond those that a run has."""
-    return _probes(data) if data.get("probe") else f"attempt {data.get('attempts')} of {data.get('max_attempts')}"
+    attempt = _probes(data) if data.get("probe") else f"attempt {data.get('attempts')} of {data.get('max_attempts')}"
+    return f"{attempt}, {waits}" if (waits := settling(data)) else attempt
+
+
+def settling(data: Mapping[str, Any]) -> str:
+    """The processes of a turn that are waited for, and until when; nothing, where none are."""
+    if not data.get("waits_for"):
+        return ""
+    until = datetime.fromtimestamp(data.get("until") or 0.0, UTC)
+    return f"waits until {until:%H:%M:%S} UTC for {data['waits_for']}"
 
 
 def _counted(data: Mapping[str, Any]) -> str:

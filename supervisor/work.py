@@ -6,7 +6,7 @@ the last one is an event and not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -25,6 +25,7 @@ from supervisor.liveness import Patience
 from supervisor.loops import Seen
 from supervisor.moments import Moment
 from supervisor.permissions import Decision, PermissionPolicy, Wish
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import NO_PLACE, Out, ProcessReport, TranscriptSink, Wishes
 from supervisor.vocabulary import AbortPolicy, CancelMode, Rung, Survivors, Verdict
 
@@ -73,6 +74,8 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     mapping: LineMapping | None = None
     """What its lines mean, where its adapter needs to be told."""
     quirks: Quirks = NO_QUIRKS
+    servers: tuple[str, ...] = ()
+    """The names of the programs that it keeps from turn to turn, such as language servers."""
 
 
 class Outcome(NamedTuple):
@@ -104,6 +107,8 @@ class Link(Protocol):
     is_ready: bool
     steers: bool
     """It can be told something within a turn."""
+    outlived: tuple[ProcessSeen, ...]
+    """What still ran of its turn when its program had exited by itself, and was ended then."""
 
     @property
     def reusable(self) -> bool:
@@ -163,6 +168,19 @@ class Link(Protocol):
 
     def processes(self) -> tuple[PlannedProcess, ...]:
         """The processes that are known to be alive."""
+        ...
+
+    async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
+        """Return the processes that run below it, but for what it had before its first prompt and its servers;
+        ``None``: it cannot be told."""
+        ...
+
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """Send a signal to those processes."""
+        ...
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait until one of :meth:`processes_of_turn` has ended; it may return early, so look again."""
         ...
 
     def report_started(self, incarnation: int) -> None:

@@ -165,7 +165,7 @@ async def test_a_look_and_a_strike_spare_the_init(roll: Roll) -> None:
         main, daemon = await process.look() or ()
         assert (main.pid, main.session) == (process.pid, process.pid)
         assert daemon.session not in (process.pid, *inits)
-        process.strike([daemon])
+        process.strike([daemon], signal.SIGKILL)
         await gone(daemon.pid)
         assert inits_of(process.lifeline.pid) == inits
         process.signal(signal.SIGUSR1)

@@ -36,6 +36,7 @@ __all__ = [
     "Skipped",
     "TestsFailed",
     "TestsPassed",
+    "TurnSettling",
     "retry_delay_s",
 ]
 
@@ -81,7 +82,8 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     ``skipped`` says why it was never started, ``task`` is the id of the task that it executes. ``saved_in`` is the
     state that its last checkpoint was saved for, after ``saved_attempt`` attempts, ``saved_as`` what holds that: a
     commit, or a copy; ``""`` where the work stays in place. ``resumed_from`` is the run whose checkpoint it begins
-    with, ``resumed_at`` what holds that one.
+    with, ``resumed_at`` what holds that one. ``waits_for`` names the processes of the turn that are waited for before
+    the result is judged, ``until`` says until when (Unix time).
     """
 
     max_attempts: int = 5
@@ -108,6 +110,8 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     saved_as: str = ""
     resumed_from: str = ""
     resumed_at: str = ""
+    waits_for: str = ""
+    until: float = 0.0
 
 
 class ExecutorStarted(Event, frozen=True, kw_only=True):
@@ -222,6 +226,15 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
     saved_as: str
 
 
+class TurnSettling(Event, frozen=True, kw_only=True):
+    """The agent says that it is done, and processes of its turn still run: they are waited for *until* then (Unix
+    time), and ended after that. With nothing in *waits_for* the wait is over."""
+
+    spelled = "turn_settling"
+    waits_for: str = ""
+    until: float = 0.0
+
+
 class ManualReset(Event, frozen=True, kw_only=True):
     """*by* looked at it and lets it start afresh; the name is the audit."""
 
@@ -266,11 +279,11 @@ def probes_left(data: RunData, event: Event) -> bool:
 
 
 def begin_attempt(data: RunData, event: Event) -> Out:
-    return replace(data, attempts=data.attempts + 1, delay_s=0.0), ()
+    return replace(data, attempts=data.attempts + 1, delay_s=0.0, waits_for=""), ()
 
 
 def begin_probe(data: RunData, event: ProbeStarted) -> Out:
-    return replace(data, attempts=data.attempts + 1, delay_s=0.0, probe=True), ()
+    return replace(data, attempts=data.attempts + 1, delay_s=0.0, probe=True, waits_for=""), ()
 
 
 def keep_cause(data: RunData, event: Skipped) -> Out:
@@ -318,6 +331,10 @@ def keep_checkpoint(data: RunData, event: CheckpointSaved) -> Out:
     return replace(data, saved_in=event.state, saved_attempt=event.attempt, saved_as=event.saved_as), ()
 
 
+def keep_wait(data: RunData, event: TurnSettling) -> Out:
+    return replace(data, waits_for=event.waits_for, until=event.until), ()
+
+
 def start_afresh(data: RunData, event: ManualReset) -> Out:
     """Zero what an earlier life counted; the limits and the last error stay."""
     counters = RunData()
@@ -335,6 +352,7 @@ def start_afresh(data: RunData, event: ManualReset) -> Out:
     ), ()
 
 
+SETTLE = "what still runs of a turn is waited for before the result is judged: people see what, and until when"
 SAVE = "a checkpoint is a fact of the run: it moves nothing"
 CANCEL = "a cancel must find every state that has not ended"
 R = Run
@@ -386,5 +404,6 @@ RUN: Machine[Run, RunData] = Machine(
             do=[keep_checkpoint],
             extension=SAVE,
         ),
+        rule(TurnSettling, R.IN_PROGRESS, None, do=[keep_wait], extension=SETTLE),
     ],
 )

@@ -86,6 +86,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     The seed resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
     every 2 s: more than ``restarts_max`` such failures within ``restarts_within_s`` seconds give the session up.
     ``steer_grace_s`` is how long an agent has to take up what it is told within its turn, before it is interrupted.
+    ``settle_s`` is how long the processes of a turn may go on after it before they are ended: then it is judged.
     ``waiting_max`` bounds the messages, and the prompts, that wait for it: all of them are written with every record.
     """
 
@@ -97,6 +98,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     steer_grace_s: float = 2.0
     spawn_deadline_s: float = 60.0
     turn_timeout_s: float = 300.0
+    settle_s: float = 10.0
     stable_after_s: float = 0.0
     restarts_max: int = 3
     restarts_within_s: float = 60.0

@@ -72,7 +72,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ``workstream`` is the id of the one that it belongs to, ``name`` is its own in the plan, and ``digest`` stands for
     what the plan says of it: so another supervisor finds it again. ``part_of`` names the task that was split into it
     and others, and ``parts`` is what it was split into itself while it ran, as plain data: no plan file says that.
-    ``unmerged`` is true of one that was closed while nobody was there to merge its work.
+    ``judged`` is the commit that was tested and reviewed: that is merged, and nothing later. ``unmerged`` is true of
+    one that was closed while not all of its work was merged: nobody was there to do it, or, where ``rest`` names a
+    branch, something was written after it was judged, which is only there.
     """
 
     max_retries: int = 3
@@ -88,7 +90,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     part_of: str = ""
     parts: tuple[dict[str, Any], ...] = ()
+    judged: str = ""
     unmerged: bool = False
+    rest: str = ""
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -130,10 +134,11 @@ class Started(TaskEvent, frozen=True, kw_only=True):
 
 
 class Completed(TaskEvent, frozen=True, kw_only=True):
-    """The work is there and nobody has checked it yet."""
+    """The work is there, and is to be merged; *judged* is the commit that was tested, where there is one."""
 
     spelled = "completed"
     summary: str = ""
+    judged: str = ""
 
 
 class Failed(TaskEvent, frozen=True, kw_only=True):
@@ -232,10 +237,12 @@ class Cancelled(TaskEvent, frozen=True, kw_only=True):
 
 
 class Closed(TaskEvent, frozen=True, kw_only=True):
-    """The result was verified and merged; *unmerged*: verified only, since nobody goes on with its plan."""
+    """The result was verified and merged; *unmerged*: not all of it. Where *rest* names a branch, that holds what was
+    written after the result was judged; else nothing was merged, since nobody goes on with its plan."""
 
     spelled = "closed"
     unmerged: bool = False
+    rest: str = ""
 
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
@@ -251,10 +258,12 @@ class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
 
 
 class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
-    """*by* approved the result, which is verified and merged."""
+    """*by* approved the result, which is verified and merged, but for the *rest*, as for :class:`Closed`."""
 
     spelled = "approval_granted"
     by: str
+    unmerged: bool = False
+    rest: str = ""
 
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
@@ -276,7 +285,7 @@ def approval_needed(data: TaskData, event: Event) -> bool:
 
 
 def hold(data: TaskData, event: Claimed) -> Out:
-    return replace(data, claimed_by=event.by, claims=data.claims + 1), ()
+    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged=""), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
@@ -291,7 +300,11 @@ def forget_retries(data: TaskData, event: Event) -> Out:
     return replace(data, retries=0), ()
 
 
-def keep_summary(data: TaskData, event: Completed | Recovered) -> Out:
+def keep_result(data: TaskData, event: Completed) -> Out:
+    return replace(data, summary=event.summary, judged=event.judged), ()
+
+
+def keep_summary(data: TaskData, event: Recovered) -> Out:
     return replace(data, summary=event.summary), ()
 
 
@@ -299,8 +312,8 @@ def keep_failure(data: TaskData, event: TaskEvent) -> Out:
     return replace(data, last_failure=event.reason), ()
 
 
-def keep_unmerged(data: TaskData, event: Closed) -> Out:
-    return replace(data, unmerged=event.unmerged), ()
+def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:
+    return replace(data, unmerged=event.unmerged, rest=event.rest), ()
 
 
 def wait_for_others(data: TaskData, event: Blocked) -> Out:
@@ -344,7 +357,7 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(Cancelled, T.OPEN, T.CANCELLED, trigger="Manual cancellation"),
         rule(Started, T.CLAIMED, T.IN_PROGRESS, trigger="Agent begins execution"),
         rule(Unclaimed, T.CLAIMED, T.OPEN, do=[release], trigger="Unclaim / force-reassign to different agent"),
-        rule(Completed, T.CLAIMED, T.DONE, do=[keep_summary], trigger="Fast completion (task was trivial)"),
+        rule(Completed, T.CLAIMED, T.DONE, do=[keep_result], trigger="Fast completion (task was trivial)"),
         rule(Failed, T.CLAIMED, T.FAILED, do=[keep_failure], trigger="Immediate failure (e.g., scope violation)"),
         rule(Cancelled, T.CLAIMED, T.CANCELLED, trigger="Manual cancellation"),
         rule(
@@ -355,7 +368,7 @@ TASK: Machine[Task, TaskData] = Machine(
             trigger="Agent splits task into subtasks",
         ),
         rule(Blocked, T.CLAIMED, T.BLOCKED, do=[wait_for_others], trigger="Dependency discovered after claim"),
-        rule(Completed, T.IN_PROGRESS, T.DONE, do=[keep_summary], trigger="Agent reports successful completion"),
+        rule(Completed, T.IN_PROGRESS, T.DONE, do=[keep_result], trigger="Agent reports successful completion"),
         rule(Failed, T.IN_PROGRESS, T.FAILED, do=[keep_failure], trigger="Agent reports failure"),
         rule(Blocked, T.IN_PROGRESS, T.BLOCKED, do=[wait_for_others], trigger="External dependency blocks progress"),
         rule(
@@ -409,7 +422,7 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RESET),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
-        rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, extension=APPROVAL),
+        rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, do=[keep_unmerged], extension=APPROVAL),
         rule(ApprovalDenied, T.PENDING_APPROVAL, T.FAILED, do=[keep_failure], extension=APPROVAL),
         rule(Cancelled, T.PENDING_APPROVAL, T.CANCELLED, extension=APPROVAL),
     ],

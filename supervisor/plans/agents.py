@@ -14,7 +14,7 @@ from supervisor.plans.complaints import Problem, Problems
 from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugged
 from supervisor.plans.permissions import Permissions, PermissionsConfig
-from supervisor.ports import McpServer, Wishes
+from supervisor.ports import SERVER_VARIABLE, McpServer, Wishes
 
 __all__ = ["ADAPTERS", "AgentConfig", "McpServerConfig", "WorkerConfig", "role_capability"]
 
@@ -62,7 +62,7 @@ class McpServerConfig(Model):
         return McpServer(
             name=name,
             command=self.command,
-            env=dict(self.env),
+            env={**self.env, SERVER_VARIABLE: name} if self.command else dict(self.env),
             url=self.url,
             transport=self.transport,
             headers=dict(self.headers),
@@ -76,7 +76,8 @@ class AgentConfig(Model):
     What the catalogue says of a *known* one is what is not given here; *env* and *inherit_env* add to it. *arguments*
     follow the command. ``cwd`` is the session's directory unless it is given. The program gets *env*, the variables
     named in ``inherit_env``, and nothing else of ours. *mode*, *model*, *auth*,
-    *options* and *mcp_servers* are wishes, in its own words, where its adapter has a way to say them. *unguarded* says
+    *options* and *mcp_servers* are wishes, in its own words, where its adapter has a way to say them. *servers* names
+    the programs that it keeps from turn to turn, such as language servers: they are not waited for. *unguarded* says
     that whoever wrote it knows that *permissions* do not hold this agent: it may act without asking.
     """
 
@@ -97,6 +98,7 @@ class AgentConfig(Model):
     auth: Text = ""
     options: Mapping[Text, Text] = {}
     mcp_servers: Mapping[Name, McpServerConfig] = {}
+    servers: tuple[Name, ...] = ()
     quirks: Quirks = NO_QUIRKS
 
     @property

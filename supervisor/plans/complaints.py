@@ -41,6 +41,7 @@ _WANTED: Final = {
     "command": "the argv as a list, for example [git, status]",
     "depends_on": "a list of task ids, for example [build]",
     "mcp_servers": "a mapping of names to servers, for example {files: {command: [mcp-files]}}",
+    "servers": "a list of names of programs that the agent keeps from turn to turn, for example [gopls]",
     "options": "a mapping of the agent's settings to their values, for example {effort: high}",
     "headers": "a mapping of headers to their values, for example {X-Team: blue}",
     "inherit_env": "a list of names of variables, for example [PATH, HOME]",

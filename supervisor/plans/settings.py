@@ -58,6 +58,7 @@ class LimitsConfig(Model):
     steer_grace_s: Seconds = _LIMITS.steer_grace_s
     spawn_deadline_s: Seconds = _LIMITS.spawn_deadline_s
     turn_timeout_s: Seconds = _LIMITS.turn_timeout_s
+    settle_s: Seconds = _LIMITS.settle_s
     stable_after_s: Seconds = _LIMITS.stable_after_s
     restarts_max: Count = _LIMITS.restarts_max
     restarts_within_s: Seconds = _LIMITS.restarts_within_s

@@ -54,7 +54,8 @@ class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process at one moment, as ``/proc/PID/stat`` tells of it.
 
     ``born`` is in ticks since the boot of the machine; ``state`` a letter; ``threads`` counts a main thread that has
-    exited as long as the process is not reaped.
+    exited as long as the process is not reaped. ``command_hex`` is the begin of the command line, which may hold any
+    bytes; ``server`` is true of a process that has ``supervisor.ports.SERVER_VARIABLE`` in its environment.
     """
 
     pid: int
@@ -63,6 +64,13 @@ class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
     born: int
     state: str
     threads: int
+    command_hex: str = ""
+    server: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command line, its words separated by blanks."""
+        return bytes.fromhex(self.command_hex).decode(errors="replace")
 
     @property
     def alive(self) -> bool:

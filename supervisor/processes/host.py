@@ -45,6 +45,10 @@ STRUCK_AT_ONCE = 100
 """Processes that one order names, so that the lifeline's buffer takes the line."""
 
 
+LOOK_AGAIN_S = 0.05
+"""Seconds between two looks at a process that cannot be waited for: an old kernel, or no descriptor is left."""
+
+
 class _Look:
     """What a warden will have seen."""
 
@@ -140,7 +144,9 @@ class WardenProcess:
         return self._stdout.written_between
 
     async def look(self) -> tuple[ProcessSeen, ...] | None:
-        """The main process and its descendants, parents first."""
+        """The main process and its descendants, parents first; ``None``: they cannot be told."""
+        if self._is_unknown:
+            return None
         if not self._pid or self._exited.is_set():
             return ()
         look = _Look()
@@ -149,11 +155,25 @@ class WardenProcess:
         await look.there.wait()
         return look.processes
 
-    def strike(self, found: Iterable[ProcessSeen]) -> None:
-        """SIGKILL these descendants, where they are still there."""
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """Send a signal to these descendants, where they are still there."""
         words = [b"%d:%d" % (one.pid, one.born) for one in found]
         for start in range(0, len(words), STRUCK_AT_ONCE):
-            self.lifeline.order(b"strike " + b" ".join(words[start : start + STRUCK_AT_ONCE]))
+            self.lifeline.order(b"strike %d " % number + b" ".join(words[start : start + STRUCK_AT_ONCE]))
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait for the kernel to say that *pid* has ended; it may be a stranger's by then, so look again."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except (OSError, AttributeError):
+            await anyio.sleep(LOOK_AGAIN_S)
+            return
+        try:
+            await anyio.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
 
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
@@ -226,6 +246,7 @@ class WardenProcess:
             killed=fate.killed,
             survivors=0,
             took_s=fate.took_s,
+            outlived=fate.outlived,
         )
 
     def _survived(self) -> ProcessReport:
@@ -245,7 +266,12 @@ class WardenProcess:
     def _end_looks(self) -> None:
         """The warden obeys no orders once the main process has ended."""
         while self._looks:
-            self._looks.popleft().end(())
+            self._looks.popleft().end(None if self._is_unknown else ())
+
+    @property
+    def _is_unknown(self) -> bool:
+        """The warden was lost, and nobody can tell what is left."""
+        return self.report is not None and self.report.survivors < 0
 
     def _conclude(self, report: ProcessReport) -> None:
         self.report = report

@@ -55,6 +55,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="event"):
     ended_by: str
     killed: int
     took_s: float
+    outlived: tuple[ProcessSeen, ...] = ()
+    """Descendants that were alive when the program had exited by itself."""
 
 
 class Seen(msgspec.Struct, frozen=True, tag="seen", tag_field="event"):

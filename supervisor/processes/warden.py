@@ -8,7 +8,7 @@ as NUL-separated bytes, the way the kernel itself keeps argv and environ.
 
 In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
      ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree), ``look`` (tell of the
-     whole tree) and ``strike PID:BORN ...`` (SIGKILL those descendants, where they still are who was seen).
+     whole tree) and ``strike N PID:BORN ...`` (signal N to those descendants, where they still are who was seen).
 Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``seen``, ``exited``, ``ended``.
 
 Where it is given a pid namespace (``namespace.py``), the program is born in that, and the end of the namespace's init
@@ -42,6 +42,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 OOM_MARGIN = 200
 NAP_MAX_MS = 50
+SERVER_MARK = b"SUPERVISOR_SERVER"
+COMMAND_BYTES = 200
 CHUNK_BYTES = 65536
 
 
@@ -71,12 +73,27 @@ def _stat(pid: int | str) -> list[bytes]:
     return [b"X", *[b"-1"] * 19]
 
 
+def _read(pid: int, name: str) -> bytes:
+    """The file *name* of ``/proc/PID``; nothing where *pid* is gone, or another user's."""
+    with suppress(OSError), open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+    return b""
+
+
+def listed(pids: Collection[int]) -> bytes:
+    """Those of *pids* that are there, in JSON: pid, parent, session, start, state, number of threads, command line (the
+    begin of it, in hexadecimal, since it may hold any bytes), and whether it is marked as a server."""
+    return b"[%s]" % b",".join(told for pid in pids if (told := _told(pid)))
+
+
 def _told(pid: int) -> bytes:
-    """The pid, parent, session, start, state and number of threads of *pid* in JSON; nothing if it is gone."""
     fields = _stat(pid)
     if fields[19] == b"-1":
         return b""
-    return b'[%d,%s,%s,%s,"%s",%s]' % (pid, fields[1], fields[3], fields[19], fields[0], fields[17])
+    command = _read(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")[:COMMAND_BYTES].hex().encode()
+    server = b"true" if b"\0%s=" % SERVER_MARK in b"\0" + _read(pid, "environ") else b"false"
+    row = (pid, fields[1], fields[3], fields[19], fields[0], fields[17], command, server)
+    return b'[%d,%s,%s,%s,"%s",%s,"%s",%s]' % row
 
 
 def descendants(pid: int) -> list[int]:
@@ -229,6 +246,7 @@ class Warden:
         self.sweeping = False
         self.cut_short = False
         self.killed = 0
+        self.outlived = b"[]"
         self.since_s: float | None = None
         self.poll = select.poll()
         self.poll.register(control, select.POLLIN)
@@ -244,8 +262,14 @@ class Warden:
             self.turn()
         self.sweep()
         self.say(
-            b'{"event":"ended","status":%s,"ended_by":"%s","killed":%d,"took_s":%.6f}'
-            % (b"null" if self.status is None else b"%d" % self.status, self.ended_by(), self.killed, self.took_s())
+            b'{"event":"ended","status":%s,"ended_by":"%s","killed":%d,"took_s":%.6f,"outlived":%s}'
+            % (
+                b"null" if self.status is None else b"%d" % self.status,
+                self.ended_by(),
+                self.killed,
+                self.took_s(),
+                self.outlived,
+            )
         )
 
     def turn(self) -> None:
@@ -290,7 +314,7 @@ class Warden:
             elif word == b"look":
                 self.look()
             elif word == b"strike":
-                self.strike_seen(number.split())
+                self.strike_seen(*number.split())
 
     def terminate(self) -> None:
         self.terminating = True
@@ -305,15 +329,15 @@ class Warden:
         """Tell of the program and of all that it has started; ``null`` where that cannot be seen."""
         seen = b"null"
         if born(os.getpid()) >= 0:
-            seen = b"[%s]" % b",".join(told for pid in self.family() if (told := _told(pid)))
+            seen = listed(self.family())
         self.say(b'{"event":"seen","processes":%s}' % seen)
 
-    def strike_seen(self, found: list[bytes]) -> None:
-        """SIGKILL those of our descendants; the program goes on."""
+    def strike_seen(self, number: bytes, *found: bytes) -> None:
+        """Signal those of our descendants; the program goes on. One that is stopped hears the signal all the same."""
         family = set(self.family())
         for pid, _, ticks in (one.partition(b":") for one in found):
             if int(pid) in family and born(int(pid)) == int(ticks):
-                send((int(pid),), signal.SIGKILL)
+                send((int(pid),), int(number), signal.SIGCONT)
 
     # ------------------------------------------------------------------------------------------ beginning
     def launch(self) -> None:
@@ -390,6 +414,8 @@ class Warden:
         can: its init is struck with our own, and ``waitpid`` has it only when nobody else is there.
         """
         self.killed = self.doomed()
+        if self.status is not None and LINUX:  # it exited by itself, and what it leaves is told by name
+            self.outlived = listed([pid for pid in self.family() if lives(pid)])
         self.sweeping, self.cut_short = True, self.status is None
         self.since_s = self.since_s or time.monotonic()
         dead = select.poll()

@@ -103,6 +103,12 @@ class Case:
         """Who has it, or had it last."""
         self.absent = ""
         """What its last attempt should have left, and did not."""
+        self.judged = ""
+        """The commit that its last attempt was judged at."""
+        self.remarks: list[str] = []
+        """What a person is to know of how it ended, beside its outcome."""
+        self.rest = ""
+        """The branch that holds what was written after it was judged."""
         self.said = ""
         """What its agent said in its last attempt."""
         self.taken_back = True
@@ -262,7 +268,9 @@ class Case:
     # ------------------------------------------------------------------ births
     def ended(self, outcome: str, error: str) -> TaskResult:
         """The result, if it ends now."""
-        return TaskResult(self.name, self.session_id, outcome, error, round(anyio.current_time() - self.born_s, 6))
+        took_s = round(anyio.current_time() - self.born_s, 6)
+        remarks = tuple(dict.fromkeys(self.remarks))
+        return TaskResult(self.name, self.session_id, outcome, error, took_s, self.rest, remarks)
 
     def open(self, workstream_id: str, digest: str, *, planned: bool, cause: int | None) -> None:
         """Its log begins."""

@@ -56,7 +56,8 @@ class Closing:
         """Have the work of its session checked; what follows."""
         tests = [test.value(self._load.plan.task_lifecycle.validation_timeout) for test in case.task.acceptance]
         try:
-            problem = await self._sup.janitor.check(case.session_id, tests)
+            # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
+            problem = await self._commit(case) or await self._sup.janitor.check(case.session_id, tests)
             findings = await self._review(case) if not problem else (f"not accepted: {problem}",)
         except (NoSuchEntity, Refused) as refusal:
             await self.cancelled(case, str(refusal))
@@ -65,6 +66,14 @@ class Closing:
             await self._reject(case, *findings)
         elif case.state in (Task.CLAIMED, Task.IN_PROGRESS) and not case.is_over:
             await self._accept(case)
+
+    async def _commit(self, case: Case) -> str:
+        """Have the commit that the work is judged at; why there is none, in words."""
+        try:
+            case.judged = await self._sup.janitor.commit(case.session_id, _message(case))
+        except OSError as error:
+            return str(error)
+        return ""
 
     async def _review(self, case: Case) -> tuple[str, ...]:
         """Why a second agent does not want it, in a line and in its findings; nothing where it does.
@@ -75,7 +84,7 @@ class Closing:
         review = self._load.plan.review_of(case.task)
         if review is None:
             return ()
-        verdict = await reviewed(self._sup, case.session_id, review, case.task, case.cause)
+        verdict = await reviewed(self._sup, case.session_id, review, case.task, case.cause, case.judged)
         return () if verdict.approved else (verdict.words, *verdict.findings)
 
     async def _accept(self, case: Case) -> None:
@@ -87,7 +96,7 @@ class Closing:
         if case.state is Task.WAITING_FOR_SUBTASKS:
             await case.post(task.SubtasksCompleted(reason="its subtasks are closed"))
         else:
-            await case.post(task.Completed(reason="the turn was verified"))
+            await case.post(task.Completed(reason="the turn was verified", judged=case.judged))
         await self.deliver(case)
 
     async def pass_tests(self, case: Case) -> None:
@@ -160,13 +169,14 @@ class Closing:
 
     async def merge(self, case: Case) -> None:
         """Bring the work to where it is for. Closed the task is when it is there, and nobody works on it any more."""
-        merge = await self._merged(case)
+        merge = await self._merged(case, case.data.judged)
         if merge.startswith("not merged"):
             await self._not_merged(case, merge)
             return
         gate.count_success(self._load, case)
         await self._end_session(case)  # else a late message might open another turn of it
-        await case.post(task.Closed(reason=merge))
+        reason = await self._with_rest(case, merge)
+        await case.post(task.Closed(reason=reason, unmerged=bool(case.rest), rest=case.rest))
         await self._end(case, "completed", "")
 
     async def merge_late(self, case: Case) -> tuple[bool, str]:
@@ -175,11 +185,12 @@ class Closing:
         stream = self._load.stream
         case.seq = stream.born_seq
         unseen = case.task.approval == "after"  # it had not come to that
-        merge = "not merged: nobody has approved it" if unseen else await self._merged(case, on=stream.id)
+        merge = "not merged: nobody has approved it" if unseen else await self._merged(case, case.judged, on=stream.id)
         is_merged = not merge.startswith("not merged")
         if is_merged:
             gate.count_success(self._load, case, on=stream.id)
             await self._sup.janitor.forget(owned(self._sup, case))
+        merge = await self._with_rest(case, merge) if is_merged else merge
         await self.leave(case)
         told = {"task": case.id, "session": case.session_id}
         self._sup.tree.note(stream.id, MERGED if is_merged else MERGE_REFUSED, case.cause, told, reason=merge)
@@ -191,14 +202,15 @@ class Closing:
             await self._approve(case, by)
 
     async def _approve(self, case: Case, by: str) -> None:
-        merge = await self._merged(case)
+        merge = await self._merged(case, case.data.judged)
         if merge.startswith("not merged"):
             await case.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}"))
             await self._failed_for_now(case, merge)
             return
         gate.count_success(self._load, case)
         await self._end_session(case)  # it goes on where its supervisor did not live to end it
-        await case.post(task.ApprovalGranted(by=by, reason=merge))
+        reason = await self._with_rest(case, merge)
+        await case.post(task.ApprovalGranted(by=by, reason=reason, unmerged=bool(case.rest), rest=case.rest))
         await self._end(case, "completed", "")
 
     async def deny(self, case: Case, by: str, reason: str) -> None:
@@ -206,13 +218,32 @@ class Closing:
         await case.post(task.ApprovalDenied(by=by, reason=reason))
         await self._failed_for_now(case, f"denied by {by}: {reason}")
 
-    async def _merged(self, case: Case, *, on: str = "") -> str:
-        """What became of the merge, in words. *on*: whose facts are made of it, where the task was closed before."""
+    async def _with_rest(self, case: Case, merge: str) -> str:
+        """*merge*, and what was written where it was worked after that had been judged: nobody has tested it, so it
+        stays on its branch. Its session has ended, so that nobody writes there any more."""
+        if not case.session_id or self._sup.janitor.in_place:
+            return merge
+        left = await self._sup.janitor.put_away(case.session_id, left_at(case))
+        if left.branch:
+            case.rest = left.branch
+            where = f"in {left.directory} and " if left.directory else ""
+            rest = f"what was written after it was judged is not merged: it is {where}on the branch {left.branch}"
+        elif left.problem:
+            rest = f"unknown whether something was written after it was judged: {left.problem}"
+        else:
+            return merge
+        case.remarks.append(rest)
+        _log.warning("work is left that is not merged", task=case.name, branch=left.branch, why=rest)
+        return f"{merge}; {rest}"
+
+    async def _merged(self, case: Case, judged: str, *, on: str = "") -> str:
+        """What became of the merge of the commit *judged*, in words. *on*: whose facts are made of it, where the task
+        was closed before."""
         if not case.session_id:
             return "nothing to merge: its subtasks did the work"
-        if why := await gate.refused_changes(self._load, case, on=on):
+        if why := await gate.refused_changes(self._load, case, judged, on=on):
             return f"not merged: {why}"
-        merge = await self._sup.janitor.merge(case.session_id, f"{case.name}: the work of session {case.session_id}")
+        merge = await self._sup.janitor.merge(case.session_id, _message(case), judged)
         match merge.outcome:
             case "refused":
                 return f"not merged: {merge.why}"
@@ -396,6 +427,11 @@ class Closing:
             cause = Cause(case.seq, None, ACTOR)
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.close_session(case.session_id, reason="its task is settled", cause=cause)
+
+
+def _message(case: Case) -> str:
+    """The message of the commits that hold the work."""
+    return f"{case.name}: the work of session {case.session_id}"
 
 
 def _last_word(case: Case, reason: str) -> task.TaskEvent | None:

@@ -133,7 +133,7 @@ class Continuing:
     @property
     def unmerged(self) -> Mapping[str, Interrupted]:
         """What was closed with its work on its branch, as the whole was given up: nobody lived to end that."""
-        return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.data.unmerged}
+        return {name: left for name, left in self._left.items() if left.state is Task.CLOSED and left.is_unmerged}
 
     def do_again(self, names: Collection[str]) -> None:
         """Have these tasks count as new ones."""

@@ -28,6 +28,7 @@ from supervisor.scheduling.case import ACTOR, Case
 from supervisor.scheduling.checkpoints import begin, left_at, place_of
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.leases import Claim
+from supervisor.scheduling.settling import settle
 from supervisor.scheduling.workload import Workload
 from supervisor.signals import ask_again, missing
 from supervisor.supervision import Session
@@ -295,6 +296,8 @@ class Execution:
 
     async def _judge(self, case: Case, outcome: Outcome) -> bool:
         """``True`` if it waits in its slot, for another attempt."""
+        if outcome.outcome == "completed":
+            await settle(self._sup, case)
         if outcome.outcome == "completed" and (absent := await self._absent(case, outcome)):
             outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
         split = case.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"  # the rest is theirs

@@ -62,15 +62,16 @@ def may_split(load: Workload, case: Case) -> bool:
     return case.task.may_split and allows(load, case, "split")
 
 
-async def refused_changes(load: Workload, case: Case, *, on: str = "") -> str:
-    """Why the work on the task may not be merged: a violation, which counts; ``""`` where it may. *on*: whose facts
-    these are, where the task was closed before."""
+async def refused_changes(load: Workload, case: Case, commit: str, *, on: str = "") -> str:
+    """Why the work on the task, up to *commit* or all of it, may not be merged: a violation, which counts; ``""`` where
+    it may. *on*: whose facts these are, where the task was closed before."""
     agent = _worker(load, case)
     rights, level = load.sup.trust.rights(agent), load.sup.trust.level(agent)
     if rights is None:
         return ""
     try:
-        changes = await load.sup.janitor.changes(case.session_id, f"{case.name}: the work of session {case.session_id}")
+        message = f"{case.name}: the work of session {case.session_id}"
+        changes = await load.sup.janitor.changes(case.session_id, message, commit)
     except Refused as refusal:
         return str(refusal)
     why = "" if changes is None else file_refusal(level, rights, changes.files, whole=changes.whole)

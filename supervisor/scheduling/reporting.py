@@ -72,7 +72,7 @@ async def unreported(journal: Journal, workstream_id: str) -> Unreported | None:
         return None
     rows = [row for row in await journal.entities() if row.id == workstream_id or row.kind == Kind.TASK]
     row = next(row for row in rows if row.id == workstream_id)
-    told = [TaskResult(**one) for one in result.metadata["tasks"]]
+    told = [TaskResult(**{**one, "remarks": tuple(one["remarks"])}) for one in result.metadata["tasks"]]
     known = {one.id: one for one in told}
     why = f"the critical task {told[-1].id} failed" if told else ""  # nothing else ends it before all tasks have ended
     missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
@@ -100,4 +100,4 @@ def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterab
                 outcome = "aborted" if cut_short else _OUTCOMES.get(Task(row.state), "aborted")
                 error = "" if outcome == "completed" else why if cut_short else data.last_failure or why
                 took_s = round(row.changed_at - row.born_at, 6)
-                yield TaskResult(data.name, data.claimed_by, outcome, error, took_s)
+                yield TaskResult(data.name, data.claimed_by, outcome, error, took_s, data.rest)

@@ -13,13 +13,18 @@ WELL: Final = frozenset({"completed", "skipped"})
 
 class TaskResult(NamedTuple):
     """How a task ended: ``completed``, ``failed``, ``aborted``, ``skipped`` since its condition was not met, or
-    ``blocked`` by one that it depends on."""
+    ``blocked`` by one that it depends on.
+
+    ``unmerged`` is the branch that holds what was written after the work was judged, which was not merged; ``remarks``
+    say that in words, and which processes of the task had to be ended."""
 
     id: str
     session_id: str
     outcome: str
     error: str
     took_s: float
+    unmerged: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 class PlanResult(NamedTuple):

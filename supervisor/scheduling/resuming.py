@@ -138,7 +138,8 @@ def _unmerged(
     last = max(merged_by, default=0)
     recent = {name: row for name, row in closed.items() if row.born_seq > last}
     found = {name: (row, msgspec.json.decode(row.data, type=TaskData)) for name, row in recent.items()}
-    return {name: Interrupted(row.id, Task(row.state), data) for name, (row, data) in found.items() if data.unmerged}
+    left = {name: Interrupted(row.id, Task(row.state), data) for name, (row, data) in found.items()}
+    return {name: one for name, one in left.items() if one.is_unmerged}
 
 
 def _jobs(closed: Mapping[str, EntityRow], rows: Sequence[EntityRow]) -> Mapping[str, str]:

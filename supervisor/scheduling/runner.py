@@ -262,7 +262,8 @@ class PlanRunner:
         *_, grown = self._continuing.grown(plan)
         cases = [Case(self._sup, one.task) for one in every_task(grown.tasks) if one.task.id in left]
         for case in cases:
-            case.settled_id, case.session_id = left[case.name].entity_id, left[case.name].data.claimed_by
+            data = left[case.name].data
+            case.settled_id, case.session_id, case.judged = left[case.name].entity_id, data.claimed_by, data.judged
         return cases
 
     async def _merge_late(self, unmerged: Iterable[Case]) -> tuple[list[str], list[str]]:

@@ -44,6 +44,7 @@ FAULTS: Final[Mapping[str, FaultKind]] = _catalogue(
     FaultKind("process.closes_output", 0.06, "it closes its output and lives on"),
     FaultKind("process.holds_pipe", 0.15, "a grandchild keeps its output open after its exit"),
     FaultKind("process.orphans", 0.20, "it leaves daemons of its own session behind, some deaf to SIGTERM"),
+    FaultKind("process.background", 0.10, "a tool call leaves a process behind that works on for a while"),
     FaultKind("process.flood", 0.05, "it floods its output"),
     FaultKind("process.dribble", 0.05, "its output comes one byte a second"),
     FaultKind("process.bad_utf8", 0.06, "its output is not UTF-8"),

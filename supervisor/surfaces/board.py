@@ -104,7 +104,9 @@ class Board:
     def _doing(self, line: Line) -> str:
         """What a session does, and at which attempt of its task, if that is not the first."""
         task = self.work.of_session(line.id)
-        return ": ".join(part for part in (task.attempt if task else "", line.doing()) if part)
+        return ": ".join(
+            part for part in (task.attempt if task else "", task.settling if task else "", line.doing()) if part
+        )
 
     def _in_order(self) -> list[tuple[int, Line]]:
         """Every session after its parent and what was born below it before, with its depth. Iterative."""

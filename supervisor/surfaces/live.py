@@ -53,20 +53,25 @@ class TaskEnd(Protocol):
     def error(self) -> str: ...
     @property
     def took_s(self) -> float: ...
+    @property
+    def unmerged(self) -> str: ...
+    @property
+    def remarks(self) -> tuple[str, ...]: ...
 
 
 # ------------------------------------------------------------------------------------------------------- results
-def results_text(results: Iterable[TaskEnd]) -> str:
-    """The table that a run ends with."""
+def results_text(results: Sequence[TaskEnd]) -> str:
+    """The table that a run ends with, and below it what is to be known of a task beside its outcome."""
     heads = ("TASK", "OUTCOME", "TOOK", "SESSION", "ERROR")
-    return columns(
+    table = columns(
         heads, ((one.id, one.outcome, duration(one.took_s), one.session_id or "", one.error) for one in results)
     )
+    return "\n".join([table, *(printable(f"{one.id}: {remark}") for one in results for remark in one.remarks)])
 
 
 def results_json(results: Iterable[TaskEnd], *, ok: bool) -> str:
     """The last line of ``supervisor run --json``."""
-    names = ("id", "session_id", "outcome", "error", "took_s")
+    names = ("id", "session_id", "outcome", "error", "took_s", "unmerged", "remarks")
     return json_line({"ok": ok, "tasks": [{name: getattr(one, name) for name in names} for one in results]})
 
 

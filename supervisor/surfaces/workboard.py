@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from typing import Any, Final
 
-from supervisor.standing import plan_name
+from supervisor.standing import plan_name, settling
 from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = ["TaskLine", "WorkBoard"]
@@ -30,6 +30,8 @@ class TaskLine:
         self.claimed = False
         self.attempts, self.attempts_max = 0, 0
         self.trouble = ""
+        self.settling = ""
+        """The processes of its turn that are waited for before it is judged, and until when."""
 
     @property
     def alone(self) -> bool:
@@ -101,6 +103,7 @@ class WorkBoard:
         line = self._names.get(name) or self._names.get(_NUMBERED.sub("", name))
         if line is None:
             return
+        line.settling = settling(event.metadata) if event.event == "turn_settling" else ""
         if event.outcome == "born":
             line.attempts, line.attempts_max = 0, int(event.metadata.get("max_attempts", 0))
         elif event.to_status == "IN_PROGRESS" and event.from_status != "IN_PROGRESS":

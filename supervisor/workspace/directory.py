@@ -47,10 +47,13 @@ class DirectoryWorkspace:
             raise NotADirectoryError(f"the working directory {path} of session {session_id!r} does not exist")
         return str(path)
 
-    async def merge(self, session_id: str, message: str) -> Merge:
+    async def commit(self, session_id: str, message: str) -> str:
+        return ""
+
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         return Merge(outcome="nothing", why="the session worked in place")
 
-    async def changes(self, session_id: str, message: str) -> Changes | None:
+    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         return None
 
     async def begin(self, session_id: str, place: Place) -> None:

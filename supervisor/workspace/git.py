@@ -342,42 +342,65 @@ class GitWorkspaces:
         return self._target
 
     # ------------------------------------------------------------------------------------------ the way back
-    async def merge(self, session_id: str, message: str) -> Merge:
-        """Commit what a session has not committed, and bring its work into the target.
+    async def commit(self, session_id: str, message: str) -> str:
+        """Commit what a session has not committed; the commit that it has come to, ``""`` where :meth:`merge` would
+        refuse that.
+
+        Raises:
+            WorkspaceError: its worktree is gone, or git cannot do what it must.
+        """
+        async with self._step(CommitWork(plain_name(session_id))):
+            if not is_worktree(place := self._place(session_id)):
+                words = f"the worktree {place} is gone, and what was not committed there is lost"
+                raise WorkspaceError(f"{words}; the branch {branch_of(session_id)} has what was committed")
+            checked = await self._work(session_id, message, await self.target())
+            return checked if isinstance(checked, str) else ""
+
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
+        """Bring *commit* of a session into the target; with ``""`` commit first what the session has not committed.
 
         Raises:
             WorkspaceError: git cannot do what it must.
         """
         async with self._step(CommitWork(plain_name(session_id))):
             target = await self.target()
-            begun, unmerged = await self._begun(session_id)
-            if begun:
-                return Merge(outcome="refused", target=target, files=unmerged, why=begun)
-            work = await self._saved(session_id, message)
-            if not work:
-                return Merge(outcome="nothing", target=target, why="there is no branch of that session")
-            if ahead := await self._ahead(target, branch_of(session_id), work):
-                return Merge(outcome="refused", target=target, why=ahead)
-            if inside := await self._changed_inside(session_id):
-                why = f"what is not committed in repositories inside it would be left behind: {some_of(inside)}"
-                return Merge(outcome="refused", target=target, files=inside, why=why)
+            work = commit or await self._work(session_id, message, target)
+            if isinstance(work, Merge):
+                return work
             for _ in range(TRIES):
                 merge = await self._merge_once(target, work, message)
                 if merge is not None:
                     return msgspec.structs.replace(merge, target=target)
             return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
 
-    async def changes(self, session_id: str, message: str) -> Changes | None:
-        """What a session changed since it and the target parted, its own commits and what was not committed.
+    async def _work(self, session_id: str, message: str, target: str) -> str | Merge:
+        """The commit of all that a session has done; why that is not merged, where it cannot be."""
+        begun, unmerged = await self._begun(session_id)
+        if begun:
+            return Merge(outcome="refused", target=target, files=unmerged, why=begun)
+        work = await self._saved(session_id, message)
+        if not work:
+            return Merge(outcome="nothing", target=target, why="there is no branch of that session")
+        if ahead := await self._ahead(target, branch_of(session_id), work):
+            return Merge(outcome="refused", target=target, why=ahead)
+        if inside := await self._changed_inside(session_id):
+            why = f"what is not committed in repositories inside it would be left behind: {some_of(inside)}"
+            return Merge(outcome="refused", target=target, files=inside, why=why)
+        return work
+
+    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
+        """What a session changed since it and the target parted: up to *commit*, or its own commits and what was not
+        committed.
 
         Raises:
             WorkspaceError: git cannot do what it must.
         """
         async with self._step(CommitWork(plain_name(session_id))):
             target = await self.target()
-            if any(await self._begun(session_id)):
-                return None
-            commit = await self._saved(session_id, message)
+            if not commit:
+                if any(await self._begun(session_id)):
+                    return None
+                commit = await self._saved(session_id, message)
             if not commit:
                 return None
             return await self._between(await self._parted(f"refs/heads/{target}", commit), commit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -17,6 +17,8 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.turn_processes import processes_of_turn
 from supervisor.ports import Launch, Process, ProcessReport, SpawnError
 from tests.contract.ports import Port, RealPort, SimulatedPort
 from tests.contract.scripts import (
@@ -220,12 +222,43 @@ async def test_a_look_tells_what_was_born_when_and_where(port: Port) -> None:
         assert seen[0].pid == process.pid
         assert {one.parent for one in seen[1:]} == {process.pid}
         struck = seen[2]
-        process.strike([struck, msgspec.structs.replace(seen[1], born=seen[1].born + 1)])
+        process.strike([struck, msgspec.structs.replace(seen[1], born=seen[1].born + 1)], signal.SIGKILL)
         while struck.pid in [one.pid for one in await process.look() or () if one.alive]:
             pass  # what was killed takes its time to die
         await process.send(b"go\n")
         assert fate(await process.wait_ended()) == (3, "exit", 2, 0)
         assert await process.look() == ()
+
+
+@contract
+async def test_a_turn_has_the_processes_born_since_but_for_servers(port: Port) -> None:
+    """What was there before is none of a turn, nor a server; a signal goes to those of the turn alone, and their end is
+    waited for. What outlives the main process is told with its command line."""
+    before, after = (Fork((Ready(), Hang())) for _ in range(2))
+    steps = (before, UP, ReadLine(), after, Say(b"more\n"), ReadLine(), Exit(3))
+    async with spawn(port, *steps) as process:
+
+        async def of_turn(since: int, servers: Sequence[str] = ()) -> tuple[ProcessSeen, ...]:
+            return processes_of_turn(await process.look() or (), process.pid, since, servers)
+
+        await up(process)
+        await anyio.sleep(2 * TICK_S)
+        since = process.clock()
+        assert await of_turn(since) == ()
+        await process.send(b"go\n")
+        await up(process, b"more\n")
+        (found,) = await of_turn(since)
+        assert found.command
+        assert await of_turn(since, [word.rpartition("/")[2] for word in found.command.split(" ")[:2]]) == ()
+        process.strike([found], signal.SIGTERM)
+        while await of_turn(since):
+            await process.wait_gone(found.pid)
+        await process.wait_gone(found.pid)
+        assert len(await of_turn(0)) == 1, "what was there before lives on"
+        await process.send(b"go\n")
+        report = await process.wait_ended()
+        assert [fate(report), len(report.outlived)] == [(3, "exit", 1, 0), 1]
+        assert await of_turn(0) == ()
 
 
 # ------------------------------------------------------------------------------------------------------------- ends

@@ -18,6 +18,7 @@ class Agent:
     def __init__(self):
         self.conversation = f"conversation-{os.getpid()}"
         self.cancelled = threading.Event()
+        self.servers = []
         self._lock, self._replies, self._number = threading.Lock(), {}, 0
 
     def send(self, **message):
@@ -67,6 +68,7 @@ def serve(prompted):
         elif method == "initialize":
             agent.send(id=message["id"], result={"protocolVersion": 1, "agentCapabilities": {"loadSession": False}})
         elif method == "session/new":
+            agent.servers = params.get("mcpServers", [])
             agent.send(id=message["id"], result={"sessionId": agent.conversation})
         elif method == "session/cancel":
             agent.cancelled.set()

@@ -196,6 +196,9 @@ class Trouble:
         async def tool(inside: Inside) -> int:
             if self.strikes("process.ignores_term", place):
                 inside.ignore_terminate()
+            if self.strikes("process.background", place):
+                left = partial(_sleep, seconds=self._how("process.background", place).between(0.1, 60.0, "seconds"))
+                inside.fork(left, name=f"{place}:background", new_session=True)
             return await self.work(place, seconds)
 
         return await self._inside.wait_child(self._inside.fork(tool, name=place, new_session=True))

@@ -190,8 +190,11 @@ class Prop:
         self.looks += 1
         return self.children.pop(0) if self.children else ()
 
-    def strike(self, found: Iterable[ProcessSeen]) -> None:
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
         self.struck.append(tuple(one.pid for one in found))
+
+    async def wait_gone(self, pid: int) -> None:
+        return
 
     async def wait_exit(self) -> int | None:
         await self._exited.wait()
@@ -320,11 +323,15 @@ class Rooms:
         await self._do("prepare", session_id, directory, root_id)
         return f"{directory}/{session_id}"
 
-    async def merge(self, session_id: str, message: str) -> Merge:
+    async def commit(self, session_id: str, message: str) -> str:
+        await self._do("commit", session_id)
+        return "judged" if self.temporary else ""
+
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         await self._do("merge", session_id, message)
         return self.merged
 
-    async def changes(self, session_id: str, message: str) -> Changes | None:
+    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
         await self._do("changes", session_id)
         return self.changed.pop(0) if self.changed else None
 

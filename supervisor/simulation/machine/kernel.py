@@ -97,6 +97,7 @@ class OsProcess:
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
         self.ignores_term = False
+        self.dead = Moment()
         self._stdin: Pipe | None = None
         self._stdout: Pipe | None = None
         self._stderr: Pipe | None = None
@@ -125,7 +126,7 @@ class OsProcess:
         """What the kernel tells of it. The parent is of no account where that is a warden, which has no pid here."""
         parent = self.parent.pid if isinstance(self.parent, OsProcess) else 0
         state = "S" if self.status is None else "Z"
-        return ProcessSeen(self._pid, parent, self.session, self._born, state, 1)
+        return ProcessSeen(self._pid, parent, self.session, self._born, state, 1, self._name.encode().hex())
 
     def deliver(self, number: int) -> None:
         """Send it a signal."""
@@ -147,6 +148,7 @@ class OsProcess:
     def _exit(self, status: int) -> None:
         """It becomes a zombie, what it held is let go, and its children are orphans."""
         self.status = status
+        self.dead.set()
         self._kernel.note("exited", self, str(status))
         self._close_all()
         self._orphan()

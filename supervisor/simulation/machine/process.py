@@ -6,6 +6,7 @@ What it knows it knows from its warden. Leaving is bounded: terminate, kill, and
 from __future__ import annotations
 
 import signal
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, assert_never
 
@@ -43,6 +44,18 @@ class Machine(Protocol):
         ...
 
 
+class _Look:
+    """What a warden will have found."""
+
+    def __init__(self) -> None:
+        self.answered = Moment()
+        self.found: tuple[ProcessSeen, ...] | None = ()
+
+    def end(self, found: tuple[ProcessSeen, ...] | None) -> None:
+        self.found = found
+        self.answered.set()
+
+
 class SimulatedProcess:
     """A simulated program under its warden: ``supervisor.ports.Process``."""
 
@@ -57,8 +70,7 @@ class SimulatedProcess:
         self._order = "exit"
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = Moment(), Moment(), Moment()
-        self._looked = Moment()
-        self._found: tuple[ProcessSeen, ...] | None = ()
+        self._looks: deque[_Look] = deque()
         self._emptied = machine.kernel.ticks()
         self.written_between = (self._emptied, self._emptied)
         """The ticks between which the output that was received last was written."""
@@ -139,18 +151,26 @@ class SimulatedProcess:
         return self._machine.kernel.ticks()
 
     async def look(self) -> tuple[ProcessSeen, ...] | None:
-        """The main process and its descendants, parents first."""
+        """The main process and its descendants, parents first; ``None``: they cannot be told."""
+        if self._is_unknown:
+            return None
         if not self._pid or self._exited.is_set():
             return ()
-        self._found = ()
-        self._looked = looked = Moment()
+        look = _Look()
+        self._looks.append(look)
         self.warden.look()
-        await looked.wait()
-        return self._found
+        await look.answered.wait()
+        return look.found
 
-    def strike(self, found: Iterable[ProcessSeen]) -> None:
-        """SIGKILL these descendants."""
-        self.warden.strike(found)
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """Send a signal to these descendants."""
+        self.warden.strike(found, number)
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait until that descendant has ended."""
+        process = self._machine.kernel.table.get(pid)
+        if process is not None:
+            await process.dead.wait()
 
     async def wait_exit(self) -> int | None:
         """The exit status of the main process, ``None`` when it is not known."""
@@ -192,10 +212,10 @@ class SimulatedProcess:
             case Exited(status=number):
                 self._status = number
                 self._exited.set()
-                self._looked.set()
+                self._end_looks()
             case Seen(processes=processes):
-                self._found = processes
-                self._looked.set()
+                if self._looks:
+                    self._looks.popleft().end(processes)
             case Ended():
                 self._fate = status
             case _:
@@ -223,6 +243,7 @@ class SimulatedProcess:
             killed=fate.killed,
             survivors=0,
             took_s=fate.took_s,
+            outlived=fate.outlived,
         )
 
     def _unknown(self, ended_by: str) -> ProcessReport:
@@ -236,8 +257,16 @@ class SimulatedProcess:
         self.report = report
         self._settled.set()
         self._exited.set()
-        self._looked.set()
+        self._end_looks()
         self._ended.set()
+
+    def _end_looks(self) -> None:
+        while self._looks:
+            self._looks.popleft().end(None if self._is_unknown else ())
+
+    @property
+    def _is_unknown(self) -> bool:
+        return self.report is not None and self.report.survivors < 0
 
     async def leave(self, terminate_s: float, kill_s: float) -> None:
         """See the tree off: terminate, wait, kill, wait. What was ordered before is not said again."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol
 
 import anyio
+import msgspec
 
 from actors.parking import Bell
 from supervisor.policies.call_processes import ProcessSeen
@@ -116,9 +117,9 @@ class Warden:
         """Tell of the main process and its descendants."""
         self._order(self._look)
 
-    def strike(self, found: Iterable[ProcessSeen]) -> None:
-        """SIGKILL for these descendants."""
-        self._order(partial(self._strike_seen, {one.pid: one.born for one in found}))
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """Send a signal to these descendants."""
+        self._order(partial(self._strike_seen, {one.pid: one.born for one in found}, number))
 
     def kill(self) -> None:
         """The end of the lifeline: kill everything."""
@@ -157,10 +158,11 @@ class Warden:
             await self._moment()
             self._bell.silence()
             self._turn(listener)
-        await self._sweep(listener)
+        outlived = await self._sweep(listener)
         now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
-        listener.learn(Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s))
+        ended = Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s)
+        listener.learn(msgspec.structs.replace(ended, outlived=outlived))
 
     async def _moment(self) -> None:
         """Until the machine gets around to it."""
@@ -209,10 +211,10 @@ class Warden:
         assert self._listener is not None, "it obeys no order before it runs"
         self._listener.learn(Seen(tuple([one.seen() for one in self._kernel.below(self)])))
 
-    def _strike_seen(self, born: dict[int, int]) -> None:
+    def _strike_seen(self, born: dict[int, int], number: int) -> None:
         for process in self._kernel.below(self):
             if born.get(process.pid) == process.seen().born:
-                process.deliver(signal.SIGKILL)
+                process.deliver(number)
 
     def _end(self) -> None:
         self._over = True
@@ -235,14 +237,17 @@ class Warden:
         elif self._sweeping and status == -signal.SIGKILL:
             self._killed += 1
 
-    async def _sweep(self, listener: Listener) -> None:
-        """Kill what is its child, and then what becomes its child, until there is none."""
+    async def _sweep(self, listener: Listener) -> tuple[ProcessSeen, ...]:
+        """Kill what is its child, and then what becomes its child, until there is none; what outlived its program."""
         self._sweeping, self._cut_short = True, self._status is None
+        alive = [one.seen() for one in self._kernel.below(self) if one.status is None]
+        outlived = () if self._status is None else tuple(alive)
         self._since()
         while self.children:
             self._strike()
             await self._moment()
             self._reap(listener)
+        return outlived
 
     def _strike(self) -> None:
         for child in list(self.children.values()):

@@ -48,6 +48,7 @@ class RunCopy(Copy):
         "probe_failed": frozenset({"HALF_OPEN"}),
         "manual_reset": frozenset({"CIRCUIT_OPEN"}),
         "checkpoint_saved": EVERYWHERE - {"PENDING"},
+        "turn_settling": frozenset({"IN_PROGRESS"}),
     }
 
     def __init__(self, state: str, data: Meta) -> None:
@@ -164,6 +165,9 @@ class RunCopy(Copy):
         self.delay_s, self.permanent, self.probe, self.last_signature = 0.0, False, False, ""
         self.saved_attempt = 0
         return self._goes("PENDING")
+
+    def on_turn_settling(self, meta: Meta) -> Effects:
+        return []
 
     def on_checkpoint_saved(self, meta: Meta) -> Effects:
         self.saved_in, self.saved_attempt, self.saved_as = meta["state"], meta["attempt"], meta["saved_as"]

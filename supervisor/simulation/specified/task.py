@@ -73,7 +73,7 @@ class TaskCopy(Copy):
         before, self.state = self.state, EDGES[self.state, event]
         self.over = self.state in ("CLOSED", "CANCELLED")
         self.retries = 0 if event == "reopened" else self.retries + (event == "retried")
-        self.unmerged = bool(meta.get("unmerged")) if event == "closed" else self.unmerged
+        self.unmerged = bool(meta.get("unmerged")) if self.over else self.unmerged
         if event == "claimed":
             self.claimed_by, self.claims = meta["by"], self.claims + 1
         elif self.state == "OPEN" and before != "PLANNED":

@@ -84,10 +84,10 @@ class SimulatedWorkspace(DirectoryWorkspace):
         if self._killed.is_set():
             raise SupervisorKilled("whoever works there was killed")
 
-    async def merge(self, session_id: str, message: str) -> Merge:
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         errand = self._errands.of(session_id)
         if errand is None:
-            return await super().merge(session_id, message)
+            return await super().merge(session_id, message, commit)
         await self._pass(self._chance.between(0.01, 2.0, "merge", session_id))
         if self._places.has(session_id):  # whoever merged it did not live to say so
             return Merge(outcome="nothing", target="main", why="everything is in main already")

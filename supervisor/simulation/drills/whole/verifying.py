@@ -389,7 +389,7 @@ async def _places(desk: Desk, house: House, janitor: Any, place: Place) -> None:
         desk.same(f"why there is no {what}", "no" in str(error), True)
     for drop in (janitor.accept, janitor.forget):
         desk.same("what is only dropped", await drop(place), None)
-    desk.same("what is left", await janitor.put_away("s", "m"), Released())
+    desk.same("what is left", await janitor.put_away("s", "m"), Released(problem="no"))
     desk.same("a look that fails", "no" in await janitor.inspect("x", [_test("lint", "l")], "d", anyio.Event()), True)
     rooms.fails, rooms.takes_s = {}, dict.fromkeys(("save", "put_away", "forget"), 59.0)
     desk.same(
@@ -410,7 +410,7 @@ async def _places(desk: Desk, house: House, janitor: Any, place: Place) -> None:
     rooms.takes_s = dict.fromkeys(("save", "put_away", "forget"), 1000.0)
     desk.again()
     await desk.raises("what takes too long", janitor.save("s", place, "m"), Refused)
-    desk.same("and is left", await janitor.put_away("s", "m"), Released())
+    desk.same("and is left", await janitor.put_away("s", "m"), Released(problem="it was not put away within 60 s"))
     desk.at("what takes too long", 120.0, 3)
 
 

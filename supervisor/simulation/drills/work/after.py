@@ -294,7 +294,11 @@ async def told_of_what_is_left(desk: Desk) -> None:
                 office.rooms.released = Released(branch=branch, directory=directory)
                 desk.same("what is left", await sup.janitor.put_away(whose, "its work"), office.rooms.released)
             office.rooms.fails = {"put_away": "it is read-only"}
-            desk.same("what is known of it", await sup.janitor.put_away(whose, "its work"), Released())
+            desk.same(
+                "what is known of it",
+                await sup.janitor.put_away(whose, "its work"),
+                Released(problem="it is read-only"),
+            )
     wanted: list[tuple[str, dict[str, object]]] = [
         (LEFT, {"branch": "b", "directory": ""}),
         (LEFT, {"branch": "", "directory": "/d"}),

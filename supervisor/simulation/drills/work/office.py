@@ -126,9 +126,9 @@ class _Rooms(Rooms):
         self.merges: list[Merge] = []
         """What becomes of the next ones; of all others nothing."""
 
-    async def merge(self, session_id: str, message: str) -> Merge:
+    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         self.merged = self.merges.pop(0) if self.merges else Merge(outcome="nothing")
-        return await super().merge(session_id, message)
+        return await super().merge(session_id, message, commit)
 
 
 class Advice(Guests):

@@ -293,7 +293,7 @@ async def access(desk: Desk) -> None:
     office.rooms.released = Released(branch="supervisor/x")
     changed = {"good": ("src/a",), "bad": ("src/a", "docs/b"), "many": tuple(f"src/{number}" for number in range(6))}
 
-    async def changes(session_id: str, message: str) -> Changes | None:
+    async def changes(session_id: str, message: str, commit: str = "") -> Changes | None:
         files = changed.get(session_id.partition("-")[0], ())
         return Changes(base="b", commit="c", files=files) if files else None
 
