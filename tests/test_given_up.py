@@ -191,9 +191,9 @@ async def test_what_is_merged_just_then_is_closed(tmp_path: Path, monkeypatch: p
         runner, scope = PlanRunner(run.sup), anyio.CancelScope()
         merge, states = run.sup.janitor.merge, list[str]()
 
-        async def merge_meanwhile(session_id: str, message: str) -> Merge:
+        async def merge_meanwhile(session_id: str, message: str, commit: str) -> Merge:
             await given_up(runner, scope)
-            return await merge(session_id, message)
+            return await merge(session_id, message, commit)
 
         monkeypatch.setattr(run.sup.janitor, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:

@@ -88,11 +88,11 @@ def on_thread(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: li
     """The first time that it is called there, the host is interrupted; in *log* when it has been done all the same."""
     real, calls = getattr(owner, name), []
 
-    def wrapped(*args: Any) -> Any:
+    def wrapped(*args: Any, **named: Any) -> Any:
         calls.append(name)
         if len(calls) == 1:
             anyio.from_thread.run(interrupted)
-        given = real(*args)
+        given = real(*args, **named)
         log.append(name)
         return given
 

@@ -472,10 +472,10 @@ async def test_what_is_approved_is_merged_to_its_end(tmp_path: Path, monkeypatch
     merging, go_on = anyio.Event(), anyio.Event()
     merge = Janitor.merge
 
-    async def slow(janitor: Janitor, session_id: str, message: str) -> Merge:
+    async def slow(janitor: Janitor, session_id: str, message: str, commit: str) -> Merge:
         merging.set()
         await go_on.wait()
-        return await merge(janitor, session_id, message)
+        return await merge(janitor, session_id, message, commit)
 
     monkeypatch.setattr(Janitor, "merge", slow)
     async with going(tmp_path, plan_of(task("a", approval="after"))) as plan:
@@ -509,9 +509,9 @@ async def test_what_is_approved_at_once_is_merged_when_it_is_let_go_of(
             await accept(place)
             order.append("accepted")
 
-        async def merge_then(session_id: str, message: str) -> Merge:
+        async def merge_then(session_id: str, message: str, commit: str) -> Merge:
             order.append("merged")
-            return await merge(session_id, message)
+            return await merge(session_id, message, commit)
 
         async def approve() -> None:
             order.append((await runner.operating.approve("a", by=ME)).state)

@@ -328,16 +328,27 @@ class End:
     """How a task ended."""
 
     id, session_id, outcome, error, took_s = "build", "build-2", "failed", "broken", 1.5
+    unmerged, remarks = "supervisor/build-2", ("on its branch is more",)
 
 
 def test_results_are_a_table_and_an_object() -> None:
     """A run ends with every task, its outcome, its session and its error."""
-    assert results_text([End()]).splitlines()[1].split() == ["build", "failed", "1.50", "s", "build-2", "broken"]
+    _, row, remark = results_text([End()]).splitlines()
+    assert row.split() == ["build", "failed", "1.50", "s", "build-2", "broken"]
+    assert remark == "build: on its branch is more"
     told = json.loads(results_json([End()], ok=False))
     assert told == {
         "ok": False,
         "tasks": [
-            {"id": "build", "session_id": "build-2", "outcome": "failed", "error": "broken", "took_s": 1.5},
+            {
+                "id": "build",
+                "session_id": "build-2",
+                "outcome": "failed",
+                "error": "broken",
+                "took_s": 1.5,
+                "unmerged": "supervisor/build-2",
+                "remarks": ["on its branch is more"],
+            },
         ],
     }
 

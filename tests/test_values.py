@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from test_layers import PURE_LAYERS, SOURCES, layer_of
 
-BY_POSITION = frozenset({"Problem"})
-"""Line, field, message: in the order in which it is printed."""
+BY_POSITION = frozenset({"Problem", "ProcessSeen"})
+"""In the order in which they are printed (line, field, message), or read from the shim (pid, parent, session, ...)."""
 PURE = [*(module for module in SOURCES if layer_of(module) in PURE_LAYERS), "actors.waits"]
 
 

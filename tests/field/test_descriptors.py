@@ -22,6 +22,7 @@ from field_kit import DEADLINE_S, Running, Scratch, until
 from supervisor.outage import shortage_of
 from supervisor.ports import Launch, SpawnShortage
 from supervisor.processes import WardenHost, descriptors
+from supervisor.surfaces.control import reach
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 WAITS = """
@@ -59,7 +60,8 @@ def connected(scratch: Scratch, clients: int) -> Iterator[list[socket.socket]]:
 def _client(path: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(20)
-    client.connect(os.path.relpath(path))
+    with reach(path) as address:
+        client.connect(address)
     return client
 
 

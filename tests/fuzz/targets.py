@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import anyio
 import apsw
 import msgspec
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 
 from supervisor import open_supervisor, overview
 from supervisor.abort import AbortPlan
@@ -31,16 +32,19 @@ from supervisor.lifecycles.session import SessionData, SessionLimits
 from supervisor.plans import BadPlan, load_plan
 from supervisor.ports import (
     Append,
+    Caller,
     ChildAsked,
     FileAsked,
     JournalError,
+    Origin,
     Out,
     PermissionAsked,
     Ready,
     TerminalOpened,
     ToolOpened,
 )
-from supervisor.surfaces.control import _Door
+from supervisor.surfaces.callers import Reach
+from supervisor.surfaces.control import _Door, _Place
 from supervisor.validate import split_lines, validate_lines
 from supervisor.vocabulary import LifecycleEvent
 
@@ -134,9 +138,13 @@ def plans() -> Iterator[Take]:
 class Told(ByteStream):
     """A connection on which everything has been said already."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    def __init__(self, data: bytes, connection: socket.socket) -> None:
+        self._data, self._connection = data, connection
         self.heard = bytearray()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return {SocketAttribute.raw_socket: lambda: self._connection}
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         data, self._data = self._data[:max_bytes], self._data[max_bytes:]
@@ -170,6 +178,12 @@ class Deaf:
 
     abort = send = stop = refuse
 
+    def caller_at(self, _connection: socket.socket, pid: int) -> Caller:
+        return Caller(Origin.OPERATOR, pid)
+
+    def reach_of(self, _caller: Caller) -> Reach:
+        return Reach()
+
     def inspect(self, entity_id: str) -> Any:
         raise Refused(entity_id)
 
@@ -183,8 +197,10 @@ def request(data: bytes) -> None:
 
 
 async def _ask(data: bytes) -> None:
-    told = Told(data)
-    await _Door(Deaf(), None, anyio.Event(), 1.0).serve(told)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        told = Told(data, ours)
+        await _Door(Deaf(), None, anyio.Event(), 1.0).serve(told, _Place())
     lines = [json.loads(line) for line in bytes(told.heard).splitlines()]
     assert lines == [] or set(lines[-1]) in ({"done"}, {"error"}), lines
     assert "the supervisor failed" not in str(lines), lines

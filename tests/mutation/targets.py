@@ -33,6 +33,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "supervisor.access": ("test_access.py",),
     "supervisor.causality": ("test_causality.py", "test_render.py"),
     "supervisor.effects": ("test_effects.py",),
+    "supervisor.policies": ("field/test_survivors.py",),
+    "supervisor.policies.call_processes": ("field/test_survivors.py",),
+    "supervisor.policies.turn_processes": ("contract/test_process_contract.py",),
     **dict.fromkeys(
         (
             "supervisor.invariants",
