@@ -96,10 +96,11 @@ class Janitor:
         if not tests:
             return ""
         try:
+            self._check_ours()
             prepare = partial(self._workspace.prepare, place_id, directory, root_id=place_id)
             where = await outlast_shortage(prepare)
             done = await self._accepted(tests, where, until)
-        except OSError as error:
+        except (OSError, Refused) as error:
             return f"it could not be looked at: {error}"
         if self._workspace.temporary:
             await self.put_away(place_id, f"what the tests of {place_id} left")
@@ -125,19 +126,22 @@ class Janitor:
         return done
 
     async def commit(self, session_id: str, message: str) -> str:
-        """The commit that the work of a session is judged at; ``""`` where there is none, or the session is ending.
+        """The commit that the work of a session is judged at; ``""`` where its work stays in place, or cannot be merged
+        as it is (``merge`` says why).
 
         Raises:
             OSError: there is no such commit, since what was done there cannot be had; the message says why.
+            Refused: the session is ending, or what lies there may be another supervisor's.
         """
         if self.in_place:
             return ""
+        self._check_ours()
         try:
             return await outlast_shortage(partial(self._workspace.commit, session_id, message))
         except OSError:
             work = self._tree.works.get(session_id)
             if work is None or work.heard.is_set():  # its place is being put away, with all that was done there
-                return ""
+                raise Refused(f"session {session_id!r} was ended before its work was committed") from None
             raise
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
@@ -156,6 +160,7 @@ class Janitor:
         Raises:
             Refused: it cannot be looked at; the message says why.
         """
+        self._check_ours()
         try:
             return await outlast_shortage(partial(self._workspace.changes, session_id, message, commit))
         except OSError as error:
@@ -167,6 +172,7 @@ class Janitor:
         Raises:
             Refused: it could not be; the message says why.
         """
+        self._check_ours()
         try:
             await outlast_shortage(partial(self._workspace.begin, "", place))
         except OSError as error:

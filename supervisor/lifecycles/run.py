@@ -83,7 +83,7 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     state that its last checkpoint was saved for, after ``saved_attempt`` attempts, ``saved_as`` what holds that: a
     commit, or a copy; ``""`` where the work stays in place. ``resumed_from`` is the run whose checkpoint it begins
     with, ``resumed_at`` what holds that one. ``waits_for`` names the processes of the turn that are waited for before
-    the result is judged, ``until`` says until when (Unix time).
+    the result is judged, ``until`` says until when (Unix time). ``judged`` is the commit that was tested.
     """
 
     max_attempts: int = 5
@@ -112,6 +112,7 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     resumed_at: str = ""
     waits_for: str = ""
     until: float = 0.0
+    judged: str = ""
 
 
 class ExecutorStarted(Event, frozen=True, kw_only=True):
@@ -162,10 +163,11 @@ class ExecutionTimedOut(Event, frozen=True, kw_only=True):
 
 
 class TestsPassed(Event, frozen=True, kw_only=True):
-    """Every acceptance test passed."""
+    """Every acceptance test passed; *judged* is the commit that was tested, where there is one."""
 
     spelled = "tests_passed"
     __test__ = False  # not a test class, whatever pytest thinks of the name
+    judged: str = ""
 
 
 class TestsFailed(Event, frozen=True, kw_only=True):
@@ -331,6 +333,10 @@ def keep_checkpoint(data: RunData, event: CheckpointSaved) -> Out:
     return replace(data, saved_in=event.state, saved_attempt=event.attempt, saved_as=event.saved_as), ()
 
 
+def keep_judged(data: RunData, event: TestsPassed) -> Out:
+    return replace(data, judged=event.judged), ()
+
+
 def keep_wait(data: RunData, event: TurnSettling) -> Out:
     return replace(data, waits_for=event.waits_for, until=event.until), ()
 
@@ -376,7 +382,7 @@ RUN: Machine[Run, RunData] = Machine(
         rule(ExecutionFailed, R.IN_PROGRESS, R.FAILED, do=[charge], trigger="Tool Execution Error"),
         rule(ExecutionTimedOut, R.IN_PROGRESS, R.TIMEOUT, do=[charge], trigger="Execution Timeout"),
         rule(Cancelled, R.IN_PROGRESS, R.CANCELLED, trigger="User Interrupt"),
-        rule(TestsPassed, R.VALIDATING, R.COMPLETED, do=[end_probe], trigger="Tests Pass"),
+        rule(TestsPassed, R.VALIDATING, R.COMPLETED, do=[end_probe, keep_judged], trigger="Tests Pass"),
         rule(TestsFailed, R.VALIDATING, R.FAILED, do=[charge_for_good], trigger="Tests Fail"),
         rule(RetryDecided, R.FAILED, R.RETRYING, when=retry_allowed, do=[set_delay], trigger="Retry Available"),
         rule(RetryDecided, R.FAILED, R.CIRCUIT_OPEN, do=[end_probe], trigger="Max Retries Reached"),

@@ -23,7 +23,7 @@ from supervisor.moments import Moment
 from supervisor.plans.tasks import TaskConfig
 from supervisor.scheduling.backlog import Item
 from supervisor.scheduling.leases import Claim
-from supervisor.scheduling.results import WELL, TaskResult
+from supervisor.scheduling.results import WELL, TaskResult, unmerged_of
 from supervisor.supervision import Supervisor
 
 __all__ = ["ACTOR", "Case", "Checkpoint", "checkpoint_after"]
@@ -309,10 +309,10 @@ class Case:
         wanted = self._sup.new_id(f"job:{self.name}")
         self._job = self._born(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
 
-    def bring(self, task_id: str, by: str, job_id: str, outcome: str) -> None:
+    def bring(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
         """It is not opened: it was settled in the run that this one resumes."""
         self.brought, self.settled_id, self.session_id, self.done_job = True, task_id, by, job_id
-        self.result = TaskResult(self.name, by, outcome, "", 0.0)
+        self.result = TaskResult(self.name, by, outcome, "", 0.0, *unmerged_of(rest))
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
         """Its log goes on: an earlier supervisor began it."""

@@ -22,6 +22,7 @@ from supervisor.review import reviewed
 from supervisor.scheduling import gate, opinions
 from supervisor.scheduling.case import ACTOR, Case
 from supervisor.scheduling.checkpoints import left_at, owned, take_back
+from supervisor.scheduling.results import remark_of_rest
 from supervisor.scheduling.workload import Workload
 from supervisor.vocabulary import AbortScope
 from supervisor.work import NoSuchEntity
@@ -102,7 +103,7 @@ class Closing:
     async def pass_tests(self, case: Case) -> None:
         """Nothing is wrong with it."""
         await self._load.keep(case, Run.COMPLETED)
-        await case.post_run(run.TestsPassed())
+        await case.post_run(run.TestsPassed(judged=case.judged))
         await case.post_job(job.ValidationPassed())
 
     async def _reject(self, case: Case, error: str, *findings: str) -> None:
@@ -226,8 +227,7 @@ class Closing:
         left = await self._sup.janitor.put_away(case.session_id, left_at(case))
         if left.branch:
             case.rest = left.branch
-            where = f"in {left.directory} and " if left.directory else ""
-            rest = f"what was written after it was judged is not merged: it is {where}on the branch {left.branch}"
+            rest = remark_of_rest(left.branch, left.directory)
         elif left.problem:
             rest = f"unknown whether something was written after it was judged: {left.problem}"
         else:

@@ -30,7 +30,7 @@ from supervisor.scheduling.case import ACTOR, Case, Checkpoint, checkpoint_after
 from supervisor.scheduling.checkpoints import owned, take_back
 from supervisor.scheduling.closing import Closing
 from supervisor.scheduling.execution import Execution, is_delayed, late
-from supervisor.scheduling.results import TaskResult
+from supervisor.scheduling.results import TaskResult, unmerged_of
 from supervisor.scheduling.retry_budget import retries_spent
 from supervisor.scheduling.workload import Workload
 from supervisor.vocabulary import Kind, TransitionReason
@@ -224,13 +224,15 @@ class Continuing:
             await case.post_job(job.ValidationPassed())
         elif case.job is None:
             case.done_job = self._last_job(case.id)
+        if (row := self._last.get((Kind.RUN, case.id))) is not None:
+            case.judged = msgspec.json.decode(row.data, type=RunData).judged
         await self._closing.accept(case)
 
     def _settled_before(self, left: Interrupted) -> TaskResult:
         """What became of a task that was settled under an earlier supervisor."""
         name, by = left.data.name, left.data.claimed_by
         if left.state is Task.CLOSED:
-            return TaskResult(name, by, "completed", "", 0.0)
+            return TaskResult(name, by, "completed", "", 0.0, *unmerged_of(left.data.rest))
         row = self._last.get((Kind.RUN, left.entity_id))
         match msgspec.json.decode(row.data, type=RunData).skipped if row is not None else None:
             case None:

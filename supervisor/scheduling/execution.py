@@ -298,6 +298,7 @@ class Execution:
         """``True`` if it waits in its slot, for another attempt."""
         if outcome.outcome == "completed":
             await settle(self._sup, case)
+            outcome = self._ended_meanwhile(case, outcome)
         if outcome.outcome == "completed" and (absent := await self._absent(case, outcome)):
             outcome = outcome._replace(outcome="failed", error=f"not complete: {absent}")
         split = case.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"  # the rest is theirs
@@ -310,6 +311,14 @@ class Execution:
             await self._closing.cancelled(case, outcome.error)
             return False
         return await self._failed(case, outcome)
+
+    def _ended_meanwhile(self, case: Case, outcome: Outcome) -> Outcome:
+        """Return *outcome*, as aborted if a person has ended the task or its session while the turn settled."""
+        work = self._sup.tree.works.get(case.session_id)
+        if not case.unwanted and work is not None and not work.heard.is_set():
+            return outcome
+        why = case.unwanted or "its session was ended before its work was judged"
+        return outcome._replace(outcome="aborted", error=why)
 
     async def _absent(self, case: Case, outcome: Outcome) -> str:
         """The completion signals that are missing, in words."""

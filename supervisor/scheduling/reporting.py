@@ -23,7 +23,7 @@ from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
 from supervisor.recovery import WHY
 from supervisor.scheduling.case import ACTOR
-from supervisor.scheduling.results import PlanResult, TaskResult, not_accepted
+from supervisor.scheduling.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = ["REPORTED", "RESULT", "Unreported", "unreported"]
@@ -100,4 +100,4 @@ def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterab
                 outcome = "aborted" if cut_short else _OUTCOMES.get(Task(row.state), "aborted")
                 error = "" if outcome == "completed" else why if cut_short else data.last_failure or why
                 took_s = round(row.changed_at - row.born_at, 6)
-                yield TaskResult(data.name, data.claimed_by, outcome, error, took_s, data.rest)
+                yield TaskResult(data.name, data.claimed_by, outcome, error, took_s, *unmerged_of(data.rest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["WELL", "PlanResult", "TaskResult", "not_accepted"]
+__all__ = ["WELL", "PlanResult", "TaskResult", "not_accepted", "remark_of_rest", "unmerged_of"]
 
 WELL: Final = frozenset({"completed", "skipped"})
 """Outcomes that leave nothing to be wished for."""
@@ -25,6 +25,17 @@ class TaskResult(NamedTuple):
     took_s: float
     unmerged: str = ""
     remarks: tuple[str, ...] = ()
+
+
+def remark_of_rest(branch: str, directory: str = "") -> str:
+    """Return the sentence about what was written after the work had been judged, and is on *branch* alone."""
+    where = f"in {directory} and " if directory else ""
+    return f"what was written after it was judged is not merged: it is {where}on the branch {branch}"
+
+
+def unmerged_of(branch: str) -> tuple[str, tuple[str, ...]]:
+    """Return the last two fields of the result of a task whose rest is on *branch* (``""``: it has none)."""
+    return branch, (remark_of_rest(branch),) if branch else ()
 
 
 class PlanResult(NamedTuple):

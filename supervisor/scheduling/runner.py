@@ -96,6 +96,8 @@ class PlanRunner:
         self._load: Workload | None = None
         self._before: Before | None = None
         """The run of the plan that this one resumes."""
+        self._superseded: Stream | None = None
+        """The workstream whose result nobody was given, and that this run takes the place of."""
         self._untouched: list[Entity] = []
         """What an earlier supervisor left, and this run had not come to when it was given up."""
 
@@ -125,6 +127,7 @@ class PlanRunner:
         error = ""
         try:
             left = await self._look_back(plan, resume)
+            self._supersede()
             await self._carry_out(plan, left)
             error = await self._conclude()
         except BaseException:
@@ -165,15 +168,20 @@ class PlanRunner:
         stream = Stream(self._sup)
         stream.take_up_ended(entity_of(left.row, self._sup.ledger), left.last_seq)
         if anew:
-            self.unshown = left.words
-            stream.note_reported("another run of the plan was asked for")
-            known.forget(last)
+            self.unshown, self._superseded = left.words, stream
             return None
         self.load.stream = stream
         await keep_dossier(self.load)  # its supervisor may not have lived to write it
         self.operating.end()
         self.begun.set()
         return left.result
+
+    def _supersede(self) -> None:
+        """Note that nobody waits for the earlier result any more. A run that is refused, since there is nothing to
+        resume, must leave that result to the next one: so this is noted when it is certain that the run begins."""
+        if (stream := self._superseded) is not None:
+            stream.note_reported("another run of the plan was asked for")
+            self._sup.inherited.finished.forget(stream.id)
 
     async def _look_back(self, plan: Plan, resume: bool) -> bool:
         """See what earlier runs have done of it; whether one is under way that an earlier supervisor began."""
@@ -558,8 +566,9 @@ class PlanRunner:
         """Have it count as done, if it was closed in the run that this one resumes."""
         if self._before is None or (row := self._before.closed.get(case.name)) is None:
             return False
-        closed, by = row.state == Task.CLOSED.value, msgspec.json.decode(row.data, type=task.TaskData).claimed_by
-        case.bring(row.id, by, self._before.jobs.get(case.name, ""), "completed" if closed else "aborted")
+        outcome = "completed" if row.state == Task.CLOSED.value else "aborted"
+        data = msgspec.json.decode(row.data, type=task.TaskData)
+        case.bring(row.id, data.claimed_by, self._before.jobs.get(case.name, ""), outcome, data.rest)
         self.load.unsettled -= 1
         return True
 

@@ -219,3 +219,20 @@ def test_a_settle_time_below_zero_is_refused(scratch: Scratch) -> None:
     done = scratch.run("plan", "check", "plan.yaml")
     assert done.status == 2, done.text
     assert "limits.settle_s" in done.text
+
+
+@pytest.mark.parametrize("command", [("abort", "t", "--scope", "session"), ("task", "cancel", "t")])
+def test_who_is_ended_while_the_turn_settles_is_not_merged(scratch: Scratch, command: tuple[str, ...]) -> None:
+    """A person ends the session, or the task, while its processes are waited for: nothing of it is merged."""
+    scratch.acp_agent(f"""
+        Path("made.txt").write_text("made")
+        {shell("sleep 300")}
+        return "done"
+    """)
+    worktree_plan(scratch, "limits: {settle_s: 60}", "[{id: t, agent: a, prompt: go}]")
+    run = scratch.start("run", "plan.yaml", "--json")
+    until(lambda: shows(scratch, "sleep 300"))
+    assert scratch.run(*command).status == 0
+    done = run.wait()
+    assert (done.status, task_of(done)["outcome"]) == (1, "aborted"), done.text
+    assert "made.txt" not in in_main(scratch)
