@@ -105,7 +105,7 @@ class Problems(ValueError):
 
     def __init__(self, found: Iterable[Problem]) -> None:
         self.found = tuple(found)
-        super().__init__("; ".join(f"{spelled(path)}: {words}" for path, words in self.found))
+        super().__init__("; ".join(f"{spelled(path)}: {words}" if path else words for path, words in self.found))
 
 
 def complaints(error: ValidationError, source: Source, model_at: ModelAt) -> Iterator[Problem]:

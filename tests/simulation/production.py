@@ -35,7 +35,8 @@ class _VirtualWall:
 async def _main(seed: int) -> simulated.Ran:
     with (
         patch.object(runtime, "open_system", lambda **_: open_system(seed=seed)),
-        patch.object(equipment, "_Wall", _VirtualWall),
+        patch.object(equipment, "WALL", _VirtualWall()),
+        patch.object(runtime, "WALL", _VirtualWall()),
     ):
         return await simulated._run(seed)
 

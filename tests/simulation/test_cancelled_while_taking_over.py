@@ -30,7 +30,7 @@ crashes_max = 0
 [settings.recovery]
 sessions = "restart"
 """
-MOMENTS = range(200)
+MOMENTS = range(180, 420)
 
 
 class Intruder:

@@ -216,7 +216,10 @@ class WorkBooks:
             book = self._by_stream.get(one.id, {}).get(stream) or self._tasks.get(one.id)
             if book is None:
                 continue  # a plan that says nothing of its tasks but their order is not kept here
-            if book.state not in OUTCOMES[one.outcome]:
+            # A task that was at work when its workstream failed, and whose supervisor was killed then, is failed by the
+            # next supervisor: it was cut short all the same.
+            cut_short = one.outcome == "aborted" and book.state == "FAILED"
+            if not (cut_short or book.state in OUTCOMES[one.outcome]):
                 self._say("honest_ends", one.id, f"was said to be {one.outcome}, and is {book.state} on record")
             if one.session_id and book.holder and one.session_id != book.holder:
                 self._say("honest_ends", one.id, f"was said to be {one.session_id}'s, and is {book.holder}'s on record")

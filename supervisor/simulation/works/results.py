@@ -30,9 +30,11 @@ class ResultBooks:
 
     def wrote(self, record: LifecycleEvent) -> None:
         """This is durable."""
-        if record.entity_type == "task" and record.outcome == "born" and not record.metadata["part_of"]:
+        if record.entity_type == "task" and record.outcome == "born" and not record.metadata.get("part_of"):
             told = record.metadata
-            self._tasks.setdefault(str(told["workstream"]), {})[str(told["name"])] = str(told["digest"])
+            self._tasks.setdefault(str(told.get("workstream", "")), {})[str(told.get("name", ""))] = str(
+                told.get("digest", "")
+            )
         elif record.entity_type == "workstream":
             self._stream(record, frozenset(self._tasks.get(record.entity_id, {}).items()))
 

@@ -11,7 +11,7 @@ from typing import Final
 from supervisor.plans import TaskConfig
 from supervisor.ports import Merge
 from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.drills.work.office import FLAT, OF_WORK, Hand, Office, Try, plan_of, task
+from supervisor.simulation.drills.work.office import FLAT, OF_WORK, RESULT_FACTS, Hand, Office, Try, plan_of, task
 from supervisor.simulation.drills.work.stage import (
     AFTER_ALL,
     AT_S,
@@ -266,7 +266,11 @@ def _ways(office: Office) -> set[str]:
     found = set[str]()
     for one in records:
         cause = by_seq.get(one.cause_id or 0)
-        if one.seq <= office.last_seq or not {one.entity_type, cause.entity_type if cause else ""} & {*OF_WORK}:
+        if (
+            one.event in RESULT_FACTS
+            or one.seq <= office.last_seq
+            or not {one.entity_type, cause.entity_type if cause else ""} & {*OF_WORK}
+        ):
             continue
         who = f" ({one.actor})" if one.actor not in ("plan", "pool") else ""
         who += f" [{one.severity}]" if one.severity != Severity.INFO else ""

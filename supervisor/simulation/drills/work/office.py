@@ -24,6 +24,7 @@ from supervisor.plugins import FailedAttempt, Plugins, WorkItem
 from supervisor.ports import Codec, JournalError, Launch, Merge, Out, TurnEnded
 from supervisor.runtime import Supervisor
 from supervisor.scheduling.control import Answer
+from supervisor.scheduling.reporting import REPORTED, RESULT
 from supervisor.scheduling.results import PlanResult
 from supervisor.scheduling.runner import PlanRunner
 from supervisor.scheduling.workers import Heart
@@ -33,7 +34,7 @@ from supervisor.simulation.works.orders import Orders
 from supervisor.vocabulary import LifecycleEvent
 from supervisor.work import AgentProfile, NoSuchEntity
 
-__all__ = ["FLAT", "Hand", "Office", "Try", "plan_of", "task"]
+__all__ = ["FLAT", "RESULT_FACTS", "Hand", "Office", "Try", "plan_of", "task"]
 
 FLAT: Final[Mapping[str, Any]] = {"jitter_percentage": 0, "checkpoint": {"enabled": False}}
 """Delays without chance: twice as long each time, from 2 s on; and nothing is saved."""
@@ -90,6 +91,8 @@ class Try(NamedTuple):
 
 
 DONE: Final = Try()
+RESULT_FACTS: Final = frozenset({RESULT, REPORTED})
+"""Facts of a workstream that these accounts leave out: ``works/results.py`` holds every run to them."""
 
 
 class Hand(NamedTuple):
@@ -282,6 +285,7 @@ class Office(House):
                 group.start_soon(beside, sup, runner)
             with anyio.move_on_after(give_up_after_s):
                 result = await runner.run(plan, resume=resume)
+                runner.note_reported("returned to the host")
             group.cancel_scope.cancel()
         return result
 
@@ -307,7 +311,8 @@ class Office(House):
     # ------------------------------------------------------------------ what happened
     def records(self, after: int = 0) -> list[LifecycleEvent]:
         """Of work, in their order."""
-        return [one for one in self.store.log.after(after, 1_000_000) if one.entity_type in OF_WORK]
+        found = self.store.log.after(after, 1_000_000)
+        return [one for one in found if one.entity_type in OF_WORK and one.event not in RESULT_FACTS]
 
     def tales(self, after: int = 0) -> dict[str, list[tuple[float, str]]]:
         """What happened to each, and when (seconds since the supervisor was opened)."""
