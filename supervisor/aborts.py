@@ -108,7 +108,7 @@ class Aborts:
         survivors, recorded = list[Survivors](), True
         for work in [self._tree.works[one.id] for one in plan.ending if one.id in self._tree.works]:
             recorded = await self._over(work) and recorded
-            survivors.append(work.report.survivors if work.report is not None else 0)
+            survivors.append(work.report.survivors if work.report is not None else "unknown")
         return Receipt(
             abort_id="",
             target=plan.target,

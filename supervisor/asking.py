@@ -58,7 +58,7 @@ class Asking:
         self._directory = directory
         self._codec, self._wire = codec, wire
         self._asked = 0
-        self._open: dict[str, tuple[int, PermissionAsked]] = {}
+        self._open: dict[str, tuple[int, PermissionAsked, bool]] = {}
         self._services: dict[str, Served] = {}
         """Those of the open ones that are about a service, by their request's id."""
         self._allowed: dict[str, tuple[PermissionAsked, bool]] = {}
@@ -88,7 +88,7 @@ class Asking:
 
     def _await(self, asked: PermissionAsked, turn_id: str, decided: Ruling, choice: Choice, cause: Cause) -> None:
         self._asked += 1
-        self._open[asked.request_id] = self._asked, asked
+        self._open[asked.request_id] = self._asked, asked, decided.decision is Decision.ASK
         self._tree.tell(turn_id, self._requested(asked, decided, choice), cause=cause)
 
     def _ruling(self, wish: Wish, by_policy: Callable[[PermissionPolicy, Wish, str], Ruling]) -> Ruling:
@@ -150,11 +150,12 @@ class Asking:
 
     def answer(self, request_id: str, option: str | None) -> None:
         """The answer is on record: tell the agent, unless it waits no more."""
-        _, asked = self._open.pop(request_id, (0, None))
+        _, asked, by_person = self._open.pop(request_id, (0, None, False))
         if asked is not None:
             self._work.moved = True
             kind = dict(asked.options).get(option or "", "")
-            if kind.startswith("allow") and request_id not in self._services:
+            # A rule has looked at the title, which is the agent's own word: only what a person has allowed covers more.
+            if kind.startswith("allow") and by_person and request_id not in self._services:
                 self._allowed[request_id] = asked, kind == "allow_always"
             self._say(request_id, option)
 
@@ -168,7 +169,7 @@ class Asking:
     def withdraw(self, turn_id: str, why: str, cause: Cause) -> None:
         """Nobody has to answer any more what that turn has asked."""
         asked, self._open = self._open, {}
-        for request_id, (number, _) in asked.items():
+        for request_id, (number, _, _) in asked.items():
             withdrawn = PermissionAnswered(number=number, decision="withdrawn", by="supervisor", why=why)
             self._tree.tell(turn_id, withdrawn, cause=cause)
             self._say(request_id, None)

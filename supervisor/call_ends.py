@@ -12,7 +12,7 @@ What an agent runs within its own process is no process of a call: there its wor
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import anyio
@@ -87,7 +87,7 @@ class CallEnds:
         """Between which ticks the agent wrote what is dealt with now."""
         self._closed_last = False
         """The last open call was closed by what is dealt with now."""
-        self._left: dict[int, str] = {}
+        self._left: dict[tuple[str, int], None] = {}
         """The processes that may be alive, and the call that they were found for. Pid 0: they could not be seen."""
         self._looking = anyio.Lock(fast_acquire=True)
 
@@ -179,7 +179,9 @@ class CallEnds:
         if process is None:
             return False
         async with self._looking:
-            found = await end_processes(process, self._span, self._tree.system.timers)
+            found = await end_processes(
+                process, self._span, self._tree.system.timers, servers=self._work.profile.servers
+            )
         self._note_killed(tool_id, found)
         return bool(found.killed)
 
@@ -191,11 +193,11 @@ class CallEnds:
         async with self._looking:
             linger_s = LINGER_S if not self._left else 0.0  # what has outlived that once is waited for no more
             span = self._span._replace(alone=alone)
-            found = await end_processes(process, span, self._tree.system.timers, linger_s)
+            found = await end_processes(process, span, self._tree.system.timers, linger_s, self._work.profile.servers)
         self._note_killed(tool_id, found)
         if process.pid in found.alive:
-            self._note_ended([pid for pid in self._left if pid and pid not in found.alive])
-        if may_live := [pid for pid in found.may_live if pid not in self._left]:
+            self._note_ended([one for one in self._left if one[1] and one[1] not in found.alive])
+        if may_live := [pid for pid in found.may_live if (tool_id, pid) not in self._left]:
             told = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
             self._tree.note_in_turn(self._work, "CallProcessesLeft", told)
         for pid in may_live:
@@ -213,20 +215,21 @@ class CallEnds:
     def _keep(self, fate: ProcessFate) -> None:
         self._work.fates.append(fate)
         if fate.survivors:
-            self._left[fate.pid] = fate.owner
+            self._left[fate.owner, fate.pid] = None
 
     def all_ended(self) -> None:
         """The agent has ended with all that it had started: so has whatever was left of its calls."""
         self._note_ended(list(self._left))
 
-    def _note_ended(self, pids: Sequence[int]) -> None:
-        """What was unknown of these processes is known now: on record, and in each receipt that is still to come."""
-        ended = {pid: self._left.pop(pid) for pid in pids}
-        for tool_id in dict.fromkeys(ended.values()):
-            told = {"call": tool_id, "pids": [pid for pid, owner in ended.items() if owner == tool_id and pid]}
+    def _note_ended(self, found: Sequence[tuple[str, int]]) -> None:
+        """Note of processes, each with its call, that they have ended: on record, and in each receipt still to come."""
+        for one in found:
+            del self._left[one]
+        for tool_id in dict.fromkeys(owner for owner, _ in found):
+            told = {"call": tool_id, "pids": [pid for owner, pid in found if owner == tool_id and pid]}
             self._tree.note(self._agent_id, "CallProcessesEnded", self._work.cause, told)
         for number, fate in enumerate(self._work.fates):
-            if fate.pid in ended and fate.survivors:  # it may have been found for several calls
+            if fate.survivors and (fate.owner, fate.pid) in found:
                 self._work.fates[number] = msgspec.structs.replace(fate, survivors=0)
 
 
@@ -240,19 +243,22 @@ class Found(NamedTuple):
     alive: frozenset[int] = frozenset()
 
 
-async def end_processes(process: Process, span: CallSpan, timers: TimerService, linger_s: float = 0.0) -> Found:
+async def end_processes(
+    process: Process, span: CallSpan, timers: TimerService, linger_s: float = 0.0, servers: Collection[str] = ()
+) -> Found:
     """Kill what belongs to the calls of that time until nothing of it is found, 1 s at most; wait *linger_s* for what
     may belong to them to end by itself."""
     killed: dict[int, None] = {}
-    seen: tuple[ProcessSeen, ...] | None = ()
+    seen: tuple[ProcessSeen, ...] | None = None
     found = CallProcesses()
     patient_until = timers.now() + linger_s
     with timers.limit(STRIKE_S):
         while True:
+            seen = None  # until the reply is here: a shim that was stopped gives none
             seen = await process.look()
             if seen is None:
                 break
-            found = processes_of_calls(seen, process.pid, span)
+            found = processes_of_calls(seen, process.pid, span, servers)
             if not found.belong and (not found.may_belong or timers.now() >= patient_until):
                 break
             process.strike(found.belong, signal.SIGKILL)

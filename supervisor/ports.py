@@ -111,6 +111,8 @@ class Caller(NamedTuple):
         """Who asks, as the records name it. An operator's own word, *said*, counts; that of an agent does not."""
         if self.origin is Origin.OPERATOR:
             return said
+        if self.origin is Origin.UNTOLD:
+            return "a process that cannot be told"
         return f"agent of {self.session}" if self.session else "a program of the supervisor"
 
 

@@ -129,6 +129,8 @@ class ProcessLink(LinkBase):
         self._given, self._killed = Moment(), Moment()
         self._since: int | None = None
         """When it was given its first prompt (the process's clock): what was born before is the agent's own."""
+        self._is_unknown = False
+        """Its shim was lost: nobody can tell what it has left running."""
         self._complaint = ""
         self._complained = Moment()
 
@@ -195,6 +197,8 @@ class ProcessLink(LinkBase):
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
         process = self._wire.process
+        if process is None and self._is_unknown:
+            return None
         if process is None or self._since is None:
             return ()
         seen = await process.look()
@@ -294,7 +298,7 @@ class ProcessLink(LinkBase):
         await self._read(process)
         status = await self._exit(process)
         report = await process.wait_ended()
-        self.outlived = report.outlived
+        self.outlived, self._is_unknown = report.outlived, report.survivors < 0
         self._gone, self._wire.process = True, None
         if report.survivors == 0:
             await self._close_stopped()

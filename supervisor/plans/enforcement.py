@@ -73,7 +73,8 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
     agents = [agent] if agent is not None else list(catalogue().values())
     if flag := _flag_in(words, agents, is_known=agent is not None):
         yield ("command",), f"{flag!r} has it act unasked, and its permissions are {said}; remove the flag, {_FIX}"
-    if program.mode.lower() in {mode.lower() for one in agents for mode in one.never_ask_modes}:
+    # A mode of that name may mean something else to an agent that is in no catalogue.
+    if agent is not None and program.mode.lower() in {mode.lower() for one in agents for mode in one.never_ask_modes}:
         instead = f"say mode: {way.asking.mode}" if way and way.asking and way.asking.mode else "take another mode"
         yield ("mode",), f"{program.mode!r} has it act unasked, and its permissions are {said}; {instead}, {_FIX}"
 

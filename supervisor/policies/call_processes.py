@@ -42,12 +42,12 @@ Example: the agent 100 was given its prompt in tick 500, and has one call open::
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["CallProcesses", "CallSpan", "ProcessSeen", "processes_of_calls"]
+__all__ = ["CallProcesses", "CallSpan", "ProcessSeen", "processes_of_calls", "servers_in"]
 
 
 class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -95,14 +95,38 @@ class CallProcesses(NamedTuple):
     may_belong: tuple[ProcessSeen, ...] = ()
 
 
-def processes_of_calls(seen: Iterable[ProcessSeen], agent_pid: int, span: CallSpan) -> CallProcesses:
-    """Divide what is below an agent. *seen*: the agent and its descendants, parents before their children."""
+def servers_in(seen: Iterable[ProcessSeen], agent_pid: int, names: Collection[str] = ()) -> frozenset[int]:
+    """Return the pids of the servers that an agent keeps from turn to turn, and of what they have started.
+
+    A server is marked in its environment (the MCP servers of the plan are), or its program has one of *names*: as the
+    command line says, where the second word is the script of an interpreter. *seen*: parents before their children.
+    """
+    kept: set[int] = set()
+    for one in seen:
+        programs = {word.rpartition("/")[2] for word in one.command.split(" ")[:2]}
+        if one.pid != agent_pid and (one.parent in kept or one.server or not programs.isdisjoint(names)):
+            kept.add(one.pid)
+    return frozenset(kept)
+
+
+def processes_of_calls(
+    seen: Sequence[ProcessSeen], agent_pid: int, span: CallSpan, servers: Collection[str] = ()
+) -> CallProcesses:
+    """Divide what is below an agent; its servers belong to no call.
+
+    Args:
+        seen: the agent and its descendants, parents before their children.
+        agent_pid: the main process of the agent.
+        span: when the processes of the calls were born.
+        servers: names of programs that are servers of the agent.
+    """
+    kept = servers_in(seen, agent_pid, servers)
     belong: list[ProcessSeen] = []
     may_belong: list[ProcessSeen] = []
     doubted: set[int] = set()
     """Processes whose children may belong at most."""
     for one in seen:
-        if one.pid == agent_pid:
+        if one.pid == agent_pid or one.pid in kept:
             continue
         born_before = one.born < span.since
         in_doubt = (

@@ -27,6 +27,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from supervisor.outage import shortage_of
 from supervisor.ports import Caller, Origin
 
 __all__ = ["Process", "Seen", "caller_at", "identity", "lineage_of", "origin_of"]
@@ -89,18 +90,27 @@ def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) ->
 
 # ----------------------------------------------------------------------------------------------------- the look-up
 def identity(pid: int) -> Process:
-    """That process as it is now; of one that is gone, one that nobody is."""
-    seen = see_process(pid)
+    """Return the pid and birth of that process; birth -1 where the process is gone, or no descriptor is left."""
+    try:
+        seen = see_process(pid)
+    except OSError:
+        seen = None
     return pid, seen.born if seen is not None else -1
 
 
 def see_process(pid: int) -> Seen | None:
-    """What ``/proc`` says of that process."""
+    """Read parent and birth from ``/proc``; ``None`` where the process is gone.
+
+    Raises:
+        OSError: there is no descriptor for the look.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
         return Seen(int(fields[_PARENT]), int(fields[_BORN]))
-    except (OSError, IndexError):
+    except (OSError, IndexError) as error:
+        if shortage_of(error):
+            raise
         return Seen(0, 0) if _is_hidden(pid) else None
 
 
@@ -116,31 +126,33 @@ def _is_hidden(pid: int) -> bool:
 
 
 def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Process, str]]) -> Caller:
-    """Who is at the other end of *connection*, given the *pid* that connected, by the kernel's word.
+    """Tell who connected, from the *pid* that the kernel names.
 
     A pid of 0 is that of a process outside of our pid namespace. What we start is in it, or in one below it, and no
     process leaves its own: so that one is an operator's.
+
+    Raises:
+        OSError: there is no descriptor for the look.
     """
     if sys.platform != "linux" or pid == 0:
         return Caller(Origin.OPERATOR, pid)
-    pidfd = _pidfd_at(connection)
-    try:
-        found = origin_of(lineage_of(pid, see_process), ours())
-        # After the walk: until now the pid was its own, so the walk was about nobody else.
-        return Caller(Origin.UNTOLD, pid) if pidfd is not None and _has_ended(pidfd) else found
-    finally:
-        if pidfd is not None and pidfd >= 0:
-            os.close(pidfd)
+    found = origin_of(lineage_of(pid, see_process), ours())
+    # After the walk: a client that is there now has had its pid all the time, so the walk was about nobody else.
+    return Caller(Origin.UNTOLD, pid) if _has_ended(connection) else found
 
 
-def _pidfd_at(connection: socket.socket) -> int | None:
-    """A pidfd of the process that connected; -1 if there can be none any more, ``None`` if the kernel has no such
-    option: then the pid alone stands for it, which is given to another one only after the whole range was."""
+def _has_ended(connection: socket.socket) -> bool:
+    """Tell whether the process that connected has ended. Where the kernel has no such option the pid alone stands for
+    the process: a pid is given to another one only after the whole range was."""
     try:
-        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
-        return None if error.errno == errno.ENOPROTOOPT else -1
-
-
-def _has_ended(pidfd: int) -> bool:
-    return pidfd < 0 or bool(select.select([pidfd], [], [], 0)[0])
+        if shortage_of(error):
+            raise
+        return error.errno != errno.ENOPROTOOPT
+    try:
+        poll = select.poll()  # select() takes no descriptor from 1024 on
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(pidfd)

@@ -31,7 +31,7 @@ from supervisor.entity import Refused
 from supervisor.logs import get_logger
 from supervisor.outage import Outage, Shortage, shortage_of
 from supervisor.permissions import Choice, OpenPermission
-from supervisor.ports import Caller, Compacted, Retention
+from supervisor.ports import Caller, Compacted, Origin, Retention
 from supervisor.processes.descriptors import Reserve, clients_max
 from supervisor.projection import Inspected
 from supervisor.scheduling.control import WorkControl
@@ -172,12 +172,20 @@ class _Door:
 
     def __init__(self, controlled: Controlled, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
         self._controlled, self._work, self._closing, self._stall_s = controlled, work, closing, stall_s
+        self.reserve = Reserve()
+        """Lent where a client is looked at, or refused, although no descriptor is left."""
 
     async def serve(self, stream: SocketStream, place: _Place) -> None:
         async with stream:
-            caller = self._caller(stream.extra(SocketAttribute.raw_socket))  # at once: a client may not stay for long
+            try:
+                # At once: a client may not stay for long.
+                with self.reserve.lent():
+                    place.caller = self._caller(stream.extra(SocketAttribute.raw_socket))
+            except OSError:
+                await self.refuse(stream, _NO_DESCRIPTOR)
+                return
             with suppress(ClientGone):
-                await self._answer(_Client(stream, self._stall_s), caller, place)
+                await self._answer(_Client(stream, self._stall_s), place.caller, place)
 
     def _caller(self, connection: socket.socket) -> Caller:
         credentials = peer(connection)
@@ -278,6 +286,12 @@ class _Place:
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.idle = True
+        self.caller: Caller | None = None
+
+    @property
+    def can_be_taken(self) -> bool:
+        """Agents must not keep an operator out: what they do here may be cut short."""
+        return self.idle or (self.caller is not None and self.caller.origin is not Origin.OPERATOR)
 
 
 class _Clients:
@@ -294,7 +308,8 @@ class _Clients:
         """Serve a client in a task of its own; in the place of an idle one, where all are taken."""
         most = clients_max()
         while len(self._places) >= most:
-            idle = next((one for one in self._places.values() if one.idle), None)
+            takeable = [one for one in self._places.values() if one.can_be_taken]
+            idle = next((one for one in takeable if one.idle), next(iter(takeable), None))
             self._tell_full(most, "the one that has been idle for longest is" if idle else "the next ones are")
             if idle is None:
                 await self._door.refuse(stream, _TOO_MANY.format(most))
@@ -357,20 +372,19 @@ async def serve_control(
         OSError: the socket cannot be made.
     """
     door = _Door(controlled, work, closing, stall_s)
-    reserve = Reserve()
     try:
         async with await _listen(path) as listener, anyio.create_task_group() as clients:
             async with anyio.create_task_group() as accepting:
-                accepting.start_soon(_accept, listener, door, _Clients(door, clients), reserve)
+                accepting.start_soon(_accept, listener, door, _Clients(door, clients))
                 task_status.started()
                 await closing.wait()
                 accepting.cancel_scope.cancel()
             clients.cancel_scope.deadline = anyio.current_time() + grace_s
     finally:
-        reserve.close()
+        door.reserve.close()
 
 
-async def _accept(listener: SocketListener, door: _Door, clients: _Clients, reserve: Reserve) -> None:
+async def _accept(listener: SocketListener, door: _Door, clients: _Clients) -> None:
     """Take clients for ever. What anyio raises of an error of the system is a ``BrokenResourceError``, on a Unix socket
     on both of its backends; nobody closes the listener meanwhile."""
     short = False
@@ -384,7 +398,7 @@ async def _accept(listener: SocketListener, door: _Door, clients: _Clients, rese
                 _log.warning("no file descriptor is left for a client of the control socket: clients are refused")
             short = bool(shortage_of(error))
             if short:
-                await _refuse_next(listener, door, reserve)
+                await _refuse_next(listener, door)
             await anyio.sleep(_ACCEPT_AGAIN_S)
         else:
             short = False
@@ -392,9 +406,9 @@ async def _accept(listener: SocketListener, door: _Door, clients: _Clients, rese
                 await clients.take(stream)
 
 
-async def _refuse_next(listener: SocketListener, door: _Door, reserve: Reserve) -> None:
+async def _refuse_next(listener: SocketListener, door: _Door) -> None:
     """Take the client that waits with the descriptor in reserve, tell it that there is no other, and let go of it."""
-    with reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
+    with door.reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
         with anyio.move_on_after(REFUSE_S):
             stream = await listener.accept()
             await door.refuse(stream, _NO_DESCRIPTOR)

@@ -21,6 +21,7 @@ the ordinary way. Anything else is what the user wrote meanwhile: it is left, an
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -174,7 +175,8 @@ class FastForward:
         """
         if not await anyio.to_thread.run_sync(os.path.isdir, step.git_dir):
             return []  # the checkout is gone, and with it whatever was half done
-        if not step.begun:
+        is_there = await anyio.to_thread.run_sync(os.path.isdir, step.holder)
+        if not step.begun or not is_there:  # nothing was touched, or the user has removed the checkout meanwhile
             await self._unlock(step)
             return []
         had_lock = await anyio.to_thread.run_sync(_is_ours, step)
@@ -185,11 +187,22 @@ class FastForward:
             raise WorkspaceError(f"{words}, and another git is at work there ({step.git_dir}/index.lock); let it end")
         foreign: list[str] = []
         if await self._git.contains(f"refs/heads/{step.target}", step.after):
+            if not had_lock:
+                await self._advance_index(step)
             await anyio.to_thread.run_sync(_replace_index, step)
         elif foreign := await self._put_back(step):
             _log.warning("files of an interrupted merge are left as the user has them", files=foreign, of=step.holder)
         await self._unlock(step)
         return foreign
+
+    async def _advance_index(self, step: Advance) -> None:
+        """Make a copy of the index that has what the merge has changed, and all that the user has staged since. Where
+        both have changed a file there is none: the index stays as the user has it."""
+        await anyio.to_thread.run_sync(_copy_index, step)
+        words = ("read-tree", "-i", "-m", step.before, step.after)
+        made = await self._git.run(step.holder, *words, index=_copy_of(step))
+        if not made.ok:
+            await anyio.to_thread.run_sync(_remove_copy, step)
 
     async def _put_back(self, step: Advance) -> list[str]:
         changes = await self._changes(step)
@@ -216,7 +229,10 @@ class FastForward:
         folders = await anyio.to_thread.run_sync(_folders, step.holder, [one for one in found.foreign if one in new])
         # What is a folder now, and a file afterwards, is for git to look into: its files may be going.
         changed = {*found.added, *found.changed, *found.foreign, *(staged & {one.path for one in changes})}
-        return sorted(changed - left_out - folders)
+        # What lies behind a symbolic link that the merge removes is no file of this checkout.
+        links = {one.path for one in changes if one.mode_before == _SYMLINK and one.mode_after == _ABSENT}
+        behind = {path for path in found.foreign if path in new and not links.isdisjoint(map(str, Path(path).parents))}
+        return sorted(changed - left_out - folders - behind)
 
     async def _changes(self, step: Advance) -> list[_Change]:
         listed = await self._git.must(
@@ -314,8 +330,10 @@ def _make_lock(step: Advance) -> bool:
         os.link(new, _lock_of(step))
     except FileExistsError:
         return False
-    except PermissionError:  # a file system without hard links: there the content comes a moment later
-        return _create_lock(step)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        return _create_lock(step)  # a file system without hard links: there the content comes a moment later
     finally:
         new.unlink(missing_ok=True)
     return True

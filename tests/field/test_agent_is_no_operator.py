@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -274,3 +275,20 @@ def test_what_an_agent_may_ask(caller: Caller, asked: Asked, reach: Reach, grant
         return AbortPlan(target="", scope="session", nodes=(), already_ended=False, deadline_s=1.0, id="")
 
     assert (refusal(caller, asked, reach, plan) == "") is granted
+
+
+def test_a_client_is_told_with_many_descriptors_open() -> None:
+    """A process with more than 1,024 open descriptors tells who connects, and says so where none is left."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2048), before[1]))
+    ours, theirs = socket.socketpair()
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert caller_at(ours, os.getpid(), dict).origin is Origin.OPERATOR
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1], before[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            caller_at(ours, os.getpid(), dict)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for one in (*held, ours.detach(), theirs.detach()):
+            os.close(one)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from field_kit import Scratch, alive, until
 
-from supervisor.policies.call_processes import CallSpan, ProcessSeen, processes_of_calls
+from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 
 # ------------------------------------------------------------------------------------------------- the decision
 AGENT, OWN = 100, 0
@@ -198,3 +198,14 @@ def test_an_agent_keeps_its_servers(scratch: Scratch) -> None:
     assert not alive(tool)
     until((scratch.path / "again").exists)
     assert all(map(alive, [*servers, lazy]))
+
+
+def test_a_server_that_the_agent_keeps_belongs_to_no_call() -> None:
+    """A marked server, one that the plan names, and what they have started, outlive a call in which they were born."""
+    agent, span = ProcessSeen(100, 1, 100, 400, "S", 1), CallSpan(since=500, clear=500)
+    marked = ProcessSeen(101, 100, 101, 510, "S", 1, server=True)
+    named = ProcessSeen(102, 100, 102, 510, "S", 1, command_hex=b"node /usr/bin/gopls serve".hex())
+    below = ProcessSeen(103, 102, 103, 520, "S", 1)
+    tool = ProcessSeen(104, 100, 104, 520, "S", 1)
+    found = processes_of_calls([agent, marked, named, below, tool], 100, span, ["gopls"])
+    assert found == CallProcesses(belong=(tool,))

@@ -200,7 +200,9 @@ async def _ask(data: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         told = Told(data, ours)
-        await _Door(Deaf(), None, anyio.Event(), 1.0).serve(told, _Place())
+        door = _Door(Deaf(), None, anyio.Event(), 1.0)
+        await door.serve(told, _Place())
+        door.reserve.close()
     lines = [json.loads(line) for line in bytes(told.heard).splitlines()]
     assert lines == [] or set(lines[-1]) in ({"done"}, {"error"}), lines
     assert "the supervisor failed" not in str(lines), lines
