@@ -53,7 +53,7 @@ def as_json(machine: AnyMachine) -> dict[str, Any]:
     for one in machine.rules:
         edges.setdefault((one.source, one.on.name(), one.target, one.extension is None), []).append(one)
     return {
-        "seed": machine.source,
+        "specification": machine.source,
         "states": [state.value for state in machine.states],
         "initial": [state.value for state in machine.initial],
         "terminal": [state.value for state in _terminal(machine)],

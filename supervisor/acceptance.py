@@ -1,4 +1,4 @@
-"""Acceptance tests: what must hold of a piece of work before it is closed (seed 002's five kinds, and plug-ins').
+"""Acceptance tests: what must hold of a piece of work before it is closed (spec 002's five kinds, and plug-ins').
 
 Each test looks at the directory that the work was done in: a file is there, a module can be imported, a program (unit
 tests, a linter, anything) exits with 0, or the verifier of a plug-in has nothing to object to. They run one after the
@@ -27,7 +27,7 @@ ARGV: Final = ("unit_tests", "lint", "command")
 KINDS: Final = ("file_exists", "python_import", "javascript_import", *ARGV, "verifier")
 
 TIMEOUT_S = 30.0
-"""For each test, unless it says otherwise (seed 002, ``validation_timeout``)."""
+"""For each test, unless it says otherwise (spec 002, ``validation_timeout``)."""
 
 PYTHON_IMPORT = "import importlib, sys; sys.path.insert(0, ''); importlib.import_module(sys.argv[1])"
 JAVASCRIPT_IMPORT = "import(process.argv[1]).catch(error => { console.error(String(error)); process.exit(1) })"

@@ -1,4 +1,4 @@
-"""Graduated access: how far an agent is trusted, by its record, and what that lets it cause (RESOLUTIONS 22, seed 000).
+"""Graduated access: how far an agent is trusted, by its record, and what that lets it cause (rule 22, spec 000).
 
 An agent begins untrusted and rises a level with a success when it has enough of them and no violation is open; a
 violation takes a level away and is open until it has decayed. Work that only reads is a success too, so that a new
@@ -48,7 +48,7 @@ _ORDER: Final = tuple(Level)
 NEEDED: Final[Mapping[Level, int]] = MappingProxyType(
     {Level.UNTRUSTED: 0, Level.PROBATIONARY: 1, Level.TRUSTED: 3, Level.ELEVATED: 10}
 )
-"""Successes that a level needs (RESOLUTIONS 22)."""
+"""Successes that a level needs (rule 22)."""
 
 _EVERYBODY: Final = frozenset({"claimed", "started", "completed", "closed"})
 
@@ -74,7 +74,7 @@ RIGHTS: Final[Mapping[Level, Rights]] = MappingProxyType(
         ),
     }
 )
-"""The figures of the origin of seed 000; the transitions are ours: who splits a task, or whose partial work counts as
+"""The figures of the origin of spec 000; the transitions are ours: who splits a task, or whose partial work counts as
 done without its word, must have shown what it can."""
 
 WRITING: Final = frozenset({"edit", "delete", "move", "execute", "switch_mode"})

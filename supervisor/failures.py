@@ -265,7 +265,7 @@ TABLE: Final[tuple[Row, ...]] = (
 """Precise before general, the provider's words before the machine's: a 429 for an empty account is no rate limit, a
 403 for too many requests is one, and a SyntaxError over a gateway's page is the gateway's.
 
-Words: those of seed 002; of the HTTP errors that the model providers document; of what nine agents print when a model
+Words: those of spec 002; of the HTTP errors that the model providers document; of what nine agents print when a model
 fails; of the shells, Python, node and the kernel; and of this runtime's own refusals.
 """
 

@@ -1,6 +1,6 @@
 """The janitor: it checks the work of a session, brings it to where it is for, and clears the place away afterwards.
 
-A task is done when its acceptance tests pass, and closed when its work is merged (seed 000: "Janitor verification
+A task is done when its acceptance tests pass, and closed when its work is merged (spec 000: "Janitor verification
 passed + branch merged"). The tests run in the session's own scope: whatever ends the session ends them.
 """
 

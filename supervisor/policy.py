@@ -168,7 +168,7 @@ def build_prompt(prompt: str, messages: Sequence[Message], *, again: bool = Fals
 
 
 def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:
-    """How loud the record of an event is (seed 004: a failure that is retried warns, one that is final is an error).
+    """How loud the record of an event is (spec 004: a failure that is retried warns, one that is final is an error).
 
     *effects* is what the event led to: giving up after too many failures makes the last of them final.
     """

@@ -1,4 +1,4 @@
-"""What a person sees: the seven visual states of an agent, derived from facts and never stored (seed 000), and what an
+"""What a person sees: the seven visual states of an agent, derived from facts and never stored (spec 000), and what an
 inspection of any living entity shows.
 
 Pure: *now* is an argument. At a threshold the worse state holds already (``>=``). An agent that never sent a

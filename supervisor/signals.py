@@ -1,4 +1,4 @@
-"""Completion signals: what must be there before an agent's word that it is done is one (seed 000, ``task_completed``).
+"""Completion signals: what must be there before an agent's word that it is done is one (spec 000, ``task_completed``).
 
 They are looked for when the agent says so, before anything is validated. One that is missing means that the agent has
 stopped too early: the attempt has failed and may be made again, unlike a test that fails, which would fail again. All

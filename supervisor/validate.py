@@ -1,4 +1,4 @@
-"""The check of a ``transitions.jsonl``: schema, order, legality, and the invariants of seed 004, line by line.
+"""The check of a ``transitions.jsonl``: schema, order, legality, and the invariants of spec 004, line by line.
 
 Pure: lines come in, a report goes out. It trusts nothing that it reads: a line may be torn, too long, not UTF-8, or
 a lie, and then it is a problem with a line number, never an exception. Memory grows with the number of entities and

@@ -113,7 +113,7 @@ class DeliveryPoint(StrEnum):
 
 
 class TransitionReason(StrEnum):
-    """Why a lifecycle transition occurred (seed 000). ``shortage`` is an extension: the machine lacked what a program
+    """Why a lifecycle transition occurred (spec 000). ``shortage`` is an extension: the machine lacked what a program
     needs to start."""
 
     COMPLETED = "completed"
@@ -133,7 +133,7 @@ class TransitionReason(StrEnum):
 
 
 class AbortReason(StrEnum):
-    """What ended an agent abnormally (seed 000)."""
+    """What ended an agent abnormally (spec 000)."""
 
     USER_INTERRUPT = "user_interrupt"
     SHUTDOWN_SIGNAL = "shutdown_signal"
@@ -149,7 +149,7 @@ class AbortReason(StrEnum):
 
 
 class Exit(Enum):
-    """How a backend session ended (seed 003, ExitOutcome)."""
+    """How a backend session ended (spec 003, ExitOutcome)."""
 
     SUCCESS = "Success"
     ERROR = "Error"
@@ -177,7 +177,7 @@ class ModelProblem(StrEnum):
 
 
 class Severity(StrEnum):
-    """How loud a record is (seed 004)."""
+    """How loud a record is (spec 004)."""
 
     INFO = "info"
     WARNING = "warning"

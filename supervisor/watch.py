@@ -41,7 +41,7 @@ EACH_MAX: Final = 32
 
 PROGRESS_S: Final = 120.0
 """Who was heard of within so many seconds makes progress, and is given more time where that may be (the origin of
-seed 000 asks for a heartbeat within them)."""
+spec 000 asks for a heartbeat within them)."""
 
 WALL_LEAST_S: Final = 0.01
 """A timer of a turn's time is not set for less."""

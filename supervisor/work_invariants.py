@@ -1,4 +1,4 @@
-"""Jobs, workers and workstreams against each other: the invariants of seed 004 that one line of a log cannot show.
+"""Jobs, workers and workstreams against each other: the invariants of spec 004 that one line of a log cannot show.
 
 Pure: states and ``metadata`` come in, problems go out through ``Say``; nothing is raised, whatever the metadata holds.
 Every line costs the same, however long the log is. ``metadata`` tells how things are after the line's transition.

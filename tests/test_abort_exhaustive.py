@@ -128,7 +128,7 @@ class Expected(NamedTuple):
 
 
 class Model:
-    """RESOLUTIONS 9 to 12, sentence by sentence."""
+    """rules 9 to 12, sentence by sentence."""
 
     def __init__(
         self, world: World, policies: dict[str, AbortPolicy], gone: Iterable[str] = (), *, ending: bool = True

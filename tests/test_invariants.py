@@ -839,7 +839,7 @@ def still_running(log: Log) -> None:
     log.running("s")
 
 
-# --------------------------------------------------------------------------------------------------------- seed 004
+# --------------------------------------------------------------------------------------------------------- spec 004
 def job(log: Log, **facts: object) -> None:
     log.born("job", "j", **{name: facts.pop(name) for name in ("max_retries",) if name in facts})
     log.tell("j", "scheduler_assigned", **facts)

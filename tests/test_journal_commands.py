@@ -261,7 +261,7 @@ def rows(path: Path, query: str) -> Iterator[tuple[Any, ...]]:
         yield from db.execute(query).fetchall()
 
 
-# --------------------------------------------------------------------------------------------------- seed 002's tables
+# --------------------------------------------------------------------------------------------------- spec 002's tables
 TASK_STATES = [
     *("task_id", "workstream_id", "state", "previous_state", "attempt_count", "created_at", "started_at"),
     *("completed_at", "failed_at", "last_error", "error_count", "circuit_state", "execution_duration_ms"),
@@ -271,7 +271,7 @@ STATE_TRANSITIONS = ["id", "task_id", "from_state", "to_state", "timestamp", "re
 
 
 def test_the_tables_of_the_specification_have_exactly_its_columns(state: StateDir) -> None:
-    """Seed 002's, in its order; and there are workstreams to refer to."""
+    """Spec 002's, in its order; and there are workstreams to refer to."""
     for view, columns in (("task_states", TASK_STATES), ("state_transitions", STATE_TRANSITIONS)):
         assert [row[1] for row in rows(state.journal, f"PRAGMA table_info({view})")] == columns
     assert list(rows(state.journal, "SELECT id FROM workstreams")) == []

@@ -1,4 +1,4 @@
-"""The journal over months: older schemas, snapshots, what a start verifies, and seed 002's tables."""
+"""The journal over months: older schemas, snapshots, what a start verifies, and spec 002's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transitions.jsonl: seed 004's lines, made again from the journal wherever they are missing."""
+"""transitions.jsonl: spec 004's lines, made again from the journal wherever they are missing."""
 
 from __future__ import annotations
 

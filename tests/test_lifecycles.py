@@ -51,7 +51,7 @@ INITIAL = {
     "worker": "initializing",
 }
 
-# Seed 000, "Task Transition Table (exhaustive)": from, to, trigger.
+# Spec 000, "Task Transition Table (exhaustive)": from, to, trigger.
 TASK_EDGES = """
 PLANNED | OPEN | Human approves the planned task
 PLANNED | CANCELLED | Human rejects the planned task
@@ -85,7 +85,7 @@ DONE | CLOSED | Janitor verification passed + branch merged
 DONE | FAILED | Janitor verification rejected the result
 """
 
-# Seed 002, the state diagram, then the two edges that stand in the text of CIRCUIT_OPEN: from, to, trigger.
+# Spec 002, the state diagram, then the two edges that stand in the text of CIRCUIT_OPEN: from, to, trigger.
 RUN_EDGES = """
 PENDING | IN_PROGRESS | Executor Starts
 PENDING | SKIPPED | Dependency Failed
@@ -109,7 +109,7 @@ CIRCUIT_OPEN | PENDING | Manual intervention/reset
 CIRCUIT_OPEN | CANCELLED | Workstream cancelled
 """
 
-# Seed 000, "Agent Transition Table (exhaustive)": from, to.
+# Spec 000, "Agent Transition Table (exhaustive)": from, to.
 AGENT_EDGES = """
 starting | working
 starting | dead
@@ -119,7 +119,7 @@ idle | working
 idle | dead
 """
 
-# Seed 000, "Agent Turn Transition Table (exhaustive)": from, event, to.
+# Spec 000, "Agent Turn Transition Table (exhaustive)": from, event, to.
 TURN_EDGES = """
 IDLE | task_claimed | CLAIMING
 CLAIMING | agent_spawned | SPAWNING
@@ -141,7 +141,7 @@ COMPLETING | agent_reaped | REAPED
 FAILED | agent_reaped | REAPED
 """
 
-# Seed 003, "Transition Table" ("CoolingDown or Stopped" is two edges) and "Global Transitions": from, event, to.
+# Spec 003, "Transition Table" ("CoolingDown or Stopped" is two edges) and "Global Transitions": from, event, to.
 SESSION_EDGES = """
 Initializing | WorktreeReady | BuildingPrompt
 BuildingPrompt | PromptReady | Spawning
@@ -174,7 +174,7 @@ CoolingDown | FatalError | Stopped
 Stopped | FatalError | Stopped
 """
 
-# Seed 004, the three diagrams: from, event, to.
+# Spec 004, the three diagrams: from, event, to.
 JOB_EDGES = """
 pending | scheduler_assigned | queued
 queued | worker_started | running
@@ -230,7 +230,7 @@ def test_there_are_eight() -> None:
 
 @pytest.mark.parametrize("name", STATES)
 def test_states_are_the_seeds(name: str) -> None:
-    """States, first states and terminal states are the seed's, in its order, spelling and number."""
+    """States, first states and terminal states are the specification's, in its order, spelling and number."""
     facts = as_json(MACHINES[name])
     assert facts["states"] == STATES[name].split()
     assert len(facts["states"]) == COUNTS[name]
@@ -240,7 +240,7 @@ def test_states_are_the_seeds(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "literal", "count"), [("task", TASK_EDGES, 30), ("run", RUN_EDGES, 20)])
 def test_edges_told_in_prose_are_the_seeds(name: str, literal: str, count: int) -> None:
-    """Where the seed tells its edges in prose, each stands in the table once and quotes it word for word."""
+    """Where the specification tells its edges in prose, each stands in the table once and quotes it word for word."""
     edges = specified(name, "from", "to", "trigger")
     assert sorted(edges) == sorted(rows(literal))
     assert len(edges) == len(set(rows(literal))) == count
@@ -257,14 +257,14 @@ def test_edges_told_in_prose_are_the_seeds(name: str, literal: str, count: int) 
     ],
 )
 def test_edges_with_named_events_are_the_seeds(name: str, literal: str, count: int) -> None:
-    """Where the seed names its events, the specified edges are the seed's, no more and no less."""
+    """Where the specification names its events, the specified edges are the specification's, no more and no less."""
     edges = specified(name, "from", "event", "to")
     assert sorted(edges) == sorted(rows(literal))
     assert len(edges) == len(set(rows(literal))) == count
 
 
 def test_agent_edges_are_the_seeds() -> None:
-    """The agent's six edges are the seed's, one event each."""
+    """The agent's six edges are the specification's, one event each."""
     edges = specified("agent", "from", "to")
     assert sorted(edges) == sorted(rows(AGENT_EDGES))
     assert len(edges) == 6
@@ -369,7 +369,7 @@ def test_task_counts_its_claims() -> None:
 
 
 def test_task_default_is_three_retries() -> None:
-    """The seed's default."""
+    """The specification's default."""
     assert task.TaskData().max_retries == 3
 
 

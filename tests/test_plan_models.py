@@ -1,4 +1,4 @@
-"""What a plan says of work: every key arrives, the seed's defaults, and what each contradiction is answered with."""
+"""What a plan says of work: every key arrives, the specified defaults, and the reply to each contradiction."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_task_that_says_nothing_needs_nothing() -> None:
 
 
 def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
-    """The block of seed 002, key for key and value for value; ``probes_max`` alone is ours."""
+    """The block of spec 002, key for key and value for value; ``probes_max`` alone is ours."""
     assert TaskLifecycle().model_dump() == {
         "default_timeout": 300,
         "validation_timeout": 30,
@@ -164,7 +164,7 @@ def test_without_a_circuit_breaker_only_the_attempts_count() -> None:
 
 
 def test_the_defaults_of_a_worker_are_those_of_its_machine() -> None:
-    """Misses and silence as the lifecycle of a worker has them; heartbeats and checks as seed 004 has them."""
+    """Misses and silence as the lifecycle of a worker has them; heartbeats and checks as spec 004 has them."""
     worker, data = WorkerConfig(), WorkerData()
     assert (worker.slots, worker.misses_max, worker.shutdown_s) == (
         data.max_concurrent_tasks,

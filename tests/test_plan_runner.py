@@ -77,7 +77,7 @@ async def test_a_wanted_file_is_looked_for_where_the_agent_works_and_nowhere_els
 
 
 async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
-    """A diamond: nobody starts before what it needs is closed, and each task passes through the seed's states."""
+    """A diamond: nobody starts before what it needs is closed, and each task passes through its specified states."""
     plan = plan_of(
         task("d", "echo d >> log", "b", "c"),
         task("b", "echo b >> log", "a"),

@@ -378,7 +378,7 @@ def test_life_goes_on_after_an_unknown_state() -> None:
     assert the_problem(lines)[:2] == (1, "to_state")
 
 
-# ------------------------------------------------------------------------------------------- invariants of seed 004
+# ------------------------------------------------------------------------------------------- invariants of spec 004
 QUEUED = ("pending", "queued")
 RUNNING = (*QUEUED, "running")
 

@@ -101,8 +101,8 @@ def test_table_aligns_its_columns() -> None:
 def test_json_has_each_edge_once_and_once_more_as_an_extension() -> None:
     """Rules of one edge are one transition with their guards joined; an extension of a specified edge shows too."""
     facts = as_json(SOUND)
-    assert list(facts) == ["seed", "states", "initial", "terminal", "transitions"]
-    assert (facts["seed"], facts["initial"], facts["terminal"]) == ("007", ["red"], ["off"])
+    assert list(facts) == ["specification", "states", "initial", "terminal", "transitions"]
+    assert (facts["specification"], facts["initial"], facts["terminal"]) == ("007", ["red"], ["off"])
     assert facts["states"] == ["red", "green", "off", "spare"]
     assert [tuple(one.values()) for one in facts["transitions"]] == [
         ("red", "switched", "green", None, "lit | dim", "a | b"),

@@ -1,4 +1,4 @@
-"""The visual states of seed 000, at and around their thresholds."""
+"""The visual states of spec 000, at and around their thresholds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def before(seconds: float) -> float:
     ],
 )
 def test_states_look_as_specified(spelling: str, indicator: str, colour: str) -> None:
-    """Each visual state has the seed's spelling, sign and colour."""
+    """Each visual state has the specification's spelling, sign and colour."""
     state = VisualState(spelling)
     assert (state.name, state.indicator, state.colour) == (spelling, indicator, colour)
 
@@ -135,7 +135,7 @@ def test_thresholds_are_configurable() -> None:
 
 
 def test_default_thresholds() -> None:
-    """The defaults are the seed's five minutes and sixty seconds, and ten minutes for a merge."""
+    """The defaults are the specification's five minutes and sixty seconds, and ten minutes for a merge."""
     assert AgentStateThresholds() == AgentStateThresholds(
         stall_threshold_s=300, spawn_timeout_s=60, merging_stall_s=600
     )

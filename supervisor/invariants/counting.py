@@ -1,6 +1,6 @@
 """Counting: a session's errors by a model of our own, what follows at a threshold, and how often it may start again.
 
-The two counters, their resets and the backoff are those of seed 003; limits are the session's own, as it was born.
+The two counters, their resets and the backoff are those of spec 003; limits are the session's own, as it was born.
 """
 
 from __future__ import annotations
@@ -125,6 +125,6 @@ class Counting:
 
 
 def _backoff_s(errors: int, limits: Any) -> float:
-    """``min(2000 * 2^(n-1), 60000)`` ms for n errors in a row, with the session's own figures (seed 003)."""
+    """``min(2000 * 2^(n-1), 60000)`` ms for n errors in a row, with the session's own figures (spec 003)."""
     doubled = limits.backoff_base_ms * 2 ** min(max(errors - 1, 0), 32)
     return float(min(doubled, limits.backoff_cap_ms)) / 1000

@@ -1,4 +1,4 @@
-"""The fourteen invariants of seed 004, for the records of jobs, workstreams and workers.
+"""The fourteen invariants of spec 004, for the records of jobs, workstreams and workers.
 
 What they are is decided in :mod:`supervisor.work_invariants`, for records as for lines of a log.
 """

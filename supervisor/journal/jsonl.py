@@ -24,7 +24,7 @@ __all__ = ["TransitionLine", "TransitionLog", "transition_line"]
 
 
 class TransitionLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line (seed 004's event schema), with the journal's number, the abort and the cause where there is one."""
+    """One line (spec 004's event schema), with the journal's number, the abort and the cause where there is one."""
 
     timestamp: str
     event_type: str

@@ -2,7 +2,7 @@
 
 ``entities``, ``events`` and ``effects`` are what was written. ``gaps`` and ``strays`` let the chain be checked where
 records have gone to an archive; ``archives`` and ``ids`` say what went there; ``snapshot`` says up to where the journal
-is known to be sound. The views are seed 002's tables, always true because nothing is written twice.
+is known to be sound. The views are spec 002's tables, always true because nothing is written twice.
 """
 
 from __future__ import annotations

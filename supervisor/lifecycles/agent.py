@@ -1,4 +1,4 @@
-"""The lifecycle of an agent (seed 000): the process, or the function, that a session has alive now.
+"""The lifecycle of an agent (spec 000): the process, or the function, that a session has alive now.
 
 Four states, six edges, exactly as printed. Every agent ends in ``dead``, with its raw exit status kept.
 """

@@ -1,6 +1,7 @@
 """The events of sessions, turns and agents: one file, because each of the three tells the others what happened.
 
-Names are past tense or the seed's spelling. Every event carries what its guards and actions need and nothing else.
+Names are past tense or the specification's spelling. Every event carries what its guards and actions need and nothing
+else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lifecycle of a job: the scheduler's view of a run, with its dependencies, queue, worker and requeue (seed 004).
+"""The lifecycle of a job: the scheduler's view of a run, with its dependencies, queue, worker and requeue (spec 004).
 
 A job never has a second opinion: ``retry_count`` is the run's failure count, and ``final`` tells that the run gave
 up before the count did. Only a running job has a worker. Times are ``event.at``; nothing here reads a clock.
@@ -192,7 +192,7 @@ def note_completion(data: JobData, event: Event) -> Out:
 
 
 CANCEL = "a cancel must find every state that has not ended"
-LOST = "a lost worker requeues its job, uncharged; the seed would leave it running without one"
+LOST = "a lost worker requeues its job, uncharged; the specification would leave it running without one"
 
 J = Job
 JOB: Machine[Job, JobData] = Machine(

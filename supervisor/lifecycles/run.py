@@ -1,4 +1,4 @@
-"""The lifecycle of a run: executing one claim of a task, with attempts, time-outs, tests and a circuit (seed 002).
+"""The lifecycle of a run: executing one claim of a task, with attempts, time-outs, tests and a circuit (spec 002).
 
 ``FAILED`` and ``TIMEOUT`` are decision states, left at once by ``retry_decided``: the guards here are the one place
 that decides about another attempt. Chance enters only as the ``jitter`` of an event, time only as limits in seconds

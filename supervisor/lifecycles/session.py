@@ -1,6 +1,6 @@
-"""The lifecycle of an agent session (seed 003): eight states, two counters, and two events that stop it from anywhere.
+"""The lifecycle of an agent session (spec 003): eight states, two counters, and two events that stop it from anywhere.
 
-The table holds the seed's edges exactly; what real life adds is marked as an extension with its reason. Guards and
+The table holds the specified edges exactly; what real life adds is marked as an extension with its reason. Guards and
 actions are pure. Staleness is judged by the incarnation, which rises at every ``PromptReady``.
 """
 
@@ -81,9 +81,9 @@ class Session(Enum):
 
 # ------------------------------------------------------------------------------------------------------- data
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of one session. Thresholds and backoff are the seed's; the rest is ours.
+    """Bounds of one session. Thresholds and backoff are the specification's; the rest is ours.
 
-    The seed resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
+    Spec 003 resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
     every 2 s: more than ``restarts_max`` such failures within ``restarts_within_s`` seconds give the session up.
     ``steer_grace_s`` is how long an agent has to take up what it is told within its turn, before it is interrupted.
     ``settle_s`` is how long the processes of a turn may go on after it before they are ended: then it is judged.
@@ -281,7 +281,7 @@ def _change(data: SessionData, **changes: Any) -> SessionData:
 
 
 def backoff_ms(consecutive_errors: int, limits: SessionLimits) -> int:
-    """``min(2000 * 2^(n-1), 60000)`` for n consecutive errors (seed 003); without one, as for the first."""
+    """``min(2000 * 2^(n-1), 60000)`` for n consecutive errors (spec 003); without one, as for the first."""
     exponent = min(max(consecutive_errors - 1, 0), 32)
     return int(min(limits.backoff_base_ms * 2**exponent, limits.backoff_cap_ms))
 
@@ -637,10 +637,10 @@ RESTING = [S.INITIALIZING, S.BUILDING_PROMPT, S.SPAWNING, S.SESSION_COMPLETE, S.
 LIVE = [*RESTING, *ACTIVE]
 
 POINTS = list(DeliveryPoint)
-PROMPTS = "the seed does not say where prompts come from: they are queued, one request at a time"
-KEPT = "the seed interrupts only in Running; elsewhere a message is kept for the next prompt"
-STEERED = "the seed interrupts; an agent that can be told within its turn is first told"
-POINT = "the seed interrupts at once; a sender may ask for the tool boundary, or for the end of the turn"
+PROMPTS = "the specification does not say where prompts come from: they are queued, one request at a time"
+KEPT = "the specification interrupts only in Running; elsewhere a message is kept for the next prompt"
+STEERED = "the specification interrupts; an agent that can be told within its turn is first told"
+POINT = "the specification interrupts at once; a sender may ask for the tool boundary, or for the end of the turn"
 BEFORE_READY = "a clean exit before it was ready is an error"
 ONCE = "a failure after the start is charged to the run: it launches again when the run asks"
 LOST = "what ended with its supervisor is tried again, and charged to nobody"

@@ -1,4 +1,4 @@
-"""The lifecycle of a task: who owns the work, who approves it, when it is merged and closed (seeds 000 and 001).
+"""The lifecycle of a task: who owns the work, who approves it, when it is merged and closed (spec 000 and 001).
 
 The thirty edges of the specification stand here one by one with its own words as ``trigger``; the approval gate and
 the failed subtask are marked extensions. Everything is pure: a retry is decided by counters in the data, and who
@@ -332,9 +332,11 @@ def wait_for_nothing(data: TaskData, event: Event) -> Out:
     return replace(data, waiting_for=()), ()
 
 
-RESET = "a person's reset starts afresh; the seed resets the run and has no way back for its task"
-APPROVAL = "approval gate: the seed sets this state past its table; here it is entered and left through the machine"
-FAILED_SUBTASK = "a failed subtask blocks its parent as an unresponsive one does; the seed knows no such edge"
+RESET = "a person's reset starts afresh; the specification resets the run and has no way back for its task"
+APPROVAL = (
+    "approval gate: the specification sets this state past its table; here it is entered and left through the machine"
+)
+FAILED_SUBTASK = "a failed subtask blocks its parent as an unresponsive one does; the specification knows no such edge"
 
 T = Task
 TASK: Machine[Task, TaskData] = Machine(

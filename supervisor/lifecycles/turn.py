@@ -1,4 +1,4 @@
-"""The lifecycle of a turn (seed 000): one prompt handled by an agent, from the claim to the clean-up.
+"""The lifecycle of a turn (spec 000): one prompt handled by an agent, from the claim to the clean-up.
 
 Ten states, nine events, eighteen edges, exactly as printed. A turn is never reset: the next one is a new entity.
 Tool calls are counted in the data: TOOL_USE is entered at the first and left at the last; each call has one result.
@@ -60,7 +60,7 @@ __all__ = [
 
 
 EXTENSION_S = 600.0
-"""By how much the time of a turn is extended at once while progress is seen (RESOLUTIONS, defaults)."""
+"""By how much the time of a turn is extended at once while progress is seen (spec, defaults)."""
 EXTENSION_LEAST_S = 1.0
 """What is left until its cap, where it is less, is not worth a record."""
 DEADLINE = "turn"
@@ -339,7 +339,7 @@ def clean_up(data: TurnData, event: Event) -> Answered:
 
 
 def must_compact(data: TurnData, event: Event) -> Answered:
-    """The seed goes to RUNNING and says "must compact first": so the need is raised again at once."""
+    """The specification goes to RUNNING and says "must compact first": so the need is raised again at once."""
     return data, (Tell(to=data.id, event=CompactNeeded()),)
 
 
@@ -360,8 +360,8 @@ def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
 # ------------------------------------------------------------------------------------------------------- the table
 T = Turn
 ASKING = [T.RUNNING, T.TOOL_USE, T.COMPACTING]
-BOUNDARY = "an urgent message may wait until no tool call is open; the seed interrupts at once"
-HUMAN = "an agent may have to wait for a human in the middle of its turn; the seed has no word for that"
+BOUNDARY = "an urgent message may wait until no tool call is open; the specification interrupts at once"
+HUMAN = "an agent may have to wait for a human in the middle of its turn; the specification has no word for that"
 MOVES = "the time of a task that has a scope is extended while progress is seen"
 ONE_RESULT = "a call that its turn's failure abandoned gets its one result, too"
 PARALLEL = "parallel tool calls: TOOL_USE is entered at the first and left at the last"
@@ -397,7 +397,7 @@ TURN: Machine[Turn, TurnData] = Machine(
             T.COMPACTING,
             T.RUNNING,
             do=[verify_again],
-            extension="the name says what happened; the seed spells it verify_requested",
+            extension="the name says what happened; the specification spells it verify_requested",
         ),
         rule(TaskFailed, T.COMPACTING, T.FAILED, do=[settle, seal, withdraw_permissions, report_exit, clean_up]),
         rule(TaskCompleted, T.VERIFYING, T.COMPLETING, do=[seal, clean_up]),

@@ -1,4 +1,4 @@
-"""The lifecycle of a worker: one or more slots on a host that take jobs (seed 004).
+"""The lifecycle of a worker: one or more slots on a host that take jobs (spec 004).
 
 It never holds more tasks than it has slots. Told to shut down while busy it drains: it takes nothing new, stays busy
 until its last task has ended, and ``shutdown_requested``, raised once more then, takes it out. One that was lost and
@@ -158,8 +158,8 @@ def drain(data: WorkerData, event: ShutdownRequested) -> Out:
     return replace(data, draining=True), ()
 
 
-SLOTS = "a worker with several slots stays busy while one is taken; the seed's worker has one slot"
-DRAIN = "a busy worker drains first: 'after_task_complete' in the seed, where nothing remembers the request"
+SLOTS = "a worker with several slots stays busy while one is taken; the specification's worker has one slot"
+DRAIN = "a busy worker drains first: 'after_task_complete' in the specification, where nothing remembers the request"
 IDLE_LOST = "an idle worker falls silent too"
 NOT_AWAITED = "who has no more use for a silent worker does not wait for it: it holds nothing"
 

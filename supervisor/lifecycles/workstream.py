@@ -1,4 +1,4 @@
-"""The lifecycle of a workstream: a plan, a graph of tasks that ends in one merge (seed 004).
+"""The lifecycle of a workstream: a plan, a graph of tasks that ends in one merge (spec 004).
 
 Once executing it never goes backwards: it stays there until all its tasks are settled, unless a critical one fails.
 What its tasks did is a count that the event carries and a guard compares with the specification; terminal states
@@ -165,7 +165,9 @@ def keep_error(data: WorkstreamData, event: ValidationFailed) -> Out:
     return replace(data, last_error=event.error), ()
 
 
-FAILURES = "a failure that is not critical lets the others finish, then the plan has failed; the seed would never end"
+FAILURES = (
+    "a failure that is not critical lets the others finish, then the plan has failed; the specification would never end"
+)
 CANCELLATIONS = "when all tasks have ended and some were cancelled, none failed, there is nothing to validate"
 
 MORE = "a plan may be read again while it runs, and a task may be split"

@@ -92,7 +92,7 @@ _SECONDS: Final = (
     "max_retry_delay",
     "cooldown_period",
 )
-"""The lengths of time whose names, the seed's, do not say so."""
+"""The lengths of time whose names, the specification's, do not say so."""
 _RANGES: Final = {
     "share": "a number from 0 to 1",
     "jitter_percentage": "a number from 0 to 100",

@@ -1,4 +1,4 @@
-"""How tasks are tried: the ``task_lifecycle`` block of seed 002, under its own names and with its own defaults.
+"""How tasks are tried: the ``task_lifecycle`` block of spec 002, under its own names and with its own defaults.
 
 Its names have no units: times are in seconds. ``probes_max`` is ours, for a circuit that probes must end some day.
 """

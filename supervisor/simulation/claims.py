@@ -3,7 +3,7 @@ killed; no task is lost, and none is ever held twice.
 
 What runs is the production engine; agents are functions that take their time. Who holds what is on books of its own,
 made of durable records and of what the agents see: nothing here asks the backlog. The oracle checks the rest, the
-fourteen invariants of seed 004 among it, at every commit.
+fourteen invariants of spec 004 among it, at every commit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``supervisor validate``: the check of what a run has written, line by line or record by record.
 
-A ``transitions.jsonl`` is checked as text: schema, order, legality, the invariants of seed 004. A journal, or a state
+A ``transitions.jsonl`` is checked as text: schema, order, legality, the invariants of spec 004. A journal, or a state
 directory, is checked as records: the chain of their hashes, and every invariant that records can show. Nothing is
 written, and a supervisor may run on it meanwhile: what has not ended is no violation.
 """

@@ -88,7 +88,7 @@ def _overview_row(machine: AnyMachine) -> str:
 
 def _section(machine: AnyMachine) -> str:
     diagram = f"```mermaid\n{views.mermaid(machine)}```\n"
-    return f"## {machine.name}\n\nSpecification: seed {machine.source}.\n\n{diagram}\n{views.markdown(machine)}"
+    return f"## {machine.name}\n\nSpecification: spec {machine.source}.\n\n{diagram}\n{views.markdown(machine)}"
 
 
 if __name__ == "__main__":

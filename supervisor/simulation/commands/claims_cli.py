@@ -23,7 +23,7 @@ __all__ = ["command"]
 def command(seed: int, workers: int, tasks: int, kills: int, as_json: bool) -> int:
     """Have many workers claim many tasks, while workers fall silent and supervisors are killed.
 
-    No task may be lost, none held twice, and the invariants of seed 004 hold at every commit. Exit status 1 otherwise.
+    No task may be lost, none held twice, and the invariants of spec 004 hold at every commit. Exit status 1 otherwise.
     """
     watch = Watch(seed)
     try:

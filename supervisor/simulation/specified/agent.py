@@ -1,4 +1,4 @@
-"""An agent: starting, working, idle, dead (seed 000)."""
+"""An agent: starting, working, idle, dead (spec 000)."""
 
 from __future__ import annotations
 

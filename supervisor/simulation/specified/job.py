@@ -1,4 +1,4 @@
-"""A job: where the scheduler has it, who works on it, and how often it was given back (seed 004)."""
+"""A job: where the scheduler has it, who works on it, and how often it was given back (spec 004)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run: its attempts, what is charged to it, its delays, its circuit and its probes (seed 002)."""
+"""A run: its attempts, what is charged to it, its delays, its circuit and its probes (spec 002)."""
 
 from __future__ import annotations
 

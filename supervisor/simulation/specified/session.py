@@ -1,4 +1,4 @@
-"""A session: eight states, two counters, its prompts and its messages (seed 003, and what docs/design.md adds)."""
+"""A session: eight states, two counters, its prompts and its messages (spec 003, and what docs/design.md adds)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task of a plan: its edges, who holds it, how often it was tried, and what it waits for (seed 000)."""
+"""A task of a plan: its edges, who holds it, how often it was tried, and what it waits for (spec 000)."""
 
 from __future__ import annotations
 

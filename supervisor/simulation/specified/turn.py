@@ -1,4 +1,4 @@
-"""A turn: ten states from the claim to the clean-up (seed 000), and one result for each call."""
+"""A turn: ten states from the claim to the clean-up (spec 000), and one result for each call."""
 
 from __future__ import annotations
 

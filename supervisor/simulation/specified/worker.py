@@ -1,4 +1,4 @@
-"""A worker: its slots, whether it answers, and how it leaves (seed 004)."""
+"""A worker: its slots, whether it answers, and how it leaves (spec 004)."""
 
 from __future__ import annotations
 

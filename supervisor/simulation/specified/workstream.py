@@ -1,4 +1,4 @@
-"""A workstream: how far a plan is, and never backwards (seed 004)."""
+"""A workstream: how far a plan is, and never backwards (spec 004)."""
 
 from __future__ import annotations
 

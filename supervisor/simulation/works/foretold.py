@@ -116,7 +116,7 @@ class _Foretelling:
         return not (task.approval == "after" and not tries.approvals()) and tries.merges()
 
     def _run(self, task: TaskConfig, tries: _Tries) -> bool:
-        """One run: whether an attempt of it succeeds before its circuit is settled (seed 002), or its session, which is
+        """One run: whether an attempt of it succeeds before its circuit is settled (spec 002), or its session, which is
         the same for all of them, gives up: that has had all its tries then."""
         limits, failures, same, last, probes, probing = self._limits, 0, 0, "", 0, False
         while True:
@@ -157,7 +157,7 @@ class _Foretelling:
         return LEAST_S if task.scope is not None else self.plan.task_lifecycle.default_timeout
 
     def _gives_up(self, errors: int, way: Way) -> bool:
-        """Whether a session does so at that error, which it has begun well before (seed 003)."""
+        """Whether a session does so at that error, which it has begun well before (spec 003)."""
         limits = self._session
         at_once = limits.stable_after_s <= 0
         spent = errors >= limits.max_total_errors or (at_once and limits.max_consecutive_errors <= 1)

@@ -1,6 +1,6 @@
 """Lasting: for how long a turn may go on, and what is left of one that did not end in order.
 
-Reckoned step by step from RESOLUTIONS (time-outs by scope, snapshots, the budget of a clean-up) and docs/plans.md.
+Reckoned step by step from docs/spec (time-outs by scope, snapshots, the budget of a clean-up) and docs/plans.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Settling: how turns and calls come to their one end where an agent goes on after its last word, or says another one.
 
 A compaction may begin after a turn's last word; a call that was aborted may have been done; a turn may have hundreds
-of calls. Held to docs/agents.md, docs/plans.md and the table of a turn (seed 000).
+of calls. Held to docs/agents.md, docs/plans.md and the table of a turn (spec 000).
 """
 
 from __future__ import annotations

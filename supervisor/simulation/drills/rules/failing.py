@@ -1,7 +1,7 @@
 """Failures: what an attempt's error amounts to, and whom the trouble of a provider keeps waiting.
 
 Expectations come from docs/model-trouble.md, docs/work.md ("What fails is charged once", "A provider's trouble is
-nobody's") and seed 002; the errors are those that agents, providers and programs print. Breakers are those of
+nobody's") and spec 002; the errors are those that agents, providers and programs print. Breakers are those of
 :mod:`supervisor.simulation.drills.kernel.circuits`, one for each provider.
 """
 

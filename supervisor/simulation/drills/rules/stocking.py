@@ -1,6 +1,6 @@
 """Small rooms of the work side: refusals in full, orders, owned paths, ladders, and what is gone on with.
 
-The models look at everything each time (docs/work.md, docs/plans.md, seeds 002 and 004).
+The models look at everything each time (docs/work.md, docs/plans.md, spec 002 and 004).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ EFFECTS: Final[Mapping[Verb, tuple[str, ...]]] = {
     Verb.BLOCK: ("blocked",),
     Verb.UNBLOCK: ("unblocked",),
 }
-"""What each command is for, by the table of tasks and that of runs (seeds 000 and 002)."""
+"""What each command is for, by the table of tasks and that of runs (spec 000 and 002)."""
 
 
 class Notebook:

@@ -1,7 +1,7 @@
 """Pasts: what a journal tells of those before, and who ends that nobody takes up, reckoned from drawn journals.
 
 A log is looked at from its end here, where the runtime folds it from its beginning. Held to docs/recovery.md,
-docs/work.md (standings) and the tables of seed 000.
+docs/work.md (standings) and the tables of spec 000.
 """
 
 from __future__ import annotations

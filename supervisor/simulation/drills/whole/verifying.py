@@ -1,6 +1,6 @@
 """Verification: programs that are run for their answer, acceptance tests, reviews, and the janitor that has them made.
 
-Held to seed 002's five kinds, docs/work.md (how a review is read) and the ports: what passes, what does not and why, in
+Held to spec 002's five kinds, docs/work.md (how a review is read) and the ports: what passes, what does not and why, in
 what order, within what time, and what is done about a place that cannot be had.
 """
 

@@ -1,7 +1,7 @@
 """A stage for drills: a plan that has a task in every state at once, and what becomes of each if nothing befalls them.
 
 Ten seconds after it began the plan has a task in each state that lasts. What is given, stopped, killed or lost then is
-held to docs/work.md, docs/plans.md and the tables of seeds 000, 002 and 004.
+held to docs/work.md, docs/plans.md and the tables of spec 000, 002 and 004.
 """
 
 from __future__ import annotations

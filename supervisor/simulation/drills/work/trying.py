@@ -1,4 +1,4 @@
-"""Tries: what is tried again, when, where and by whom, and when it is given up (seed 002, docs/work.md).
+"""Tries: what is tried again, when, where and by whom, and when it is given up (spec 002, docs/work.md).
 
 Delays are 2 s, 4 s and so on, without chance; a circuit cools down for a minute and has three probes, unless a plan
 says otherwise.
