@@ -171,6 +171,54 @@ async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> N
 
 
 @pytest.mark.anyio
+async def test_a_user_who_removes_the_lock_keeps_the_merge(repository: Path) -> None:
+    """The index follows the branch, and what the user has staged meanwhile stays staged."""
+    after, before = git(repository, "rev-parse", "work"), git(repository, "rev-parse", "main")
+    git(repository, "read-tree", "main")
+    git(repository, "update-ref", "refs/heads/main", after)
+    git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
+    (repository / "kept").write_text("by the user\n")
+    git(repository, "add", "kept")
+    git_dir = str(repository / ".git")
+    record(repository, Advance(str(repository), git_dir, "main", before, after, "supervisor 1234\n", begun=True))
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert git(repository, "status", "--porcelain") == "M  kept"
+
+
+@pytest.mark.anyio
+async def test_a_checkout_that_the_user_removed_is_no_hindrance(repository: Path, tmp_path: Path) -> None:
+    """A merge was interrupted in a checkout that is gone: the next start goes on without it."""
+    second = tmp_path / "second"
+    before, after = git(repository, "rev-parse", "main"), git(repository, "rev-parse", "work")
+    git(repository, "worktree", "add", "--quiet", str(second), "main")
+    git_dir = git(second, "rev-parse", "--absolute-git-dir")
+    record(repository, Advance(str(second), git_dir, "main", before, after, "supervisor 1234\n", begun=True))
+    shutil.rmtree(second)
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert not (repository.parent / "worktrees" / ".step.json").exists()
+
+
+@pytest.mark.anyio
+async def test_a_link_that_becomes_a_folder_is_merged(repository: Path) -> None:
+    """A file behind a link that the merge removes is no change of the user."""
+    git(repository, "checkout", "--quiet", "main")
+    (repository / "way").symlink_to("folder")
+    git(repository, "add", "way")
+    git(repository, "commit", "--quiet", "--message", "a link")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "way").unlink()
+        (place / "way").mkdir()
+        (place / "way" / "inside").write_text("a folder\n")
+        merged = await spaces.merge("t", "merge")
+    assert merged.outcome == "merged", merged.why
+    assert (repository / "way" / "inside").read_text() == "a folder\n"
+    assert git(repository, "status", "--porcelain") == ""
+
+
+@pytest.mark.anyio
 async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who holds the index is not disturbed: the supervisor says so, and tries again at its next start."""
     monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_TRIES", 1)
