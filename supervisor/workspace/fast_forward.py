@@ -263,8 +263,13 @@ class FastForward:
         """Look at the files of the merge. *unfinished*: the beginning of a file counts as the file."""
         holder, found = step.holder, _Found([], [], [])
         files, links, missing = await anyio.to_thread.run_sync(_sort, holder, [one.path for one in changes])
+        known = {blob for one in changes for blob in (one.blob_before, one.blob_after)}
         listed = await self._git.run_over(holder, ("hash-object",), sorted(files))
         blobs = dict(zip(sorted(files), os.fsdecode(listed).split(), strict=True))
+        # A file that was committed with the line ends of Windows stays so where git would convert a new one.
+        other = sorted({one.path for one in changes} & {path for path, blob in blobs.items() if blob not in known})
+        listed = await self._git.run_over(holder, ("hash-object", "--no-filters"), other)
+        blobs |= {path: blob for path, blob in zip(other, os.fsdecode(listed).split(), strict=True) if blob in known}
         sees_modes = await self._sees_modes(holder)
         for one in changes:
             is_new, is_link = one.mode_before == _ABSENT, one.path in links

@@ -116,6 +116,7 @@ class DiskFiles:
         here = os.open(top, _DIRECTORY)
         try:
             self._check_directory(path, here, None)
+            self._check_above(path, here)
             for name in names:
                 above, here = here, self._below(path, here, name, make=make)
                 try:
@@ -153,6 +154,27 @@ class DiskFiles:
                 os.mkdir(name, dir_fd=above)
         with _unreplaced(path):
             return os.open(name, _DIRECTORY, dir_fd=above)
+
+    def _check_above(self, path: str, directory: int) -> None:
+        """Refuse a workspace that lies in a ``.git``: an agent has put a link in the place of its own.
+
+        The directory that was opened is asked, since its path may lead elsewhere by now. Worktrees may lie in a
+        ``.git``, where the state directory does.
+        """
+        here = os.dup(directory)
+        try:
+            while not (
+                self._worktrees is not None and _is_same(os.fstat(here), os.path.abspath(self._worktrees), None)
+            ):
+                below, here = here, os.open("..", _DIRECTORY, dir_fd=here)
+                found, at_top = os.fstat(below), os.path.samestat(os.fstat(below), os.fstat(here))
+                os.close(below)
+                if at_top:
+                    return
+                if _is_same(found, ".git", here):
+                    raise _refusal(path, _GIT)
+        finally:
+            os.close(here)
 
     def _check_directory(self, path: str, directory: int, above: int | None) -> None:
         found = os.fstat(directory)

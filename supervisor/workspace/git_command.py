@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from supervisor.ports import Launch, ProcessHost
+from supervisor.ports import Launch, ProcessHost, SpawnError
 from supervisor.programs import Ran, run_program
 
 __all__ = [
@@ -149,16 +149,23 @@ class Git:
         """True if the file *path* is the beginning of what git would check out of *blob* there, its filters run: a git
         that was killed, or had no room, leaves such a file."""
         launch = self._launch(where, ("cat-file", "--filters", f"--path={path}", blob), None)
-        with anyio.fail_after(GIT_S):
-            async with self._host.spawn(launch) as process, await anyio.open_file(Path(where, path), "rb") as file:
-                process.close_input()
-                while piece := await process.receive():
-                    ours = await file.read(len(piece))
-                    if not piece.startswith(ours):
-                        return False
-                    if len(ours) < len(piece):
-                        return True
-                return not await file.read(1)
+        try:
+            with anyio.fail_after(GIT_S):
+                return await self._begins_like(launch, Path(where, path))
+        except (SpawnError, TimeoutError) as error:
+            why = str(error) or f"it took longer than {GIT_S:g} s"
+            raise WorkspaceError(f"{path} in {where} could not be compared with what git has of it: {why}") from error
+
+    async def _begins_like(self, launch: Launch, path: Path) -> bool:
+        async with self._host.spawn(launch) as process, await anyio.open_file(path, "rb") as file:
+            process.close_input()
+            while piece := await process.receive():
+                ours = await file.read(len(piece))
+                if not piece.startswith(ours):
+                    return False
+                if len(ours) < len(piece):
+                    return True
+            return not await file.read(1)
 
     def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}

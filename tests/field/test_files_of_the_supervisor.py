@@ -168,3 +168,13 @@ def test_a_link_within_the_workspace_is_followed(workspace: Path) -> None:
     (workspace / "link").symlink_to("inner/tag")
     ask(workspace, "link", "new")
     assert (ask(workspace, "link"), (workspace / "link").is_symlink()) == ("new", True)
+
+
+def test_a_workspace_that_became_a_link_into_git_is_refused(workspace: Path) -> None:
+    """An agent whose directory is below the repository replaces it by a link to the hooks of git."""
+    hooks = workspace / ".git" / "hooks"
+    hooks.mkdir(parents=True)
+    (workspace / "sub").symlink_to(hooks)
+    with pytest.raises(FileRefused):
+        anyio.run(DiskFiles(workspace.parent / "state").write, "pre-commit", "planted", str(workspace / "sub"))
+    assert list(hooks.iterdir()) == []

@@ -219,6 +219,23 @@ async def test_a_link_that_becomes_a_folder_is_merged(repository: Path) -> None:
 
 
 @pytest.mark.anyio
+async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path) -> None:
+    """A file with the line ends of Windows that git would convert today is no change of the user."""
+    git(repository, "checkout", "--quiet", "main")
+    (repository / "old.txt").write_bytes(b"a line\r\n")
+    git(repository, "add", "old.txt")
+    (repository / ".gitattributes").write_text("* text=auto\n")
+    git(repository, "add", ".gitattributes")
+    git(repository, "commit", "--quiet", "--message", "old line ends")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "old.txt").write_bytes(b"another line\r\n")
+        merged = await spaces.merge("t", "merge")
+    assert merged.outcome == "merged", merged.why
+    assert (repository / "old.txt").read_bytes() == b"another line\r\n"
+
+
+@pytest.mark.anyio
 async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who holds the index is not disturbed: the supervisor says so, and tries again at its next start."""
     monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_TRIES", 1)
