@@ -419,9 +419,11 @@ async def test_a_tool_that_swallows_its_cancellation_is_abandoned(tmp_path: Path
 async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> None:
     """Leaving by an exception: a function that needs a moment to clean up gets it before the block is over."""
     cleaned: list[str] = []
+    at_work = anyio.Event()
 
     async def agent(turn: AgentTurn) -> None:
         try:
+            at_work.set()
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
@@ -434,7 +436,7 @@ async def test_a_block_that_is_left_waits_for_who_cleans_up(tmp_path: Path) -> N
             async with supervising(tmp_path) as run:
                 session = await run.sup.start_session("s", agent=agent)
                 asked = ask(group, session, "")
-                await until(run.sup, "SessionStarted", "s")
+                await at_work.wait()
                 raise ZeroDivisionError
         assert cleaned == ["cleaned"]
         assert (await asked.result()).outcome == "aborted"
