@@ -14,6 +14,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -22,8 +23,8 @@ import anyio
 import anyio.abc
 import pytest
 
-from supervisor.ports import Launch, Process, SpawnError
-from supervisor.processes import WardenHost, WardenProcess, host, keeping, warden
+from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
+from supervisor.processes import WardenHost, WardenProcess, descent, host, keeping, warden
 from supervisor.processes.pipes import Descriptor, Output
 from supervisor.processes.refusals import refusal
 from tests.support import gone
@@ -679,6 +680,43 @@ async def test_a_stopped_warden_still_kills(roll: Roll) -> None:
         process.kill()
         assert (await process.wait_ended()).survivors == 0
         await roll.all_gone()
+
+
+async def test_an_order_that_is_lost_shifts_no_look() -> None:
+    """A look whose order does not fit into the lifeline of a stopped warden fails; the next one has its own reply."""
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+            os.kill(process.lifeline.pid, signal.SIGSTOP)
+            while process.lifeline.order(b"signal 0"):
+                pass
+            assert await process.look() is None
+            os.kill(process.lifeline.pid, signal.SIGCONT)
+            while (seen := await process.look()) is None:
+                await anyio.sleep(0)
+            assert [one.pid for one in seen] == [process.pid]
+
+
+async def test_a_warden_tells_its_own_birth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor knows pid and birth of a warden although it has no descriptor left to look."""
+    monkeypatch.setattr(descent, "see_process", lambda pid: None)
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(launch("cat")) as process:
+            assert process.lifeline.warden == (process.lifeline.pid, warden.born(process.lifeline.pid))
+
+
+async def test_what_outlived_its_program_is_told_in_short() -> None:
+    """Of a program that leaves 120 processes and a marked server 100 are told, and no server."""
+    code = f"""
+        import os, subprocess
+        start = lambda **env: subprocess.Popen(["sleep", "1000"], env={{**os.environ, **env}})
+        start({SERVER_VARIABLE}="1")
+        for _ in range(120): start()
+    """
+    with anyio.fail_after(DEADLINE_S):
+        async with WardenHost() as wardens, wardens.spawn(python(textwrap.dedent(code))) as process:
+            report = await process.wait_ended()
+    assert (report.killed, len(report.outlived)) == (121, 100)
+    assert not any(one.server for one in report.outlived)
 
 
 async def test_a_warden_shrugs_off_polite_signals(roll: Roll) -> None:

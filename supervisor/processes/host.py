@@ -150,8 +150,9 @@ class WardenProcess:
         if not self._pid or self._exited.is_set():
             return ()
         look = _Look()
+        if not self.lifeline.order(b"look"):  # no reply to it will come, and the next one is about another look
+            return None
         self._looks.append(look)
-        self.lifeline.order(b"look")
         await look.there.wait()
         return look.processes
 

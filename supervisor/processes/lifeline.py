@@ -15,7 +15,7 @@ import msgspec
 
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
-from supervisor.processes.descent import Process, identity
+from supervisor.processes.descent import Process
 from supervisor.processes.keeping import Keeping
 
 __all__ = ["Ended", "Exited", "Failed", "Lifeline", "Seen", "Spawned", "Status", "encoded"]
@@ -24,9 +24,10 @@ CHUNK_BYTES = 65536
 
 
 class Here(msgspec.Struct, frozen=True, tag="here", tag_field="event"):
-    """The warden runs."""
+    """The warden runs; ``born`` in ticks since the boot."""
 
     pid: int
+    born: int
 
 
 class Spawned(msgspec.Struct, frozen=True, tag="spawned", tag_field="event"):
@@ -105,10 +106,15 @@ class Lifeline:
                 if left:
                     await anyio.wait_writable(self._control)
 
-    def order(self, line: bytes) -> None:
-        """One line for the warden; lost if there is none any more."""
+    def order(self, line: bytes) -> bool:
+        """Send one line to the warden; lost if there is none any more. Return ``False`` where the lifeline is full: a
+        warden that was stopped reads nothing."""
         with suppress(OSError):
-            self._control.send(line + b"\n")
+            try:
+                return self._control.send(line + b"\n") > len(line)
+            except BlockingIOError:
+                return False
+        return True
 
     def terminate(self) -> None:
         self.order(b"term")
@@ -131,7 +137,7 @@ class Lifeline:
             for line in lines:
                 status = _decode(line)
                 if isinstance(status, Here):
-                    self.pid, self.warden = status.pid, identity(status.pid)
+                    self.pid, self.warden = status.pid, (status.pid, status.born)
                 else:
                     yield status
 

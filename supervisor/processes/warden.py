@@ -26,6 +26,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from itertools import islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
@@ -44,6 +45,7 @@ OOM_MARGIN = 200
 NAP_MAX_MS = 50
 SERVER_MARK = b"SUPERVISOR_SERVER"
 COMMAND_BYTES = 200
+OUTLIVED_MAX = 100
 CHUNK_BYTES = 65536
 
 
@@ -257,7 +259,7 @@ class Warden:
 
     def run(self) -> None:
         """Serve until it is over, sweep, report."""
-        self.say(b'{"event":"here","pid":%d}' % os.getpid())
+        self.say(b'{"event":"here","pid":%d,"born":%d}' % (os.getpid(), born(os.getpid())))
         while not self.over:
             self.turn()
         self.sweep()
@@ -415,7 +417,9 @@ class Warden:
         """
         self.killed = self.doomed()
         if self.status is not None and LINUX:  # it exited by itself, and what it leaves is told by name
-            self.outlived = listed([pid for pid in self.family() if lives(pid)])
+            # Whatever is left works on while it is listed, so the list is short.
+            told = (one for pid in self.family() if lives(pid) and (one := _told(pid)) and not one.endswith(b",true]"))
+            self.outlived = b"[%s]" % b",".join(islice(told, OUTLIVED_MAX))
         self.sweeping, self.cut_short = True, self.status is None
         self.since_s = self.since_s or time.monotonic()
         dead = select.poll()

@@ -20,6 +20,7 @@ from actors.parking import Bell
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
 from supervisor.processes.lifeline import Ended, Exited, Failed, Seen, Spawned, Status
+from supervisor.processes.warden import OUTLIVED_MAX
 from supervisor.simulation.chance import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
@@ -241,7 +242,7 @@ class Warden:
         """Kill what is its child, and then what becomes its child, until there is none; what outlived its program."""
         self._sweeping, self._cut_short = True, self._status is None
         alive = [one.seen() for one in self._kernel.below(self) if one.status is None]
-        outlived = () if self._status is None else tuple(alive)
+        outlived = () if self._status is None else tuple([one for one in alive if not one.server][:OUTLIVED_MAX])
         self._since()
         while self.children:
             self._strike()
