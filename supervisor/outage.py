@@ -201,12 +201,14 @@ def shortage_of(error: BaseException | int | None) -> str:
     return _LACKS.get(error.errno if isinstance(error, OSError) else error or 0, "")  # type: ignore[arg-type]
 
 
-async def outlast_shortage(do: Callable[[], Awaitable[_T]]) -> _T:
-    """Do it, and again after a pause as long as descriptors are lacking for it; *do* can be begun anew.
+async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: Moment | None = None) -> _T:
+    """Do it, and again after a pause as long as descriptors are lacking for it, and *until* has not come; *do* can be
+    begun anew.
 
     Raises:
-        OSError: another one.
+        OSError: another one; or the shortage, where *until* has come.
     """
+    until = until or Moment()
     tries = 0
     while True:
         try:
@@ -217,7 +219,10 @@ async def outlast_shortage(do: Callable[[], Awaitable[_T]]) -> _T:
             tries += 1
             if tries == 1:
                 _log.warning("no file descriptor is left: it is tried again until there is one", error=str(error))
-        await anyio.sleep(RETRY.ceiling_s(tries))
+            with anyio.move_on_after(RETRY.ceiling_s(tries)):
+                await until.wait()
+            if until.is_set():
+                raise
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):

@@ -326,8 +326,8 @@ class ProcessLink(LinkBase):
         return (data,) if self._codec.one_shot else _lines(data)
 
     async def _room(self) -> bool:
-        """Wait while too much waits for the agent; whether it is to be heard then. The replies of one that goes on
-        asking and reads none would fill the memory, so its conversation ends, and what it still asks is dropped."""
+        """Wait while more waits for the agent than may; return ``False`` if it is being killed, and is not heard any
+        more. The replies of one that goes on asking and reads none would fill the memory, so its conversation ends."""
         if self._codec.one_shot:  # it was given its prompt, and is replied to nothing
             return True
         while self._wire.full and not self._gone:
@@ -570,7 +570,7 @@ class ProcessLink(LinkBase):
         try:
             if why:
                 raise FileRefused(why)
-            text = await outlast_shortage(partial(self._with_file, asked.path, asked.text))
+            text = await outlast_shortage(partial(self._with_file, asked.path, asked.text), self._killed)
         except OSError as error:
             why = str(error)
             if isinstance(error, FileRefused):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -29,6 +30,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.ledger import Cause, Clock, Draft, Ledger
 from supervisor.lifecycles.events import BackoffElapsed
 from supervisor.lifecycles.task import TaskData
+from supervisor.moments import Moment
 from supervisor.outage import Outage
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, Place
@@ -50,6 +52,21 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(shutdown, "LAST_RECORDS_S", 0.2)
     monkeypatch.setattr(runner, "LAST_RECORDS_S", 0.2)
+
+
+async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
+    """What is tried again for want of a descriptor is given up as soon as its agent is killed."""
+    tried, killed = list[int](), Moment()
+
+    async def fail() -> None:
+        tried.append(1)
+        if len(tried) == 2:
+            killed.set()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with anyio.fail_after(DEADLINE_S), pytest.raises(OSError, match="Too many open files"):
+        await outage.outlast_shortage(fail, killed)
+    assert len(tried) == 2
 
 
 class FailingJournal(MemoryJournal):
