@@ -83,11 +83,20 @@ class Aborts:
         except UnknownTarget:
             if not await self._has_ended(target):
                 raise
-            return Receipt(abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True)
+            survivors = self._survivors_of(target)
+            return Receipt(
+                abort_id="", target=target, scope=scope, reason="already_ended", already_ended=True, survivors=survivors
+            )
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; look at it with --dry-run")
         return await self._carry_out(plan, reason, actor, now, within_s)
+
+    def _survivors_of(self, call: str) -> Survivors:
+        """Sum up what is left of a call that has ended, in a session that may go on: its processes may live."""
+        work = self._tree.works.get(call.partition(":")[0])
+        last = {one.pid: one.survivors for one in work.fates if one.owner == call} if work is not None else {}
+        return total_survivors(last.values())
 
     def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
         """End a session with all below it, for that record's sake; nobody waits for a receipt. What is ending already

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import textwrap
+import time
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from field_kit import Scratch, alive, until
 
+from supervisor import call_ends
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 
 # ------------------------------------------------------------------------------------------------- the decision
@@ -59,6 +63,48 @@ def test_what_a_server_starts_is_as_uncertain_as_the_server() -> None:
     found = processes_of_calls(tree, AGENT, CallSpan(500, 500))
     assert [one.pid for one in found.belong] == [102]
     assert [one.pid for one in found.may_belong] == [104, 105, 106]
+
+
+class Shim:
+    """A process of which a stopped shim tells nothing, or always the same."""
+
+    pid = AGENT
+
+    def __init__(self, told: tuple[ProcessSeen, ...] | None) -> None:
+        self.told = told
+
+    async def look(self) -> tuple[ProcessSeen, ...] | None:
+        if self.told is None:
+            await anyio.sleep_forever()
+        return self.told
+
+    def strike(self, found: object, number: int) -> None: ...
+
+
+TIMERS: Any = SimpleNamespace(now=time.monotonic, limit=anyio.move_on_after)
+
+
+def test_a_shim_that_gives_no_reply_leaves_survivors_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that stops its agent's shim hides nothing: that it may live is said."""
+    monkeypatch.setattr(call_ends, "STRIKE_S", 0.01)
+    shim: Any = Shim(None)
+    assert anyio.run(call_ends.end_processes, shim, CallSpan(0, 0), TIMERS).may_live == (0,)
+
+
+def test_each_call_has_the_processes_that_may_be_its_own() -> None:
+    """A process that may belong to two calls is unknown in the receipt of either, until its agent has ended."""
+    tree: Any = SimpleNamespace(
+        system=SimpleNamespace(timers=TIMERS), note_in_turn=lambda *_: None, note=lambda *_: None
+    )
+    work: Any = SimpleNamespace(fates=[], profile=SimpleNamespace(servers=()), cause=None)
+    wire: Any = SimpleNamespace(process=Shim((seen(AGENT, 1), seen(101, 510, session=AGENT))))
+    calls = {"k1": "c1", "k2": "c2"}
+    ends = call_ends.CallEnds(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)
+    for call in calls:
+        assert anyio.run(ends.before_result, call) is False
+    assert [(one.owner, one.survivors) for one in work.fates] == [("c1", "unknown"), ("c2", "unknown")]
+    ends.all_ended()
+    assert [one.survivors for one in work.fates] == [0, 0]
 
 
 # ------------------------------------------------------------------------------------------------- real processes
@@ -118,6 +164,8 @@ def test_a_tool_in_its_agents_own_session_is_named(scratch: Scratch) -> None:
         ("t:t1:c1", tool, "unknown")
     ]
     assert outcome_of(scratch, "k1") == "unknown"
+    again = json.loads(scratch.run("abort", "t:t1:c1", "--scope", "tool", "--json").out)
+    assert (again["already_ended"], again["survivors"]) == (True, "unknown")
     ended = json.loads(scratch.run("abort", "t", "--scope", "session", "--json").out)
     assert ended["survivors"] == 0
     assert not alive(tool)
