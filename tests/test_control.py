@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -56,6 +57,8 @@ class Played:
         self.may_abort = anyio.Event()
         self.may_abort.set()
         self.subscribed = 0
+        self.origin: Origin | None = Origin.OPERATOR
+        """Who asks; ``None``: there is no descriptor for the look."""
         self.stop_now = anyio.Event()
         self.outage: Outage | None = None
         self.shortage = None
@@ -112,7 +115,9 @@ class Played:
             self.stop_now.set()
 
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
-        return Caller(Origin.OPERATOR, pid)
+        if self.origin is None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return Caller(self.origin, pid)
 
     def reach_of(self, caller: Caller) -> Reach:
         return NOWHERE
@@ -350,6 +355,35 @@ async def test_a_client_that_does_not_read_is_disconnected(path: Path) -> None:
             assert await answers(path, {"do": "ping"})
         while played.subscribed:
             assert await answers(path, {"do": "ping"})
+
+
+async def test_agents_cannot_keep_an_operator_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where agents have taken all places, and follow, an operator gets that of the oldest."""
+    monkeypatch.setattr(control, "clients_max", lambda: 2)
+    played = Played()
+    played.origin = Origin.AGENT
+    async with served(path, played), await anyio.connect_unix(path) as first, await anyio.connect_unix(path) as second:
+        for client in (first, second):
+            await client.send(b'{"do": "follow"}\n')
+        while played.subscribed < 2:
+            await anyio.wait_all_tasks_blocked()
+        played.origin = Origin.OPERATOR
+        assert await answers(path, {"do": "ping"})
+        with pytest.raises(anyio.EndOfStream):
+            await first.receive()
+        assert played.subscribed == 1
+
+
+async def test_a_client_that_cannot_be_looked_at_is_refused(path: Path) -> None:
+    """Without a descriptor for the look the client is told so, and the supervisor goes on."""
+    played = Played()
+    async with served(path, played):
+        played.origin = None
+        with pytest.raises(ControlError, match="no file descriptor left") as refused:
+            await answers(path, {"do": "ping"})
+        played.origin = Origin.OPERATOR
+        assert await answers(path, {"do": "ping"})
+    assert refused.value.kind == "busy"
 
 
 # --------------------------------------------------------------------------------------------- hostile requests

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 
 from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
@@ -692,7 +693,7 @@ async def test_an_order_that_is_lost_shifts_no_look() -> None:
             assert await process.look() is None
             os.kill(process.lifeline.pid, signal.SIGCONT)
             while (seen := await process.look()) is None:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             assert [one.pid for one in seen] == [process.pid]
 
 

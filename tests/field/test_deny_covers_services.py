@@ -124,6 +124,16 @@ def test_a_human_is_not_asked_twice(scratch: Scratch) -> None:
     assert [answer[0] for answer in told(scratch, run)[1:]] == [0, 126]
 
 
+def test_what_a_rule_allowed_covers_no_other_command(scratch: Scratch) -> None:
+    """A rule goes by the agent's own title: a command that is hidden in the arguments still waits for a human."""
+    services = 'may("ls", kind="execute", rawInput={"command": "ls", "note": "touch ran"}), run("touch ran")'
+    rules = "{default: ask, answer_within_s: 0.2, rules: [{then: allow, title: 'ls*'}]}"
+    asked, ran = told(scratch, start(scratch, services, rules))
+    assert asked["optionId"] == "allow_once"
+    assert ran[0] == 126
+    assert not (scratch.path / "ran").exists()
+
+
 def test_an_agent_that_may_nothing_starts_no_other_agent(scratch: Scratch) -> None:
     """A sub-agent may be one that is allowed more: it is not started either, and the agent hears why."""
     scratch.acp_agent("""

@@ -93,6 +93,7 @@ def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: 
         {"adapter": "codex"},
         {"adapter": "acp", "command": ("my-agent", "-y")},  # nobody knows what that means to it
         {"adapter": "acp", "command": ("npx", "-y", "my-agent")},
+        {"adapter": "acp", "command": ("my-agent",), "mode": "auto"},  # nor that
         {"adapter": "scripted"},
     ],
 )

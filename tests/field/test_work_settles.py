@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio
 import pytest
 from field_kit import Finished, Scratch, alive, until
+
+from supervisor.process_link import ProcessLink
+from supervisor.wire import Wire
 
 BACKGROUND = "subprocess.Popen({argv}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"
 """An agent starts a command in the background, as Claude and Gemini do (-3 is /dev/null)."""
@@ -48,6 +52,14 @@ def task_of(done: Finished, name: str = "t") -> dict[str, Any]:
 
 def in_main(scratch: Scratch) -> list[str]:
     return scratch.git("ls-tree", "--name-only", "main").splitlines()
+
+
+def test_a_program_whose_shim_was_lost_may_still_run_something() -> None:
+    """What was below a lost shim is unknown, and not nothing, when the work is judged."""
+    link = ProcessLink.__new__(ProcessLink)
+    link._wire = Wire()
+    link._is_unknown = True
+    assert anyio.run(link.processes_of_turn) is None
 
 
 def shows(scratch: Scratch, words: str) -> bool:
