@@ -100,7 +100,7 @@ class CallEnds:
         self._begun.clear()
 
     def received(self, written: tuple[int, int]) -> None:
-        """More of its output is dealt with from now on, which was *written* between these ticks."""
+        """Note between which ticks the output was *written* that is dealt with from now on."""
         clear = self._span.clear
         if self._closed_last and not self._calls and written[0] >= clear:
             # All that it had written by then has been heard, and no call was open: what is born later is of a new call.

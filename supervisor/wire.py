@@ -65,7 +65,7 @@ class Wire:
 
     @property
     def full(self) -> bool:
-        """More waits for the program than may."""
+        """True while more than ``UNREAD_BYTES_MAX`` wait for the program."""
         return self.unread_bytes > UNREAD_BYTES_MAX
 
     async def taken(self) -> None:

@@ -78,7 +78,7 @@ def _walked(pid: int, see: See) -> list[Process] | None:
 
 
 def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) -> Caller:
-    """Who asks. *ours* are the sessions of the wardens, ``""`` for those of no session and for the keeper."""
+    """Decide the origin of a lineage. *ours* maps our shims to their sessions, ``""`` for none and for the keeper."""
     if lineage is None:
         return Caller(Origin.UNTOLD, 0)
     pid = lineage[0][0]

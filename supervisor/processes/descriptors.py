@@ -41,7 +41,7 @@ def limit() -> int | None:
 
 
 def clients_max() -> int:
-    """How many clients the control socket serves at once, within today's limit."""
+    """Return the most clients that the control socket serves at once, within today's limit."""
     most = limit()
     return CLIENTS_MAX if most is None else max(CLIENTS_LEAST, min(CLIENTS_MAX, most // CLIENTS_SHARE))
 
@@ -53,7 +53,7 @@ def agent_spare() -> int:
 
 
 def transcripts_max() -> int:
-    """How many transcripts have their files open at once, within today's limit."""
+    """Return the most transcripts whose files are open at once, within today's limit."""
     most = limit()
     return TRANSCRIPTS_MAX if most is None else max(1, min(TRANSCRIPTS_MAX, most // 8))
 

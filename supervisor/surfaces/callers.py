@@ -1,5 +1,6 @@
-"""What an agent may ask of the supervisor that runs it, over the control socket and all that goes through it (the
-command line, the MCP server): decided from who asks, never from the name that comes with a request.
+"""Permissions of callers on the control socket: decided by descent, never by the name in the request.
+
+They hold for all that goes through the socket: the command line, the MCP server.
 
 Reading is free. An operator may do everything. The agent of a session may send messages and abort within its session
 and those below it, and split its own task where the plan says ``may_split``; more only where its entry in the plan says
