@@ -29,7 +29,7 @@ types: $(VENV)/ready  ## mypy --strict over the packages, pyright over the API a
 	$(BIN)/pyright
 
 docs: $(VENV)/ready  ## The pages that are generated from the tables
-	$(BIN)/python -m supervisor.surfaces.machines > docs/machines.md
+	$(BIN)/python -m supervisor.cli.machines > docs/machines.md
 
 simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing
 	$(BIN)/supervisor simulate prove --golden

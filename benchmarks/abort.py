@@ -28,9 +28,9 @@ from benchmarks.harness import BACKENDS, Missing, options
 from benchmarks.peers import ask_peer
 from supervisor import AbortScope, AgentTurn, Session, Supervisor, open_supervisor
 from supervisor.journal import SqliteJournal
-from supervisor.ledger import BATCH_MAX
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.runtime.journal_writer import BATCH_MAX
 
 __all__ = ["main"]
 

@@ -20,8 +20,8 @@ import msgspec
 
 from benchmarks.harness import options
 from supervisor.journal import SqliteJournal
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["main", "measure"]
 

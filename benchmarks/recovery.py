@@ -35,8 +35,8 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.turn import TurnData
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Retention
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["main"]
 
@@ -133,7 +133,7 @@ def booted(path: Path) -> None:
 
 
 def started(path: Path) -> None:
-    from supervisor.runtime import open_supervisor
+    from supervisor.embedding.runtime import open_supervisor
 
     async def start() -> None:
         async with open_supervisor(path.parent.parent):

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.harness import Stopwatch, options, per_us
-from supervisor.scheduling.backlog import Backlog, Item
-from supervisor.scheduling.leases import Claim
+from supervisor.work.backlog import Backlog, Item
+from supervisor.work.leases import Claim
 
 __all__ = ["SIZES", "Cost", "main", "measure_costs", "ratio"]
 

@@ -10,7 +10,7 @@ import sys
 import anyio
 
 from supervisor import AgentConfig, open_supervisor
-from supervisor.stub_model import Fail, Say
+from supervisor.mock_model import Fail, Say
 
 AGENT = """
 import json, os, sys, urllib.error, urllib.request

@@ -10,14 +10,30 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from supervisor.abort import AbortPlan, AbortRecord, Receipt, UnknownTarget
-    from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-    from supervisor.adapters.mcp_stdio import McpError, McpResource
-    from supervisor.budgets import Amounts, Budget
+    from supervisor.agents.mcp_stdio import McpError, McpResource
+    from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+    from supervisor.diagnostics.visual_state import Inspected
+    from supervisor.embedding.runtime import (
+        Degraded,
+        Refused,
+        Session,
+        SubscriptionLagged,
+        Supervisor,
+        TurnResult,
+        open_supervisor,
+        reconfigure,
+    )
     from supervisor.journal.statedir import StateDirBusy, StateDirError
-    from supervisor.liveness import Patience
-    from supervisor.outage import Outage, Shortage
-    from supervisor.permissions import OpenPermission
+    from supervisor.lifecycles.types import (
+        AbortPolicy,
+        AbortReason,
+        AbortScope,
+        CancelMode,
+        DeliveryPoint,
+        Ladder,
+        LifecycleEvent,
+        TransitionReason,
+    )
     from supervisor.plans import (
         AcceptanceConfig,
         AgentConfig,
@@ -31,32 +47,16 @@ if TYPE_CHECKING:
         WorkerConfig,
     )
     from supervisor.plugins.reading import load_plan
+    from supervisor.policies.abort_plan import AbortPlan, AbortRecord, Receipt, UnknownTarget
+    from supervisor.policies.budgets import Amounts, Budget
+    from supervisor.policies.liveness import Patience
+    from supervisor.policies.permissions import OpenPermission
     from supervisor.ports import JournalError, JournalLost, JournalUnavailable
-    from supervisor.projection import Inspected
-    from supervisor.runtime import (
-        Degraded,
-        Refused,
-        Session,
-        SubscriptionLagged,
-        Supervisor,
-        TurnResult,
-        open_supervisor,
-        reconfigure,
-    )
-    from supervisor.scheduling.results import PlanResult, TaskResult
-    from supervisor.scheduling.runner import run_plan
-    from supervisor.vocabulary import (
-        AbortPolicy,
-        AbortReason,
-        AbortScope,
-        CancelMode,
-        DeliveryPoint,
-        Ladder,
-        LifecycleEvent,
-        TransitionReason,
-    )
-    from supervisor.work import NoSuchEntity
-    from supervisor.workspace.git_command import WorkspaceError
+    from supervisor.runtime.availability import Outage, Shortage
+    from supervisor.runtime.live_session import NoSuchEntity
+    from supervisor.work.plan_runner import run_plan
+    from supervisor.work.results import PlanResult, TaskResult
+    from supervisor.workspaces.git_command import WorkspaceError
 
 __all__ = [
     "AbortPlan",
@@ -115,9 +115,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "supervisor.abort": ("AbortPlan", "AbortRecord", "Receipt", "UnknownTarget"),
-    "supervisor.adapters.inprocess": ("AgentTurn", "ToolAborted"),
-    "supervisor.adapters.mcp_stdio": ("McpError", "McpResource"),
+    "supervisor.policies.abort_plan": ("AbortPlan", "AbortRecord", "Receipt", "UnknownTarget"),
+    "supervisor.agents.protocols.inprocess": ("AgentTurn", "ToolAborted"),
+    "supervisor.agents.mcp_stdio": ("McpError", "McpResource"),
     "supervisor.plans": (
         "AcceptanceConfig",
         "AgentConfig",
@@ -131,15 +131,15 @@ _HOMES = {
         "WorkerConfig",
     ),
     "supervisor.plugins.reading": ("load_plan",),
-    "supervisor.budgets": ("Amounts", "Budget"),
-    "supervisor.liveness": ("Patience",),
+    "supervisor.policies.budgets": ("Amounts", "Budget"),
+    "supervisor.policies.liveness": ("Patience",),
     "supervisor.journal.statedir": ("StateDirBusy", "StateDirError"),
-    "supervisor.scheduling.results": ("PlanResult", "TaskResult"),
-    "supervisor.scheduling.runner": ("run_plan",),
-    "supervisor.outage": ("Outage", "Shortage"),
-    "supervisor.permissions": ("OpenPermission",),
+    "supervisor.work.results": ("PlanResult", "TaskResult"),
+    "supervisor.work.plan_runner": ("run_plan",),
+    "supervisor.runtime.availability": ("Outage", "Shortage"),
+    "supervisor.policies.permissions": ("OpenPermission",),
     "supervisor.ports": ("JournalError", "JournalLost", "JournalUnavailable"),
-    "supervisor.runtime": (
+    "supervisor.embedding.runtime": (
         "Degraded",
         "Refused",
         "Session",
@@ -149,8 +149,8 @@ _HOMES = {
         "open_supervisor",
         "reconfigure",
     ),
-    "supervisor.projection": ("Inspected",),
-    "supervisor.vocabulary": (
+    "supervisor.diagnostics.visual_state": ("Inspected",),
+    "supervisor.lifecycles.types": (
         "AbortPolicy",
         "AbortReason",
         "AbortScope",
@@ -160,8 +160,8 @@ _HOMES = {
         "LifecycleEvent",
         "TransitionReason",
     ),
-    "supervisor.work": ("NoSuchEntity",),
-    "supervisor.workspace.git_command": ("WorkspaceError",),
+    "supervisor.runtime.live_session": ("NoSuchEntity",),
+    "supervisor.workspaces.git_command": ("WorkspaceError",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from supervisor.surfaces.cli import RunRequest, commands
-from supervisor.surfaces.execution import execute
+from supervisor.cli.commands import RunRequest, commands
+from supervisor.cli.invocation import execute
 
 if TYPE_CHECKING:
     import click
@@ -18,27 +18,29 @@ __all__ = ["main"]
 
 
 def _run(request: RunRequest) -> int:
-    from supervisor.app import run
+    from supervisor.cli.run import run
 
     return run(request)
 
 
 def _demo(as_json: bool, verbose: bool) -> int:
-    from supervisor.app import configure_logging
-    from supervisor.demo import run_demo
+    from supervisor.cli.demo import run_demo
+    from supervisor.cli.run import configure_logging
 
     configure_logging(verbose=verbose)
     return run_demo(as_json=as_json)
 
 
 def _simulate() -> click.Group:
-    from supervisor.simulation.commands.cli import group
+    from importlib.metadata import entry_points
 
+    (simulate,) = entry_points(group="supervisor.commands", name="simulate")
+    group: click.Group = simulate.load()
     return group
 
 
 def _plan() -> click.Group:
-    from supervisor.planning import plan_group
+    from supervisor.cli.plan import plan_group
 
     return plan_group
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from supervisor.fold import KINDS, Mismatch, event_of, step_of
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.diagnostics.event_replay import KINDS, Mismatch, event_of, step_of
+from supervisor.lifecycles.types import LifecycleEvent
 
 __all__ = ["Log"]
 

@@ -20,17 +20,18 @@ import anyio
 import trio
 from trio.testing import MockClock
 
-from supervisor import equipment, runtime
-from supervisor.adapters.inprocess import AgentTurn, FunctionLink, ToolAborted
+from supervisor.agents.protocols.inprocess import AgentTurn, FunctionLink, ToolAborted
+from supervisor.embedding import runtime
+from supervisor.embedding.runtime import Refused, Session, Supervisor
+from supervisor.host import factories as equipment
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.events import AgentExited
+from supervisor.lifecycles.types import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
 from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.ports import JournalError
-from supervisor.runtime import Refused, Session, Supervisor
-from supervisor.scheduling.runner import run_plan
-from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, DeliveryPoint, Exit, Ladder, Verdict
-from supervisor.work import AgentProfile, NoSuchEntity
-from supervisor.workspace.directory import DirectoryWorkspace
+from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
+from supervisor.work.plan_runner import run_plan
+from supervisor.workspaces.directory import DirectoryWorkspace
 
 __all__ = ["HostError", "Ran", "VirtualLoop", "simulate"]
 

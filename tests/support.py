@@ -20,17 +20,17 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor import runtime
-from supervisor.adapters.catalogue import scripted_command
-from supervisor.fold import KINDS
-from supervisor.invariants import RecordChecker
+from supervisor.agents.codecs import scripted_command
+from supervisor.diagnostics.event_replay import KINDS
+from supervisor.diagnostics.invariants import RecordChecker
+from supervisor.embedding import runtime
+from supervisor.embedding.runtime import Session, Supervisor, TurnResult
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import MACHINES
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LadderConfig, LimitsConfig, PolicyConfig, Settings
 from supervisor.ports import Append, EntityRow
-from supervisor.processes import warden
-from supervisor.runtime import Session, Supervisor, TurnResult
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.processes import shim as warden
 
 __all__ = [
     "AGENTS",

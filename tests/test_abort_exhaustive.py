@@ -3,7 +3,8 @@
 A node is a session or a call; a call hangs from its session, a session from the session that started it or from the
 call that asked for it. Every shape is asked for every target, every scope, every policy of the target's session and of
 its parent, in every phase of the target's session. The model beside the code is written from the decisions on reach,
-policy and answers; it is recursive and naive, and shares nothing with ``supervisor/abort.py`` but the words.
+policy and answers; it is recursive and naive, and shares nothing with ``supervisor/policies/abort_plan.py`` but the
+words.
 
 All of it is planned. Carried out, by a real supervisor with in-process agents and a journal in memory, are all shapes,
 targets and scopes with the policies that can decide anything there; the flags that must not matter take turns, and in
@@ -22,12 +23,12 @@ from typing import NamedTuple
 import anyio
 import pytest
 
-from supervisor.abort import AbortPlan, NoSiblings, Receipt, TreeNode, plan_abort
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-from supervisor.ledger import Cause
-from supervisor.link import LinkBase
-from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
-from supervisor.work import AgentProfile
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
+from supervisor.policies.abort_plan import AbortPlan, NoSiblings, Receipt, TreeNode, plan_abort
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import AgentProfile
+from supervisor.sessions.agent_connection import LinkBase
 from tests.support import Run, quick, supervising
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from supervisor.abort import AbortPlan, TreeNode, UnknownTarget, plan_abort
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Ladder
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder
+from supervisor.policies.abort_plan import AbortPlan, TreeNode, UnknownTarget, plan_abort
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 NONE = AbortPolicy()

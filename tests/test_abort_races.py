@@ -8,12 +8,12 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.abort import NoSiblings, Receipt
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.embedding.runtime import Refused
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.runtime import Refused
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, UnknownWord
-from supervisor.work import Outcome
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownWord
+from supervisor.policies.abort_plan import NoSiblings, Receipt
+from supervisor.runtime.live_session import Outcome
 from tests.support import FrozenJournal, Run, ask, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

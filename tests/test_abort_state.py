@@ -7,9 +7,9 @@ import itertools
 import msgspec
 import pytest
 
-from supervisor.abort import NodeReceipt, Receipt, RungsDue, rungs_due, scope_of
-from supervisor.abort_state import CAUSES_MAX, AbortState, Joined, merged, same_abort
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Rung, UnknownWord
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, LifecycleEvent, Rung, UnknownWord
+from supervisor.policies.abort_plan import NodeReceipt, Receipt, RungsDue, rungs_due, scope_of
+from supervisor.policies.abort_request import CAUSES_MAX, AbortState, Joined, merged, same_abort
 
 
 def asked(name: str, severity: Rung = Rung.REQUEST, deadline: float = 10.0) -> AbortState:

@@ -11,14 +11,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor import aborter, call_ends, runtime
-from supervisor.abort import Receipt, UnknownTarget
+from supervisor.aborts import executor as aborter
+from supervisor.aborts import tool_calls as call_ends
+from supervisor.embedding import runtime
+from supervisor.embedding.runtime import Refused
+from supervisor.host.supervision import JANITOR
 from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
+from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import Append, JournalError
-from supervisor.runtime import Refused
-from supervisor.supervision import JANITOR
-from supervisor.vocabulary import AbortPolicy, AbortScope
 from tests.support import (
     AGENTS,
     DEADLINE_S,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.acceptance import AcceptanceTest, Checked, accepted
+from supervisor.plans.acceptance import AcceptanceTest, Checked, accepted
 from supervisor.plugins import Plugins
 from supervisor.processes import WardenHost
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.access import (
+from supervisor.lifecycles.task import TASK
+from supervisor.plans import AccessConfig
+from supervisor.policies.access import (
     NEEDED,
     RIGHTS,
     Level,
@@ -24,8 +26,6 @@ from supervisor.access import (
     transition_refusal,
     violated,
 )
-from supervisor.lifecycles.task import TASK
-from supervisor.plans import AccessConfig
 
 DAY_S = 86_400.0
 

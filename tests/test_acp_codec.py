@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.acp import AcpCodec
+from supervisor.agents.protocols.acp.codec import AcpCodec
+from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     ChildAsked,
     CloseInput,
@@ -26,7 +27,6 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.vocabulary import ModelProblem
 
 HELLO = {
     "protocolVersion": 1,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters import codec_for
-from supervisor.adapters.acp import AcpCodec
+from supervisor.agents import codec_for
+from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.ports import Malformed, McpServer, Out, Ready, Send, Text, TurnEnded, Wishes
 
 MODES = {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}, {"id": "yolo", "name": "All"}]}

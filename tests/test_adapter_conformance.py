@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.adapters import adapters, codec_for
-from supervisor.adapters.catalogue import MakeCodec
-from supervisor.agents import known
+from supervisor.agent_catalogue import known
+from supervisor.agents import adapters, codec_for
+from supervisor.agents.codecs import MakeCodec
 from supervisor.ports import (
     CloseInput,
     Codec,

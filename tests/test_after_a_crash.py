@@ -16,11 +16,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
-from supervisor.runtime import open_supervisor
-from supervisor.validate import validate_lines
-from supervisor.vocabulary import LifecycleEvent
 from tests.support import DEADLINE_S, check_records, nothing_left, reap_all, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
@@ -32,7 +32,7 @@ import sys
 import anyio
 from pathlib import Path
 from supervisor.plans import AgentConfig, LimitsConfig, Settings
-from supervisor.runtime import open_supervisor
+from supervisor.embedding.runtime import open_supervisor
 
 async def main():
     agents = {"a": AgentConfig(adapter="scripted", env={"SCRIPTED_MEMORY": memory} if memory else {})}

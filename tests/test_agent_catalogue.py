@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agents import BadData, Quirks, UnknownAgent, catalogue, known, read_data
-from supervisor.agents.catalogue import HERE, Known
-from supervisor.agents.mapping import Mapping
-from supervisor.equipment import profile_of
+from supervisor.agent_catalogue import BadData, Quirks, UnknownAgent, catalogue, known, read_data
+from supervisor.agent_catalogue.catalogue import HERE, Known
+from supervisor.agent_catalogue.mapping import Mapping
+from supervisor.host.factories import profile_of
 from supervisor.plans import AgentConfig, BadPlan, Plan, load_plan
 
 TASKS = "tasks: [{id: t, agent: w, prompt: hi}]\n"

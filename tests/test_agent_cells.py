@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, IllegalTransition
-from supervisor.effects import Bury
 from supervisor.lifecycles.agent import AGENT, Agent, AgentData, stale
+from supervisor.lifecycles.effects import Bury
 from supervisor.lifecycles.events import AgentExited, AgentNamed, AgentReady, AgentStarted, TaskAssigned, TaskFinished
 
 A = Agent

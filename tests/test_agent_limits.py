@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from support import supervising
 
-from supervisor.adapters.acp import AcpCodec
-from supervisor.adapters.acp_calls import CLOSED_MAX, ToolCalls
-from supervisor.adapters.acp_terminals import WAITING_MAX
-from supervisor.bounds import OPEN_CALLS_MAX, TERMINALS_MAX
+from supervisor.agents.protocols.acp.calls import CLOSED_MAX, ToolCalls
+from supervisor.agents.protocols.acp.codec import AcpCodec
+from supervisor.agents.protocols.acp.terminals import WAITING_MAX
 from supervisor.plans import AgentConfig
 from supervisor.ports import Malformed, Send, TerminalOpened
+from supervisor.ports.input_limits import OPEN_CALLS_MAX, TERMINALS_MAX
 
 AGENT = """
 import json, sys

@@ -18,10 +18,10 @@ from supervisor.journal.archive import APART, WRITING, compacting
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.files import Files
 from supervisor.journal.history import History
+from supervisor.journal.integrity import check_all
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import read_ids
-from supervisor.journal.soundness import check_all
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.ports import Append, Compacted, JournalDamaged, JournalError, Retention
 from tests.test_journal import entry

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervisor.scheduling.backlog import Backlog, Gate, Item, Refusal, Settled, UnknownItem, Why
-from supervisor.scheduling.leases import Claim, Leases, StaleClaim
-from supervisor.scheduling.owned_paths import OwnedPaths, spelled
+from supervisor.work.backlog import Backlog, Gate, Item, Refusal, Settled, UnknownItem, Why
+from supervisor.work.leases import Claim, Leases, StaleClaim
+from supervisor.work.owned_paths import OwnedPaths, spelled
 
 EVERY = None
 LEASE_S = 60.0

@@ -5,18 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.bounds import (
-    COMMAND_BYTES_MAX,
-    ID_CHARS_MAX,
-    OPTIONS_MAX,
-    PATH_CHARS_MAX,
-    PROMPT_CHARS_MAX,
-    USAGE_BYTES_MAX,
-    VARIABLES_BYTES_MAX,
-    VARIABLES_MAX,
-    WORDS_CHARS_MAX,
-    bounded,
-)
 from supervisor.ports import (
     ChildAsked,
     Malformed,
@@ -30,6 +18,18 @@ from supervisor.ports import (
     ToolOpened,
     TurnEnded,
     Usage,
+)
+from supervisor.ports.input_limits import (
+    COMMAND_BYTES_MAX,
+    ID_CHARS_MAX,
+    OPTIONS_MAX,
+    PATH_CHARS_MAX,
+    PROMPT_CHARS_MAX,
+    USAGE_BYTES_MAX,
+    VARIABLES_BYTES_MAX,
+    VARIABLES_MAX,
+    WORDS_CHARS_MAX,
+    bounded,
 )
 
 ID, LONG_ID = "i" * ID_CHARS_MAX, "i" * (ID_CHARS_MAX + 1)

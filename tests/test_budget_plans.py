@@ -10,15 +10,15 @@ from unittest.mock import patch
 import anyio
 import pytest
 
-from supervisor import runtime
-from supervisor.budgets import Amounts, Budget
+from supervisor.embedding import runtime
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.plans import AgentConfig, BudgetConfig, Plan, RecoveryConfig, TaskConfig, load_plan
 from supervisor.plans.source import BadPlan
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.budgeting import narrowings
-from supervisor.scheduling.runner import run_plan
+from supervisor.policies.budgets import Amounts, Budget
 from supervisor.simulation.behind import counted
+from supervisor.work.budgeting import narrowings
+from supervisor.work.plan_runner import run_plan
 from tests.support import DEADLINE_S, ask, check_records, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from supervisor.budgets import COUNT_MAX, PARTS, WHOLE, Amounts, Budget, Lease, Scope, hand_back_budget, narrowed
+from supervisor.policies.budgets import (
+    COUNT_MAX,
+    PARTS,
+    WHOLE,
+    Amounts,
+    Budget,
+    Lease,
+    Scope,
+    hand_back_budget,
+    narrowed,
+)
 
 
 def scopes() -> tuple[Scope, Scope]:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.causality import Explanation, Role, roots, why
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.diagnostics.causal_trace import Explanation, Role, roots, why
+from supervisor.lifecycles.types import LifecycleEvent
 
 
 def event(seq: int, entity: str, name: str, *, cause: int | None = None, **more: Any) -> LifecycleEvent:

@@ -15,21 +15,21 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from supervisor.app import _check_resumable as check_resumable
+from supervisor.cli.run import _check_resumable as check_resumable
+from supervisor.control.error_messages import BadInput
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.run import RunData
+from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import Plan
 from supervisor.plans.lifecycle import CheckpointConfig
 from supervisor.ports import Merge
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.closing import Closing
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import PlanRunner, run_plan
-from supervisor.scheduling.stream import Stream
-from supervisor.surfaces.failure import BadInput
-from supervisor.vocabulary import AbortScope, LifecycleEvent
-from supervisor.workspace.git import GitWorkspaces
+from supervisor.work.completion_pipeline import Closing
+from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.results import PlanResult
+from supervisor.work.workstream import Stream
+from supervisor.workspaces.git import GitWorkspaces
 from tests.support import nothing_left, quick
 from tests.test_janitor import AGENTS, BOUNDS, git, repository
 

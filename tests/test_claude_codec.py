@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.claude import ClaudeCodec
+from supervisor.agents.protocols.claude.codec import ClaudeCodec
+from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CallKept,
     Compaction,
@@ -24,7 +25,6 @@ from supervisor.ports import (
     Usage,
     Wishes,
 )
-from supervisor.vocabulary import ModelProblem
 
 NEW = "12345678-1234-4234-8234-123456789abc"
 

@@ -25,10 +25,17 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 
 from supervisor.__main__ import _plan, _run, _simulate
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.cli.commands import RunRequest, commands
+from supervisor.cli.invocation import execute
+from supervisor.cli.live_view import Reporter
+from supervisor.cli.query import read_logs
+from supervisor.control.server import serve_control
+from supervisor.embedding.runtime import Supervisor, open_supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.tables import VERSION
-from supervisor.lifecycles.run import Run
+from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans import (
     AcceptanceConfig,
     AccessConfig,
@@ -43,13 +50,6 @@ from supervisor.plans import (
 )
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
-from supervisor.runtime import Supervisor, open_supervisor
-from supervisor.surfaces.cli import RunRequest, commands
-from supervisor.surfaces.control import serve_control
-from supervisor.surfaces.execution import execute
-from supervisor.surfaces.live import Reporter
-from supervisor.surfaces.reading import read_logs
-from supervisor.vocabulary import ModelProblem
 from tests.test_journal_growth import kept_journal
 
 GOOD = "agents: {a: {adapter: scripted}}\ntasks: [{id: t, agent: a}]\n"
@@ -335,7 +335,7 @@ def test_the_state_directory_of_another_user(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("supervisor.journal.statedir.os.stat", refused)
-    monkeypatch.setattr("supervisor.surfaces.calling.anyio.connect_unix", refused)
+    monkeypatch.setattr("supervisor.control.client.anyio.connect_unix", refused)
     told = tell(*command, "--state-dir", state.root)
     monkeypatch.undo()
     assert (told.status, told.out) == (2, "")
@@ -409,7 +409,7 @@ def test_machines(tell: Tell) -> None:
 @pytest.mark.parametrize("command", ["--help", "machines"])
 def test_it_starts_without_the_runtime(command: str) -> None:
     """Help and machines import neither the runtime nor anything else that takes its time."""
-    slow = {"trio", "pydantic", "rich", "apsw", "structlog", "supervisor.runtime"}
+    slow = {"trio", "pydantic", "rich", "apsw", "structlog", "supervisor.embedding.runtime"}
     code = (
         "import sys; from supervisor.__main__ import main\n"
         f"sys.argv = ['supervisor', {command!r}]\n"

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.adapters.codex import CodexCodec
-from supervisor.adapters.codex_trouble import Problem, problem_of
+from supervisor.agents.protocols.codex.codec import CodexCodec
+from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
+from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CallKept,
     Compaction,
@@ -24,7 +25,6 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.vocabulary import ModelProblem
 
 COMMAND = {"type": "commandExecution", "id": "c", "command": "make", "cwd": "/work", "status": "inProgress"}
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from supervisor.adapters.command import CommandCodec
+from supervisor.agents.protocols.command import CommandCodec
 from supervisor.ports import CloseInput, Ready, Send, Signal, Text, TurnEnded
 
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from supervisor.lifecycles.session import SessionLimits
+from supervisor.lifecycles.types import AbortPolicy, Ladder
 from supervisor.plans import (
     AgentConfig,
     BadPlan,
@@ -25,7 +26,6 @@ from supervisor.plans import (
 )
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.plans.source import BYTES_MAX, NODES_MAX
-from supervisor.vocabulary import AbortPolicy, Ladder
 
 AGENTS = "agents: {build: {adapter: scripted}}\n"
 

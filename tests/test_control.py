@@ -17,18 +17,18 @@ import anyio
 import anyio.abc
 import pytest
 
-from supervisor.abort import AbortPlan, Receipt, UnknownTarget
-from supervisor.entity import Refused
-from supervisor.outage import Outage
+from supervisor.control import server as control
+from supervisor.control.client import is_running, request
+from supervisor.control.error_messages import ControlError, NotRunning
+from supervisor.control.server import LINE_BYTES_MAX, serve_control
+from supervisor.diagnostics.visual_state import Inspected
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
+from supervisor.policies.caller_reach import NOWHERE, Reach
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
-from supervisor.projection import Inspected
-from supervisor.surfaces import control
-from supervisor.surfaces.callers import NOWHERE, Reach
-from supervisor.surfaces.calling import is_running, request
-from supervisor.surfaces.control import LINE_BYTES_MAX, serve_control
-from supervisor.surfaces.failure import ControlError, NotRunning
-from supervisor.vocabulary import AbortScope, LifecycleEvent
-from supervisor.work import NoSuchEntity
+from supervisor.runtime.availability import Outage
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.adapters.inprocess import AgentTurn
+from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.journal.memory import MemoryStore
-from supervisor.ledger import Cause
-from supervisor.vocabulary import AbortScope, DeliveryPoint
+from supervisor.lifecycles.types import AbortScope, DeliveryPoint
+from supervisor.runtime.journal_writer import Cause
 from tests.support import FrozenJournal, Run, ask, data_of, nothing_left, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

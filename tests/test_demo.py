@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor import demo
-from supervisor.causality import roots, why
+from supervisor.cli import demo
+from supervisor.diagnostics.causal_trace import roots, why
+from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.overview import tool_calls
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow
-from supervisor.vocabulary import LifecycleEvent
 from tests.support import nothing_left
 
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from supervisor.processes import warden
-from supervisor.processes.abilities import Ability, abilities, guarantees
-from supervisor.surfaces.doctor import examine
+from supervisor.cli.doctor import examine
+from supervisor.processes import shim as warden
+from supervisor.processes.capabilities import Ability, abilities, guarantees
 
 NAMES = ("subreaper", "pidfd", "list of children", "control group", "pid namespace", "environments")
 
@@ -61,7 +61,7 @@ def test_each_try_says_how_to_get_it() -> None:
 
 def test_what_is_missing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text names what is missing, what it is for, and the fix."""
-    monkeypatch.setattr("supervisor.surfaces.doctor.abilities", lambda: having("subreaper"))
+    monkeypatch.setattr("supervisor.cli.doctor.abilities", lambda: having("subreaper"))
     lines: list[str] = []
     examine(lines.append, as_json=False)
     assert "to get it: get control group" in "\n".join(lines)

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor import effects
-from supervisor.effects import (
+from supervisor.lifecycles import effects
+from supervisor.lifecycles.effects import (
     Answer,
     AnswerPermission,
     AskPermission,
@@ -37,7 +37,7 @@ from supervisor.effects import (
     encoded,
 )
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
-from supervisor.vocabulary import AbortReason, Exit, Verdict
+from supervisor.lifecycles.types import AbortReason, Exit, Verdict
 
 FAILED = TaskFailed(
     at=2.5,

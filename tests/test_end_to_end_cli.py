@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from supervisor.__main__ import _plan, _simulate
-from supervisor.surfaces.cli import commands
-from supervisor.surfaces.execution import execute
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
 
 ROOT = Path(__file__).parent.parent
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -318,7 +318,7 @@ def test_a_drain_tells_how_far_it_is(tmp_path: Path, backend: str) -> None:
 
 
 ABANDONING = """
-from supervisor.adapters import scripted_agent
+from supervisor.agents import scripted_agent
 
 post = scripted_agent.Agent.post
 

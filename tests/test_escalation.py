@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.scheduling.escalation import next_agent
+from supervisor.policies.fallback_agent import next_agent
 
 
 @pytest.mark.parametrize(("failures", "agent"), [(0, "a"), (1, "b"), (2, "c"), (3, "c"), (50, "c")])

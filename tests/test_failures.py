@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisor.failures import (
+from supervisor.lifecycles.task_run import ErrorCategory
+from supervisor.lifecycles.types import AbortReason, ModelProblem, TransitionReason
+from supervisor.policies.error_classification import (
     DECIDED,
     PROBLEMS,
     SIGNATURE_CHARS_MAX,
@@ -17,8 +19,6 @@ from supervisor.failures import (
     problem_of,
     signature_of,
 )
-from supervisor.lifecycles.run import ErrorCategory
-from supervisor.vocabulary import AbortReason, ModelProblem, TransitionReason
 
 OWN = {ModelProblem.CONTEXT_LENGTH, ModelProblem.NOT_FOUND, ModelProblem.REFUSED}
 """What is the matter with whoever asks, or what he asks for: another one may get through."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.bounds import FILE_BYTES_MAX
 from supervisor.ports import FileRefused, Files
+from supervisor.ports.input_limits import FILE_BYTES_MAX
 from supervisor.simulation.machine.files import SimulatedFiles
-from supervisor.workspace.files import DiskFiles
+from supervisor.workspaces.files import DiskFiles
 
 pytestmark = pytest.mark.anyio
 

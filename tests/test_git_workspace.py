@@ -14,9 +14,9 @@ import pytest
 
 from supervisor.ports import Merge, Place, Released
 from supervisor.processes import WardenHost
-from supervisor.workspace.git import GitWorkspaces
-from supervisor.workspace.git_command import WorkspaceError
-from supervisor.workspace.worktree_files import branch_of
+from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.git_command import WorkspaceError
+from supervisor.workspaces.worktree_files import branch_of
 
 pytestmark = pytest.mark.anyio
 
@@ -186,8 +186,8 @@ async def test_an_index_that_the_user_has_locked_is_waited_for(
     repository: Path, monkeypatch: pytest.MonkeyPatch, unlocks: bool, outcome: str
 ) -> None:
     """For a moment, since most locks are short; who has locked it for longer is no change in the way."""
-    monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_TRIES", 500 if unlocks else 2)
-    monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_WAIT_S", 0.02)
+    monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 500 if unlocks else 2)
+    monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_WAIT_S", 0.02)
     lock, waiting = repository / ".git" / "index.lock", repository.parent / "worktrees" / ".step.json"
 
     async def unlock() -> None:
@@ -209,7 +209,7 @@ async def test_an_index_that_the_user_has_locked_is_waited_for(
 async def test_a_fast_forward_that_does_not_end_is_undone(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's directory is as it was before, though git had written some of the files and held the lock."""
     git(repository, "config", "filter.slow.smudge", "sleep 1000")
-    monkeypatch.setattr("supervisor.workspace.fast_forward.FORWARD_S", 0.5)
+    monkeypatch.setattr("supervisor.workspaces.fast_forward.FORWARD_S", 0.5)
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / ".gitattributes").write_text("*.slow filter=slow\n")
@@ -578,7 +578,7 @@ async def test_a_list_that_is_too_long_is_refused(repository: Path, monkeypatch:
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         (place / "new.txt").write_text("new\n")
-        monkeypatch.setattr("supervisor.workspace.git_command.LISTED_MAX", 80)
+        monkeypatch.setattr("supervisor.workspaces.git_command.LISTED_MAX", 80)
         with pytest.raises(WorkspaceError, match="it lists more than 80 bytes"):
             await spaces.put_away("fix", "put away")
     assert (place / "new.txt").exists()

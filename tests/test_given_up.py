@@ -9,13 +9,13 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
-from supervisor.entity import Refused
-from supervisor.lifecycles.run import ExecutionFailed
 from supervisor.lifecycles.task import ApprovalDenied, Approved, Reopened
+from supervisor.lifecycles.task_run import ExecutionFailed
 from supervisor.plans import Plan
 from supervisor.ports import Merge
-from supervisor.scheduling.case import Case
-from supervisor.scheduling.runner import PlanRunner
+from supervisor.runtime.entity import Refused
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.task_execution import Case
 from tests.support import path_of, quick, supervising, until
 from tests.test_operating import ME, QUICK, plan_of, task
 

@@ -19,15 +19,16 @@ import pytest
 from trio.lowlevel import enable_ki_protection
 
 from actors import ActorSystem, nursery, open_system
-from supervisor import app, runtime
 from supervisor.__main__ import main
+from supervisor.cli import run as app
+from supervisor.control.error_messages import DONE, INTERRUPTED
+from supervisor.embedding import runtime
+from supervisor.embedding.runtime import Supervisor, open_supervisor
 from supervisor.journal import sqlite
 from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
-from supervisor.processes.keeping import Keeping
-from supervisor.runtime import Supervisor, open_supervisor
-from supervisor.surfaces.failure import DONE, INTERRUPTED
+from supervisor.processes.fork_server_client import Keeping
 from tests.support import DEADLINE_S, nothing_left, quick
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}

@@ -12,11 +12,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor import process_link
-from supervisor.adapters.catalogue import scripted_command
+from supervisor.agents.codecs import scripted_command
+from supervisor.embedding.runtime import TurnResult, open_supervisor
 from supervisor.journal.transcript import read
 from supervisor.plans import AgentConfig
-from supervisor.runtime import TurnResult, open_supervisor
+from supervisor.sessions import process_connection as process_link
 from tests.support import (
     AGENTS,
     DEADLINE_S,

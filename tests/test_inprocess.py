@@ -12,13 +12,16 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor import Session, Supervisor, aborter, hands, ladder, open_supervisor
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor import Session, Supervisor, open_supervisor
+from supervisor.aborts import executor as aborter
+from supervisor.aborts import termination as ladder
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.cli.validate import validate_path
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.ports import JournalError
-from supervisor.surfaces.checking import validate_path
-from supervisor.vocabulary import AbortScope, Kind
+from supervisor.sessions import effect_executor as hands
 from tests.support import DEADLINE_S, ask, data_of, nothing_left, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

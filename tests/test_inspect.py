@@ -10,8 +10,8 @@ from support import ask, supervising
 
 from actors import NoSuchActor
 from supervisor import AgentTurn
-from supervisor.surfaces.render import inspected_text
-from supervisor.work import NoSuchEntity
+from supervisor.cli.rendering import inspected_text
+from supervisor.runtime.live_session import NoSuchEntity
 
 pytestmark = pytest.mark.anyio
 

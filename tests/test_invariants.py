@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from record_log import ERROR, OK, Log
 
-from supervisor import demo
-from supervisor.invariants import INVARIANTS, WORLD, RecordChecker, Violation
+from supervisor.cli import demo
+from supervisor.diagnostics.invariants import INVARIANTS, WORLD, RecordChecker, Violation
 from supervisor.journal.memory import MemoryStore
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 from tests.simulated import simulate
 from tests.support import nothing_left
 

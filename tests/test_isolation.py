@@ -18,12 +18,12 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor import equipment
-from supervisor.abort import Receipt
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-from supervisor.runtime import Refused, Session
-from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
-from supervisor.workspace.directory import DirectoryWorkspace
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.embedding.runtime import Refused, Session
+from supervisor.host import factories as equipment
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
+from supervisor.policies.abort_plan import Receipt
+from supervisor.workspaces.directory import DirectoryWorkspace
 from tests.support import quick, supervising
 
 SEEDS = 100

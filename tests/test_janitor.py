@@ -10,14 +10,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, TaskConfig
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import run_plan
-from supervisor.vocabulary import AbortScope
-from supervisor.workspace.git_command import WorkspaceError
+from supervisor.work.plan_runner import run_plan
+from supervisor.work.results import PlanResult
+from supervisor.workspaces.git_command import WorkspaceError
 from tests.support import nothing_left, path_of, quick, supervising
 
 pytestmark = pytest.mark.anyio

@@ -26,8 +26,8 @@ from supervisor.journal.files import Files
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.schema import EVENT_FIELDS
 from supervisor.journal.tables import VERSION
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalError
-from supervisor.vocabulary import LifecycleEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -683,7 +683,7 @@ from pathlib import Path
 import anyio
 from supervisor.journal import SqliteJournal
 from supervisor.ports import Append
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 
 def entry(seq, logs, name):
     logs[name] = logs.get(name, 0) + 1

@@ -16,19 +16,19 @@ import apsw
 import pytest
 
 from supervisor import AgentTurn, open_supervisor
-from supervisor.entity import Refused
+from supervisor.cli import journal as journalling
+from supervisor.cli.events import Records, Say
+from supervisor.cli.query import read_tree, read_why
+from supervisor.cli.validate import validate_path
+from supervisor.control.error_messages import BadInput, ControlError, WorkFailed
+from supervisor.control.server import serve_control
+from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.plans import RetentionConfig, Settings
 from supervisor.ports import JournalDamaged, JournalError, Retention
-from supervisor.surfaces import journalling
-from supervisor.surfaces.checking import validate_path
-from supervisor.surfaces.control import serve_control
-from supervisor.surfaces.failure import BadInput, ControlError, WorkFailed
-from supervisor.surfaces.reading import read_tree, read_why
-from supervisor.surfaces.records import Records, Say
-from supervisor.validate import validate_lines
+from supervisor.runtime.entity import Refused
 from tests.test_journal import entry
 from tests.test_journal_growth import kept_journal
 
@@ -245,7 +245,7 @@ async def test_a_supervisor_carries_out_its_retention_by_itself(
     state: StateDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without being asked, as often as its settings say."""
-    monkeypatch.setattr("supervisor.upkeep._FIRST_S", 0.0)
+    monkeypatch.setattr("supervisor.host.journal_upkeep._FIRST_S", 0.0)
     settings = Settings(retention=RetentionConfig(keep_s=0.0))
     with JournalReader(state.journal) as reader:
         assert reader.entity("works") is not None

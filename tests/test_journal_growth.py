@@ -12,15 +12,15 @@ from typing import Any
 import apsw
 import pytest
 
+from supervisor.diagnostics.replay import Replay
 from supervisor.journal.chain import check_chain, check_entities
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.files import Files
+from supervisor.journal.integrity import SNAPSHOT_EVERY, check_all, read_snapshot
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import EVENT_FIELDS, explaining
-from supervisor.journal.soundness import SNAPSHOT_EVERY, check_all, read_snapshot
 from supervisor.journal.tables import VERSION
 from supervisor.ports import JournalError
-from supervisor.replay import Replay
 from supervisor.simulation.power.disk import SimulatedDisk
 from supervisor.simulation.power.platter import Platter
 from tests.test_journal import Rebooted, entry

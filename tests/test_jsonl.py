@@ -13,8 +13,8 @@ import pytest
 
 from supervisor.journal import SqliteJournal
 from supervisor.journal.jsonl import TransitionLog, transition_line
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError
-from supervisor.vocabulary import LifecycleEvent
 
 on_both_backends = pytest.mark.anyio
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from supervisor import AgentConfig, open_supervisor
-from supervisor.adapters.jsonl import JsonlCodec
-from supervisor.adapters.jsonl_paths import amount_at, fits, look, text_at
-from supervisor.agents import known
-from supervisor.agents.mapping import Mapping
+from supervisor.agent_catalogue import known
+from supervisor.agent_catalogue.mapping import Mapping
+from supervisor.agents.protocols.jsonl.codec import JsonlCodec
+from supervisor.agents.protocols.jsonl.paths import amount_at, fits, look, text_at
+from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CloseInput,
     Malformed,
@@ -31,7 +32,6 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.vocabulary import ModelProblem
 
 RULES: list[dict[str, Any]] = [
     {"when": {"type": "hello"}, "says": "session", "id": "id"},

@@ -11,8 +11,9 @@ import pytest
 
 from actors.machine import Event, IllegalTransition, Machine, Step
 from actors.views import as_json, faults
-from supervisor.lifecycles import MACHINES, job, run, session, task, turn, worker, workstream
-from supervisor.vocabulary import TransitionReason
+from supervisor.lifecycles import MACHINES, job, session, task, turn, worker, workstream
+from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles.types import TransitionReason
 
 STATES = {
     "task": (

@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.link import LinkBase
-from supervisor.moments import Moment
+from supervisor.runtime.one_shot_event import Moment
+from supervisor.sessions.agent_connection import LinkBase
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.liveness import Liveness, Patience, Stall, Step
+from supervisor.policies.liveness import Liveness, Patience, Stall, Step
 
 LIVENESS = Liveness()
 

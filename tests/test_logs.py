@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from supervisor.logs import get_logger
+from supervisor.ports.logs import get_logger
 
 
 def test_a_line_names_its_event_first(caplog: pytest.LogCaptureFixture) -> None:

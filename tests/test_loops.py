@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from supervisor.loops import DEPTH_MAX, KNOWN_MAX, LoopLimits, Loops, Repeated, Seen, digest
+from supervisor.policies.loop_detection import DEPTH_MAX, KNOWN_MAX, LoopLimits, Loops, Repeated, Seen, digest
 
 
 def call(title: str = "make test", asked: str = "a", answered: str = "r", kind: str = "execute") -> Seen:

@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
+from supervisor.cli import commands as cli
+from supervisor.cli.mcp_server import server_of
+from supervisor.control.server import serve_control
+from supervisor.embedding.runtime import Session, Supervisor, open_supervisor
 from supervisor.journal.statedir import StateDir
-from supervisor.permissions import Decision
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
-from supervisor.runtime import Session, Supervisor, open_supervisor
-from supervisor.surfaces import cli
-from supervisor.surfaces.control import serve_control
-from supervisor.surfaces.mcp_server import server_of
+from supervisor.policies.permissions import Decision
 from tests.support import quick, until
 
 pytestmark = pytest.mark.anyio

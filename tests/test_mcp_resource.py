@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.adapters import mcp_stdio
-from supervisor.adapters.mcp_stdio import McpError
+from supervisor.agents import mcp_stdio
+from supervisor.agents.mcp_stdio import McpError
 from tests.support import Run, nothing_left, supervising, until
 
 pytestmark = pytest.mark.anyio

@@ -10,20 +10,14 @@ import msgspec
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.adapters.acp_messages import InfoUpdate
-from supervisor.adapters.acp_telling import trouble_of
+from supervisor.agents.protocols.acp.messages import InfoUpdate
+from supervisor.agents.protocols.acp.updates import trouble_of
+from supervisor.cli.query import read_tree, used_by
+from supervisor.cli.replay import replay_tree
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.model_trouble import PERMANENT, ModelLimits, ModelRecord
-from supervisor.plans import AgentConfig, ModelTroubleConfig, Plan, Settings, TaskConfig
-from supervisor.policy import blamed_on_model, judge
-from supervisor.ports import ModelTrouble
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.runner import run_plan
-from supervisor.surfaces.reading import read_tree, used_by
-from supervisor.surfaces.replaying import replay_tree
-from supervisor.usage import UsageBooks
-from supervisor.vocabulary import (
+from supervisor.lifecycles.types import (
     AbortReason,
     Exit,
     LifecycleEvent,
@@ -32,6 +26,12 @@ from supervisor.vocabulary import (
     TransitionReason,
     Verdict,
 )
+from supervisor.plans import AgentConfig, ModelTroubleConfig, Plan, Settings, TaskConfig
+from supervisor.policies.model_errors import PERMANENT, ModelLimits, ModelRecord
+from supervisor.policies.turn_outcome import blamed_on_model, judge
+from supervisor.policies.usage import UsageBooks
+from supervisor.ports import ModelTrouble
+from supervisor.work.plan_runner import run_plan
 from tests.support import Run, quick, supervising, until
 
 P = ModelProblem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from supervisor.moments import UnderWay
+from supervisor.runtime.one_shot_event import UnderWay
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.names import Names
+from supervisor.runtime.id_allocator import Names
 
 
 def test_a_name_that_was_used_gets_a_number() -> None:

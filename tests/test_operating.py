@@ -17,25 +17,25 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
-from supervisor.acceptance import AcceptanceTest
-from supervisor.adapters.inprocess import AgentTurn
-from supervisor.causality import why
-from supervisor.entity import Refused
-from supervisor.janitor import Janitor
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.control.server import serve_control
+from supervisor.diagnostics.causal_trace import why
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.verification import Janitor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Split
 from supervisor.plans import AgentConfig, Plan, TaskConfig
+from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, Place
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling import runner
-from supervisor.scheduling.case import Case
-from supervisor.scheduling.operating import Operating
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import PlanRunner
-from supervisor.scheduling.workload import Workload
-from supervisor.surfaces.control import serve_control
-from supervisor.work import AgentProfile, NoSuchEntity
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
+from supervisor.work import plan_runner as runner
+from supervisor.work.plan_run import Workload
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.results import PlanResult
+from supervisor.work.task_commands import Operating
+from supervisor.work.task_execution import Case
 from tests.support import Run, nothing_left, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

@@ -18,29 +18,32 @@ import msgspec
 import pytest
 
 from actors.backoff import Backoff
-from supervisor import AgentTurn, Degraded, outage, runtime, shutdown, supervision
-from supervisor.abort import Receipt
-from supervisor.effects import StartTimer, encoded
-from supervisor.janitor import Janitor
+from supervisor import AgentTurn, Degraded
+from supervisor.cli.live_view import JsonTeller, PlainTeller, Reporter
+from supervisor.cli.rendering import receipt_text
+from supervisor.embedding import runtime
+from supervisor.embedding.runtime import Session
+from supervisor.host import shutdown, supervision
+from supervisor.host.verification import Janitor
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import explaining
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.ledger import Cause, Clock, Draft, Ledger
+from supervisor.lifecycles.effects import StartTimer, encoded
 from supervisor.lifecycles.events import BackoffElapsed
 from supervisor.lifecycles.task import TaskData
-from supervisor.moments import Moment
-from supervisor.outage import Outage
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, Plan, TaskConfig
+from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, Place
-from supervisor.runtime import Session
-from supervisor.scheduling import runner
-from supervisor.scheduling.runner import PlanRunner, run_plan
-from supervisor.scheduling.workers import Pool
-from supervisor.surfaces.live import JsonTeller, PlainTeller, Reporter
-from supervisor.surfaces.render import receipt_text
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.runtime import availability as outage
+from supervisor.runtime.availability import Outage
+from supervisor.runtime.journal_writer import Cause, Clock, Draft, Ledger
+from supervisor.runtime.one_shot_event import Moment
+from supervisor.work import plan_runner as runner
+from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.workers import Pool
 from tests.support import DEADLINE_S, Run, ask, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

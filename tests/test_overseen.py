@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
-from supervisor.budgets import Amounts, Budget, Scope
+from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import Settings
-from supervisor.runtime import Supervisor
-from supervisor.watch import Oversight
+from supervisor.policies.budgets import Amounts, Budget, Scope
+from supervisor.sessions.session_monitor import Oversight
 from tests.support import Run, ask, supervising, until
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.overview import Node, ps, tool_calls, tree
+from supervisor.diagnostics.tree_view import Node, ps, tool_calls, tree
 from supervisor.ports import EntityRow
 
 

@@ -16,8 +16,8 @@ import pytest
 from test_end_to_end_cli import BACKENDS, run, said
 
 from supervisor.__main__ import _plan, _simulate
-from supervisor.surfaces.cli import commands
-from supervisor.surfaces.execution import execute
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
 
 TURN_S = 4.0
 PAUSE_S = TURN_S + 2.0

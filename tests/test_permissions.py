@@ -14,10 +14,16 @@ import anyio.abc
 import anyio.to_thread
 import pytest
 
-from supervisor.entity import Refused
+from supervisor.cli import permissions as permitting
+from supervisor.cli.rendering import inspected_text, tree_text
+from supervisor.control.error_messages import ControlError
+from supervisor.control.server import serve_control
+from supervisor.diagnostics.tree_view import tree
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.statedir import StateDir
-from supervisor.overview import tree
-from supervisor.permissions import (
+from supervisor.plans import AgentConfig, LivenessConfig, load_plan
+from supervisor.plans.source import BadPlan
+from supervisor.policies.permissions import (
     Choice,
     Decision,
     OpenPermission,
@@ -27,13 +33,7 @@ from supervisor.permissions import (
     choice_of,
     ruling,
 )
-from supervisor.plans import AgentConfig, LivenessConfig, load_plan
-from supervisor.plans.source import BadPlan
-from supervisor.runtime import open_supervisor
-from supervisor.surfaces import permitting
-from supervisor.surfaces.control import serve_control
-from supervisor.surfaces.failure import ControlError
-from supervisor.surfaces.render import inspected_text, tree_text
+from supervisor.runtime.entity import Refused
 from tests.support import DEADLINE_S, Run, quick, supervising, until
 
 ASKS = {"a": AgentConfig(adapter="scripted", permissions="ask")}
@@ -375,7 +375,7 @@ async def test_a_program_that_says_neither_yes_nor_no_denies(tmp_path: Path, say
 
 
 FOR_GOOD = """
-from supervisor.adapters import scripted_agent
+from supervisor.agents import scripted_agent
 
 ask = scripted_agent.Turn.ask
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from actors.machine import Machine
-from supervisor.effects import EFFECTS
+from supervisor.control.protocol import Asked
 from supervisor.lifecycles import MACHINES
-from supervisor.surfaces.requests import Asked
+from supervisor.lifecycles.effects import EFFECTS
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)

@@ -16,11 +16,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Settings
 from supervisor.ports import Launch
-from supervisor.processes import WardenHost, WardenProcess, keeper, namespace, warden
+from supervisor.processes import WardenHost, WardenProcess
+from supervisor.processes import fork_server as keeper
+from supervisor.processes import pid_namespace as namespace
+from supervisor.processes import shim as warden
 from supervisor.processes.containment import Containment
-from supervisor.vocabulary import AbortScope
 from tests.support import DEADLINE_S, FAMILY, Roll, collect, gone, nothing_left, quick, supervising
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")]
@@ -303,7 +306,7 @@ async def test_without_the_right_to(roll: Roll, anyio_backend: str) -> None:
 HALF = """
 import os, sys
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
-import namespace
+import pid_namespace as namespace
 
 def denied(self):
     raise PermissionError(1, "no mounts here")

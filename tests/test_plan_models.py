@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from supervisor.lifecycles.run import Run, RunData
+from supervisor.lifecycles.task_run import Run, RunData
 from supervisor.lifecycles.worker import WorkerData
 from supervisor.plans import (
     AcceptanceConfig,

@@ -8,11 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, CircuitBreakerConfig, Plan, TaskConfig, TaskLifecycle
 from supervisor.plans.tasks import ConditionConfig
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import run_plan
-from supervisor.vocabulary import AbortScope
+from supervisor.work.plan_runner import run_plan
+from supervisor.work.results import PlanResult
 from tests.support import Run, nothing_left, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

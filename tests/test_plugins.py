@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from supervisor.acceptance import AcceptanceTest
-from supervisor.adapters import AcpCodec, CommandCodec, adapters
+from supervisor.agents import AcpCodec, CommandCodec, adapters
+from supervisor.cli.plugins import show
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, BadPlan, Plan, TaskConfig
+from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.plugins import FailedAttempt, Plugins, UnknownPlugin, Verification, Verifier, WorkItem, hookimpl
 from supervisor.plugins.reading import load_plan
 from supervisor.plugins.worker import PluginThread
 from supervisor.ports import Codec, Out
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import run_plan
-from supervisor.surfaces.plugins import show
-from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.work.plan_runner import run_plan
+from supervisor.work.results import PlanResult
 from tests.support import DEADLINE_S, Run, data_of, nothing_left, path_of, quick, supervising
 
 pytestmark = pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""The decisions of ``supervisor.policy``: the reason of an exit, the verdict on a turn, a prompt's text, a severity."""
+"""Decisions of ``supervisor.policies.turn_outcome``: the reason of an exit, verdict on a turn, text of a prompt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from actors.machine import Event
-from supervisor.effects import EndScope, LogFatal
+from supervisor.lifecycles.effects import EndScope, LogFatal
 from supervisor.lifecycles.events import (
     AgentExited,
     BackoffElapsed,
@@ -19,8 +19,8 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.session import Message
-from supervisor.policy import abort_reason_of, build_prompt, describe_status, judge, severity_of
-from supervisor.vocabulary import AbortReason, Exit, Severity, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, Exit, Severity, TransitionReason, Verdict
+from supervisor.policies.turn_outcome import abort_reason_of, build_prompt, describe_status, judge, severity_of
 
 # ------------------------------------------------------------------------------------------------ the exit status
 REASONS: dict[int | None, AbortReason | None] = {

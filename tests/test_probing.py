@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.agents import Known, known
-from supervisor.probing import driving
-from supervisor.probing import probe as probing
-from supervisor.probing.finding import at_least, find
-from supervisor.probing.place import Place, place_for
-from supervisor.probing.probe import Case, probe
+from supervisor.agent_catalogue import Known, known
+from supervisor.agents.probe import conformance as probing
+from supervisor.agents.probe import driver as driving
+from supervisor.agents.probe.conformance import Case, probe
+from supervisor.agents.probe.discovery import at_least, find
+from supervisor.agents.probe.sandbox import Place, place_for
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
 from supervisor.processes.host import WardenHost
-from supervisor.surfaces.cli import commands
-from supervisor.surfaces.execution import execute
 
 AGENT = """
 import json, re, subprocess, sys

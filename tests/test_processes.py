@@ -25,9 +25,11 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
-from supervisor.processes import WardenHost, WardenProcess, descent, host, keeping, warden
+from supervisor.processes import WardenHost, WardenProcess, descent, host
+from supervisor.processes import fork_server_client as keeping
+from supervisor.processes import shim as warden
 from supervisor.processes.pipes import Descriptor, Output
-from supervisor.processes.refusals import refusal
+from supervisor.processes.spawn_errors import refusal
 from tests.support import gone
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
@@ -372,7 +374,7 @@ def test_refusal_where_no_process_can_be_made() -> None:
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.MonkeyPatch, is_gone: bool) -> None:
     """What a broken Python leaves on standard error is in the sentence, also where it is gone before it is asked."""
-    monkeypatch.setattr(keeping, "KEEPER", Path("/no/such/keeper.py"))
+    monkeypatch.setattr(keeping, "KEEPER", Path("/no/such/fork_server.py"))
     if is_gone:
         send = keeping.Keeping._send
 
@@ -382,7 +384,7 @@ async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.Monke
             send(ours, message, descriptors)
 
         monkeypatch.setattr(keeping.Keeping, "_send", send_late)
-    with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/keeper\.py"):
+    with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/fork_server\.py"):
         async with WardenHost() as wardens, wardens.spawn(launch("true")):
             pytest.fail("it started")
 
@@ -871,7 +873,7 @@ def test_children_are_found_without_the_kernels_list(monkeypatch: pytest.MonkeyP
 
 def test_the_warden_needs_little() -> None:
     """It starts for every program, so it must not import what is slow: json, re, typing, socket, subprocess."""
-    code = "import sys; sys.path.append(sys.argv[1]); import warden; print(*sys.modules)"
+    code = "import sys; sys.path.append(sys.argv[1]); import shim; print(*sys.modules)"
     command = [sys.executable, "-I", "-S", "-c", code, str(Path(warden.__file__).parent)]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not {"json", "re", "typing", "socket", "subprocess"} & set(loaded)

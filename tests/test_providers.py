@@ -6,8 +6,8 @@ import pytest
 
 from actors.breaker import BreakerLimits, Circuit
 from actors.machine import IllegalTransition
-from supervisor.failures import classify
-from supervisor.scheduling.providers import Providers, Turned, provider_key
+from supervisor.policies.error_classification import classify
+from supervisor.work.providers import Providers, Turned, provider_key
 
 A, B = provider_key("acp", "anthropic"), provider_key("acp", "openai")
 OVERLOADED = classify("overloaded")

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.agents import Quirks
+from supervisor.agent_catalogue import Quirks
 from supervisor.plans import AgentConfig
 from tests.support import ask, data_of, gone, pids_of, supervising, until
 

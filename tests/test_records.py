@@ -16,15 +16,15 @@ import apsw
 import msgspec
 import pytest
 
-from supervisor import subscriptions
-from supervisor.adapters.inprocess import AgentTurn
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.embedding.runtime import SubscriptionLagged, Supervisor, open_supervisor
 from supervisor.journal.memory import MemoryStore
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDirBusy
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.ports import EntityRow
-from supervisor.runtime import SubscriptionLagged, Supervisor, open_supervisor
-from supervisor.validate import validate_lines
-from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.runtime import subscriptions
 from tests.support import AGENTS, DEADLINE_S, ask, check_records, nothing_left, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

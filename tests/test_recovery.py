@@ -9,28 +9,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.effects import OpenTurn
-from supervisor.entity import Entity
-from supervisor.inheritance import Past, at_rest, due_of, left_over
-from supervisor.inheritance import past_of as read_past
-from supervisor.interrupted import continued, digest_of, grown, heirs_of
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.kinds import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.agent import Agent, AgentData
+from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
-from supervisor.lifecycles.run import RunData
 from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.task_run import RunData
 from supervisor.lifecycles.turn import Turn, TurnData
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
 from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
-from supervisor.recovery import LOSS, loses_nothing
-from supervisor.runtime import open_supervisor
-from supervisor.vocabulary import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
-from supervisor.work import AgentProfile
+from supervisor.recovery.journal_state import Past, at_rest, due_of, left_over
+from supervisor.recovery.journal_state import past_of as read_past
+from supervisor.recovery.restore import LOSS, loses_nothing
+from supervisor.recovery.resumable import continued, digest_of, grown, heirs_of
+from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
+from supervisor.runtime.live_session import AgentProfile
 from tests.test_journal import entry
 
 AGENTS = {"a": AgentConfig(adapter="command", command=("true",))}

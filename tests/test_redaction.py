@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import open_supervisor
-from supervisor.clean_transcript import CleanTranscript
-from supervisor.fold import KINDS
+from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.events import SessionExited, TurnRequested
-from supervisor.logs import conceal, get_logger
+from supervisor.lifecycles.types import Exit, Verdict
 from supervisor.plans import AgentConfig
-from supervisor.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, OURS, Redactor, Unbroken, is_secret_name
-from supervisor.vocabulary import Exit, Verdict
+from supervisor.policies.redaction import KEY_CHARS_MAX, MARK_CHARS_MAX, OURS, Redactor, Unbroken, is_secret_name
+from supervisor.ports.logs import conceal, get_logger
+from supervisor.runtime.redacting_transcript import CleanTranscript
 
 SECRET = "hunter2-hunter2"
 ENVIRONMENT = {"MY_API_KEY": SECRET, "HOME": "/home/somebody", "PIN_TOKEN": "1234"}

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from actors.views import as_json, markdown, mermaid, table
+from supervisor.cli.machines import FORMATS, reference_page, render
 from supervisor.lifecycles import MACHINES
-from supervisor.surfaces.machines import FORMATS, reference_page, render
 
 ROOT = Path(__file__).parent.parent
-COMMAND = "python -m supervisor.surfaces.machines > docs/machines.md"
+COMMAND = "python -m supervisor.cli.machines > docs/machines.md"
 
 
 def test_committed_page_is_current() -> None:
@@ -27,7 +27,7 @@ def test_committed_page_is_current() -> None:
 def test_module_prints_the_page() -> None:
     """The command that the page and this file name prints exactly the page, whatever the hash seed."""
     done = subprocess.run(
-        [sys.executable, "-m", "supervisor.surfaces.machines"],
+        [sys.executable, "-m", "supervisor.cli.machines"],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "4711", "PYTHONIOENCODING": "utf-8"},
         capture_output=True,

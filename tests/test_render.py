@@ -10,25 +10,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from supervisor.abort import (
-    AbortPlan,
-    Crossing,
-    EndingNode,
-    NodeReceipt,
-    PlannedNode,
-    PlannedProcess,
-    ProcessFate,
-    Receipt,
-    SparedNode,
-    rungs_due,
-)
-from supervisor.causality import Branch, Explanation, Role, Step
-from supervisor.overview import Node, Seen
-from supervisor.redaction import printable
-from supervisor.surfaces.board import Board
-from supervisor.surfaces.calls import Calls
-from supervisor.surfaces.live import results_json, results_text
-from supervisor.surfaces.render import (
+from supervisor.cli.calls import Calls
+from supervisor.cli.live_view import results_json, results_text
+from supervisor.cli.rendering import (
     columns,
     duration,
     event_line,
@@ -41,8 +25,24 @@ from supervisor.surfaces.render import (
     tree_text,
     why_text,
 )
-from supervisor.validate import Problem, Report
-from supervisor.vocabulary import AbortScope, Ladder, LifecycleEvent
+from supervisor.cli.session_table import Board
+from supervisor.diagnostics.causal_trace import Branch, Explanation, Role, Step
+from supervisor.diagnostics.tree_view import Node, Seen
+from supervisor.diagnostics.validate import Problem, Report
+from supervisor.lifecycles.types import AbortScope, Ladder, LifecycleEvent
+from supervisor.policies.abort_plan import (
+    AbortPlan,
+    Crossing,
+    EndingNode,
+    NodeReceipt,
+    PlannedNode,
+    PlannedProcess,
+    ProcessFate,
+    Receipt,
+    SparedNode,
+    rungs_due,
+)
+from supervisor.policies.redaction import printable
 
 EVIL = "a\x1b[31mred\x07\nb\u202e"
 

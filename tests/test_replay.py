@@ -20,20 +20,20 @@ import msgspec
 import pytest
 from record_log import Log
 
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
+from supervisor.diagnostics.replay import Replay
+from supervisor.diagnostics.tree_view import tree
+from supervisor.diagnostics.what_if import Outcome, what_if
+from supervisor.embedding.runtime import Supervisor, open_supervisor
 from supervisor.journal.database import open_database
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.ledger import Cause
-from supervisor.overview import tree
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, TransitionReason
 from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
-from supervisor.replay import Replay
-from supervisor.runtime import Supervisor, open_supervisor
-from supervisor.scheduling.runner import run_plan
-from supervisor.surfaces.cli import commands
-from supervisor.surfaces.execution import execute
-from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent, TransitionReason
-from supervisor.what_if import Outcome, what_if
+from supervisor.runtime.journal_writer import Cause
+from supervisor.work.plan_runner import run_plan
 from tests.simulated import simulate
 from tests.support import supervising
 

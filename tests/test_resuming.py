@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.validate import validate_lines
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 from tests.support import DEADLINE_S, check_records
 from tests.test_janitor import git, repository
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.lifecycles.run import Run, RunData
 from supervisor.lifecycles.task import TaskData
-from supervisor.scheduling.retry_budget import RetryBudget, retries_spent
+from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.policies.retry_budget import RetryBudget, retries_spent
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ import anyio
 import pytest
 from pydantic import ValidationError
 
-from supervisor.lifecycles.run import Run as RunState
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.lifecycles.task_run import Run as RunState
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan
-from supervisor.review import FINDINGS_MAX, read_verdict
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import run_plan
-from supervisor.vocabulary import AbortScope
+from supervisor.work.plan_runner import run_plan
+from supervisor.work.results import PlanResult
+from supervisor.work.review import FINDINGS_MAX, read_verdict
 from tests.support import Run, data_of, nothing_left, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

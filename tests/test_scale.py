@@ -17,7 +17,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from supervisor import AbortScope, AgentTurn, Session, Supervisor
-from supervisor.abort import Receipt
+from supervisor.policies.abort_plan import Receipt
 from tests.support import DEADLINE_S, Run, quick, supervising
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ import anyio
 import pytest
 from anyio.abc import Process
 
-from supervisor.adapters import AcpCodec, scripted_command
-from supervisor.adapters.scripted_agent import STEPS, BadScript, Step, parse, urgent_part
+from supervisor.agents import AcpCodec, scripted_command
+from supervisor.agents.scripted_agent import STEPS, BadScript, Step, parse, urgent_part
 from supervisor.ports import (
     ChildAsked,
     CloseInput,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, IllegalTransition
-from supervisor.effects import (
+from supervisor.lifecycles.effects import (
     Answer,
     BuildPrompt,
     Bury,
@@ -67,7 +67,7 @@ from supervisor.lifecycles.session import (
     backoff_ms,
     stale,
 )
-from supervisor.vocabulary import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
 
 S = Session
 LIVE = [one for one in S if one is not S.STOPPED]

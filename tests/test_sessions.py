@@ -15,10 +15,10 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
+from supervisor.embedding.runtime import Refused, open_supervisor
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import AgentConfig
-from supervisor.runtime import Refused, open_supervisor
-from supervisor.work import NoSuchEntity
+from supervisor.runtime.live_session import NoSuchEntity
 from tests.support import (
     FrozenJournal,
     Gate,

@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from supervisor.plans import AgentConfig, CompletionConfig, Plan, TaskConfig
-from supervisor.scheduling.runner import run_plan
-from supervisor.signals import Signal, ask_again, missing
+from supervisor.plans.completion_checks import Signal, ask_again, missing
+from supervisor.work.plan_runner import run_plan
 from tests.support import nothing_left, path_of, quick, supervising
 
 pytestmark = pytest.mark.anyio

@@ -16,13 +16,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from supervisor import equipment
-from supervisor.interrupted import heirs_of
+from supervisor.embedding.runtime import open_supervisor
+from supervisor.host import factories as equipment
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.plugins.reading import load_plan
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.runner import PlanRunner
+from supervisor.recovery.resumable import heirs_of
+from supervisor.work.plan_runner import PlanRunner
 from tests.support import check_records, path_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")

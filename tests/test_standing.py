@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.overview import ps, tree
+from supervisor.diagnostics.task_status import DeadLetter, Standing, dead_letters, plan_name
+from supervisor.diagnostics.tree_view import ps, tree
 from supervisor.ports import EntityRow
-from supervisor.standing import DeadLetter, Standing, dead_letters, plan_name
 
 STREAM = "workstream:plan"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.permissions import Decision
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
+from supervisor.policies.permissions import Decision
 from tests.support import DEADLINE_S, Run, ask, data_of, nothing_left, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

@@ -20,17 +20,17 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from supervisor.__main__ import _plan, _run, _simulate
-from supervisor.entity import Refused
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
+from supervisor.control.client import request
+from supervisor.control.error_messages import ControlError
+from supervisor.control.server import serve_control
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, TaskConfig
+from supervisor.plans.task_control import Answer, Verb
 from supervisor.ports import JournalError
-from supervisor.scheduling.control import Answer, Verb
-from supervisor.surfaces.calling import request
-from supervisor.surfaces.cli import commands
-from supervisor.surfaces.control import serve_control
-from supervisor.surfaces.execution import execute
-from supervisor.surfaces.failure import ControlError
-from supervisor.work import NoSuchEntity
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
 from tests.test_control import Played
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.diagnostics.validate import validate_lines
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
-from supervisor.processes import warden
+from supervisor.processes import shim as warden
 from supervisor.processes.containment import group_for
-from supervisor.runtime import open_supervisor
-from supervisor.validate import validate_lines
 from tests.support import DEADLINE_S, Roll, check_records, gone, nothing_left, pids_of, reap_all
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")]
@@ -31,9 +31,9 @@ GONE_S = 10.0
 SUPERVISOR = """
 import sys
 import anyio
-from supervisor.adapters.catalogue import scripted_command
+from supervisor.agents.codecs import scripted_command
 from supervisor.plans import AgentConfig
-from supervisor.runtime import open_supervisor
+from supervisor.embedding.runtime import open_supervisor
 
 async def main():
     line = f"exec 8>{roll}; echo agent $$ >&8; exec \\"$@\\""

@@ -11,13 +11,13 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor import runtime
+from supervisor.embedding import runtime
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, RecoveryConfig, TaskConfig
 from supervisor.ports import JournalError
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.runner import run_plan
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.work.plan_runner import run_plan
 from tests.support import DEADLINE_S, FrozenJournal, ask, check_records, path_of, quick, supervising, until
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.scheduling.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Durations, Scope, TaskKind, Timeouts
+from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Durations, Scope, TaskKind, Timeouts
 
 
 @pytest.mark.parametrize(

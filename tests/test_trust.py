@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AccessConfig, AgentConfig, Plan, Settings
-from supervisor.runtime import open_supervisor
-from supervisor.scheduling.closing import Closing
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import run_plan
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.work.completion_pipeline import Closing
+from supervisor.work.plan_runner import run_plan
+from supervisor.work.results import PlanResult
 from tests.support import nothing_left, path_of, quick
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, IllegalTransition, Step
-from supervisor.effects import (
+from supervisor.lifecycles.effects import (
     AnswerPermission,
     AskPermission,
     Bury,
@@ -47,7 +47,7 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.turn import TURN, Call, Permission, Turn, TurnData, call_of, stale
-from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 T = Turn
 OK = Verdict(exit=Exit.SUCCESS)

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from actors.machine import Machine
+from supervisor.diagnostics.validate import LINE_BYTES_MAX, Problem, Report, split_lines, validate_lines
 from supervisor.journal.jsonl import transition_line
 from supervisor.lifecycles import MACHINES
-from supervisor.validate import LINE_BYTES_MAX, Problem, Report, split_lines, validate_lines
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 
 AT = "2024-01-15T10:30:00.000Z"
 LATER = "2024-01-15T10:30:00.001Z"

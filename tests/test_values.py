@@ -8,11 +8,11 @@ from types import ModuleType
 
 import msgspec
 import pytest
-from test_layers import PURE_LAYERS, SOURCES, layer_of
+from test_layers import SOURCES, is_pure
 
 BY_POSITION = frozenset({"Problem", "ProcessSeen"})
 """In the order in which they are printed (line, field, message), or read from the shim (pid, parent, session, ...)."""
-PURE = [*(module for module in SOURCES if layer_of(module) in PURE_LAYERS), "actors.waits"]
+PURE = [*(module for module in SOURCES if is_pure(module)), "actors.waits"]
 
 
 def values_of(module: ModuleType) -> list[type[msgspec.Struct]]:

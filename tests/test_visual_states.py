@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from supervisor.projection import AgentStateThresholds, VisualState, visual_state
+from supervisor.diagnostics.visual_state import AgentStateThresholds, VisualState, visual_state
 
 V = VisualState
 BORN = 1000.0

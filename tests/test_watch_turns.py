@@ -6,9 +6,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from supervisor.budgets import Amounts, Budget, Scope
-from supervisor.liveness import Patience
-from supervisor.watch import Oversight, Watch
+from supervisor.policies.budgets import Amounts, Budget, Scope
+from supervisor.policies.liveness import Patience
+from supervisor.sessions.session_monitor import Oversight, Watch
 
 
 def watched(notes: list[tuple[str, dict[str, Any]]], scope: Scope) -> Watch:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.causality import roots, why
+from supervisor.diagnostics.causal_trace import roots, why
+from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.memory import MemoryStore
-from supervisor.overview import tool_calls
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 from tests.simulated import simulate
 from tests.support import check_records
 

@@ -9,7 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from supervisor.ports import CloseInput, Heard, Named, Out, Process, Ready, Send, Signal
-from supervisor.wire import Wire
+from supervisor.runtime.agent_io import Wire
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.adapters.inprocess import AgentTurn
-from supervisor.entity import Refused
+from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.journal.memory import MemoryStore
-from supervisor.scheduling.runner import PlanRunner
+from supervisor.runtime.entity import Refused
+from supervisor.work.plan_runner import PlanRunner
 from tests.support import FrozenJournal, supervising, until
 from tests.test_operating import plan_of, task
 

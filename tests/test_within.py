@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.plans import BadPlan, load_plan
-from supervisor.within import outside
+from supervisor.ports.path_safety import outside
 
 
 def test_a_path_at_or_below_the_workspace_is_within(tmp_path: Path) -> None:

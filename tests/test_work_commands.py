@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.entity import Refused
-from supervisor.ledger import Cause
-from supervisor.lifecycles.run import RUN
 from supervisor.lifecycles.task import TASK
-from supervisor.scheduling.commands import EFFECTS, ID_MAX, Command, CommandReused, Commands, Effect, digest_of
-from supervisor.scheduling.control import Answer, Verb
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.task_run import RUN
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.plans.task_control import Answer, Verb
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
+from supervisor.work.commands import EFFECTS, ID_MAX, Command, CommandReused, Commands, Effect, digest_of
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from supervisor.work_invariants import INTEGER_MAX, WorkInvariants, count_of, is_text, moment_of, name_of, shortened
+from supervisor.diagnostics.work_invariants import (
+    INTEGER_MAX,
+    WorkInvariants,
+    count_of,
+    is_text,
+    moment_of,
+    name_of,
+    shortened,
+)
 
 Lines = list[tuple[str, str, str, dict[str, Any]]]
 

@@ -13,14 +13,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from supervisor.fold import KINDS
+from supervisor.diagnostics.event_replay import KINDS
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.ledger import Cause
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.lifecycles.worker import Worker
 from supervisor.plans import WorkerConfig
-from supervisor.scheduling.workers import Pool, Slot
-from supervisor.vocabulary import LifecycleEvent
-from supervisor.work import NoSuchEntity
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.work.workers import Pool, Slot
 from tests.simulated import VirtualLoop
 from tests.support import FrozenJournal, Run, path_of, supervising
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.validate import validate_lines
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 from tests.support import check_records, path_of
 
 ROOT = Path(__file__).parent.parent

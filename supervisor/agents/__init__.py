@@ -1,24 +1,14 @@
-"""What is known of agents: the catalogue, its mappings of lines, and its quirks. All of it is data.
+"""Adapters: one codec per way of talking to an agent, all behind :class:`supervisor.ports.Codec`.
 
-Nothing here starts a program or looks at this machine.
+A codec is sans-I/O: it owns no process, file, clock or task, so the simulator runs the same one. Only
+``scripted_agent`` is a program, and it is never imported here: it runs as a process of its own.
 """
 
-from supervisor.agents.catalogue import Asking, Install, Known, UnknownAgent, Way, catalogue, known
-from supervisor.agents.data import BadData, read_data
-from supervisor.agents.mapping import Mapping
-from supervisor.agents.quirks import NO_QUIRKS, Quirks
+from __future__ import annotations
 
-__all__ = [
-    "NO_QUIRKS",
-    "Asking",
-    "BadData",
-    "Install",
-    "Known",
-    "Mapping",
-    "Quirks",
-    "UnknownAgent",
-    "Way",
-    "catalogue",
-    "known",
-    "read_data",
-]
+from supervisor.agents.codecs import adapters, codec_for, scripted_command
+from supervisor.agents.protocols.acp.codec import AcpCodec
+from supervisor.agents.protocols.codex.codec import CodexCodec
+from supervisor.agents.protocols.command import CommandCodec
+
+__all__ = ["AcpCodec", "CodexCodec", "CommandCodec", "adapters", "codec_for", "scripted_command"]

@@ -18,10 +18,10 @@ import apsw
 import msgspec
 
 from supervisor.journal.chain import START, check_entities, walk
-from supervisor.journal.choosing import Leaver, leavers
 from supervisor.journal.database import Database
+from supervisor.journal.deletion import remove
 from supervisor.journal.files import DISK, Files
-from supervisor.journal.removal import remove
+from supervisor.journal.retention import Leaver, leavers
 from supervisor.journal.schema import explaining
 from supervisor.journal.tables import TABLES, VERSION
 from supervisor.ports import Compacted, JournalError, Retention

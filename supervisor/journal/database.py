@@ -18,6 +18,7 @@ import apsw
 
 from supervisor.journal.chain import Dues, chained, entity_hash, read_end
 from supervisor.journal.files import DISK, Files
+from supervisor.journal.integrity import SNAPSHOT_EVERY, Standing, read_snapshot, verified, write_snapshot
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.migrations import bring_up
 from supervisor.journal.possession import Possession
@@ -40,10 +41,9 @@ from supervisor.journal.schema import (
     read_version,
     transaction,
 )
-from supervisor.journal.soundness import SNAPSHOT_EVERY, Standing, read_snapshot, verified, write_snapshot
 from supervisor.journal.tables import TABLES, VERSION
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Database", "open_database"]
 

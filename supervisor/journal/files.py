@@ -13,7 +13,7 @@ from typing import Final
 
 import apsw
 
-from supervisor.private import touch_private
+from supervisor.ports.secure_files import touch_private
 
 __all__ = ["DISK", "Files"]
 

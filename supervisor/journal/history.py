@@ -17,8 +17,8 @@ import msgspec
 
 from supervisor.journal.archive import digest_of
 from supervisor.journal.reader import Changed, JournalReader
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalDamaged, JournalError, JournalUnavailable
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Checked", "History", "archives_beside"]
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["TransitionLine", "TransitionLog", "transition_line"]
 

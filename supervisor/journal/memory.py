@@ -14,8 +14,8 @@ import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from supervisor.journal.schema import MADE, check_generation, folded
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, JournalError
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["MemoryJournal", "MemoryStore"]
 

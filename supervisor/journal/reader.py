@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Self
 import apsw
 
 from supervisor.journal.chain import check_chain, check_entities
+from supervisor.journal.integrity import Standing, check_all
 from supervisor.journal.schema import (
     check_version,
     explaining,
@@ -27,9 +28,8 @@ from supervisor.journal.schema import (
     read_named,
     read_version,
 )
-from supervisor.journal.soundness import Standing, check_all
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, JournalError
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Changed", "JournalReader", "last_seq_of"]
 

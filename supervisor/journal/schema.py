@@ -17,8 +17,8 @@ import apsw
 import msgspec
 
 from supervisor.journal.tables import VERSION
+from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalDamaged, JournalError, JournalUnavailable
-from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = [
     "ENTITY_FIELDS",

@@ -23,9 +23,9 @@ from supervisor.journal.archive import WRITING, compacting
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.possession import Possession
 from supervisor.journal.schema import explaining, read_entities, read_events, read_ids
-from supervisor.logs import get_logger
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.ports.logs import get_logger
 
 __all__ = ["SqliteJournal"]
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 from supervisor.journal.ownership import foreign
 from supervisor.journal.possession import Possession
-from supervisor.private import PRIVATE_FOLDER, write_private
+from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
 __all__ = ["StateDir", "StateDirBusy", "StateDirError", "folder_name", "not_ours", "session_id"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from supervisor.private import make_private
+from supervisor.ports.secure_files import make_private
 
 __all__ = ["CAP_BYTES", "OpenTranscripts", "Transcript", "follow_from", "read"]
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from actors.machine import Machine
 from supervisor.lifecycles.agent import AGENT
 from supervisor.lifecycles.job import JOB
-from supervisor.lifecycles.run import RUN
 from supervisor.lifecycles.session import SESSION
 from supervisor.lifecycles.task import TASK
+from supervisor.lifecycles.task_run import RUN
 from supervisor.lifecycles.turn import TURN
 from supervisor.lifecycles.worker import WORKER
 from supervisor.lifecycles.workstream import WORKSTREAM

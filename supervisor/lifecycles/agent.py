@@ -10,7 +10,7 @@ from enum import Enum
 import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.effects import Bury
+from supervisor.lifecycles.effects import Bury
 from supervisor.lifecycles.events import AgentExited, AgentNamed, AgentReady, AgentStarted, TaskAssigned, TaskFinished
 
 __all__ = ["AGENT", "Agent", "AgentData", "stale"]

@@ -7,7 +7,7 @@ else.
 from __future__ import annotations
 
 from actors.machine import Event
-from supervisor.vocabulary import DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
+from supervisor.lifecycles.types import DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
 
 __all__ = [
     "AgentExited",

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.effects import (
+from supervisor.lifecycles.effects import (
     Answer,
     BuildPrompt,
     Bury,
@@ -54,7 +54,7 @@ from supervisor.lifecycles.events import (
     UrgentMessage,
     WorktreeReady,
 )
-from supervisor.vocabulary import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
 
 __all__ = [
     "SESSION",

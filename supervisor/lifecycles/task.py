@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.vocabulary import AbortReason, TransitionReason
+from supervisor.lifecycles.types import AbortReason, TransitionReason
 
 __all__ = [
     "TASK",

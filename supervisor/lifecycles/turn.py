@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.effects import (
+from supervisor.lifecycles.effects import (
     AnswerPermission,
     AskPermission,
     Bury,
@@ -42,7 +42,7 @@ from supervisor.lifecycles.events import (
     TurnReaped,
     VerifyRequested,
 )
-from supervisor.vocabulary import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 __all__ = [
     "DEADLINE",

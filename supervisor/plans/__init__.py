@@ -7,7 +7,7 @@ from supervisor.plans.access import AccessConfig, RightsConfig
 from supervisor.plans.agents import AgentConfig, WorkerConfig
 from supervisor.plans.lifecycle import CheckpointConfig, CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.loading import load_plan
-from supervisor.plans.oversight import (
+from supervisor.plans.monitoring import (
     BudgetConfig,
     HandBackConfig,
     LivenessConfig,

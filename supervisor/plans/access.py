@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.access import RIGHTS, AccessPolicy, Level, Rights
 from supervisor.plans.fields import Amount, Duration, Flag, Model, Name, OwnedPath
+from supervisor.policies.access import RIGHTS, AccessPolicy, Level, Rights
 
 __all__ = ["AccessConfig", "RightsConfig"]
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ValidationInfo, model_validator
 
-from supervisor.agents import NO_QUIRKS, Asking, Quirks, UnknownAgent, Way, known, read_data
-from supervisor.agents import Mapping as LineMapping
-from supervisor.plans.complaints import Problem, Problems
+from supervisor.agent_catalogue import NO_QUIRKS, Asking, Quirks, UnknownAgent, Way, known, read_data
+from supervisor.agent_catalogue import Mapping as LineMapping
 from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
+from supervisor.plans.error_texts import Problem, Problems
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Text, plugged
 from supervisor.plans.permissions import Permissions, PermissionsConfig
 from supervisor.ports import SERVER_VARIABLE, McpServer, Wishes

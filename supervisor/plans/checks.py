@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from supervisor.plans.agents import WorkerConfig
-from supervisor.plans.complaints import Problem
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import closest
 from supervisor.plans.source import FieldPath, spelled
 from supervisor.plans.tasks import SUBTASK_LEVELS_MAX, Placed

@@ -14,10 +14,10 @@ import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from supervisor.agents import Known, UnknownAgent, Way, catalogue, known
-from supervisor.permissions import Decision
-from supervisor.plans.complaints import Problem
+from supervisor.agent_catalogue import Known, UnknownAgent, Way, catalogue, known
+from supervisor.plans.error_texts import Problem
 from supervisor.plans.permissions import PermissionsConfig
+from supervisor.policies.permissions import Decision
 
 __all__ = ["Program", "enforcement_problems", "needs_asking"]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationInfo
 
-from supervisor.within import climbs
+from supervisor.ports.path_safety import climbs
 
 __all__ = [
     "Amount",

@@ -9,8 +9,8 @@ from typing import Final
 
 from pydantic import model_validator
 
-from supervisor.lifecycles.run import Run, RunData
-from supervisor.plans.complaints import Problems
+from supervisor.lifecycles.task_run import Run, RunData
+from supervisor.plans.error_texts import Problems
 from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Share
 
 __all__ = ["CheckpointConfig", "CircuitBreakerConfig", "RetryBudgetConfig", "TaskLifecycle"]

@@ -15,15 +15,14 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.access import Level
-from supervisor.agents import BadData, Quirks, known, read_data
-from supervisor.agents import Mapping as LineMapping
+from supervisor.agent_catalogue import BadData, Quirks, known, read_data
+from supervisor.agent_catalogue import Mapping as LineMapping
 from supervisor.plans.access import AccessConfig, RightsConfig
 from supervisor.plans.agents import AgentConfig, WorkerConfig
-from supervisor.plans.complaints import Problem, complaints
+from supervisor.plans.error_texts import Problem, complaints
 from supervisor.plans.fields import Plugged, closest
 from supervisor.plans.lifecycle import CheckpointConfig, CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
-from supervisor.plans.oversight import (
+from supervisor.plans.monitoring import (
     BudgetConfig,
     HandBackConfig,
     LivenessConfig,
@@ -36,7 +35,8 @@ from supervisor.plans.settings import LadderConfig, LimitsConfig, PolicyConfig, 
 from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
 from supervisor.plans.tasks import AcceptanceConfig, ConditionConfig, TaskConfig, every_task
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
-from supervisor.within import outside
+from supervisor.policies.access import Level
+from supervisor.ports.path_safety import outside
 
 __all__ = ["PluggedFor", "load_plan", "model_at"]
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from supervisor.permissions import ANSWER_WITHIN_S, Decision, PermissionPolicy, PermissionRule
-from supervisor.plans.complaints import Problems
+from supervisor.plans.error_texts import Problems
 from supervisor.plans.fields import Duration, Model, Name, Text
+from supervisor.policies.permissions import ANSWER_WITHIN_S, Decision, PermissionPolicy, PermissionRule
 
 __all__ = ["PermissionRuleConfig", "Permissions", "PermissionsConfig"]
 

@@ -12,10 +12,10 @@ from pydantic import Field, model_validator
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.agents import AgentConfig, WorkerConfig
 from supervisor.plans.checks import agent_problems, circle_problems, need_problems, task_problems
-from supervisor.plans.complaints import Problem, Problems
+from supervisor.plans.error_texts import Problem, Problems
 from supervisor.plans.fields import Flag, Name, closest
 from supervisor.plans.lifecycle import RetryBudgetConfig, TaskLifecycle
-from supervisor.plans.oversight import BudgetConfig
+from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.settings import Settings
 from supervisor.plans.tasks import AcceptanceConfig, Placed, TaskConfig, every_task
 from supervisor.plans.verification import ReviewConfig

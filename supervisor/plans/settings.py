@@ -12,12 +12,12 @@ import msgspec
 from pydantic import AfterValidator, Field, Strict, ValidationInfo
 
 from supervisor.lifecycles.session import SessionLimits
+from supervisor.lifecycles.types import AbortPolicy, Ladder
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.fields import Count, Flag, Milliseconds, Model, Name, Seconds, Text, plugged
-from supervisor.plans.oversight import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelTroubleConfig
+from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelTroubleConfig
 from supervisor.ports import Retention
-from supervisor.vocabulary import AbortPolicy, Ladder
-from supervisor.watch import Oversight
+from supervisor.sessions.session_monitor import Oversight
 
 __all__ = ["LadderConfig", "LimitsConfig", "PolicyConfig", "RecoveryConfig", "RetentionConfig", "Settings"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from supervisor.plans.complaints import Problems, complaints
+from supervisor.plans.error_texts import Problems, complaints
 from supervisor.plans.loading import model_at
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, parse, spelled

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from supervisor.acceptance import ARGV, KINDS, TIMEOUT_S, AcceptanceTest
+from supervisor.plans.acceptance import ARGV, KINDS, TIMEOUT_S, AcceptanceTest
 from supervisor.plans.agents import role_capability
-from supervisor.plans.complaints import Problem, Problems
+from supervisor.plans.error_texts import Problem, Problems
 from supervisor.plans.fields import (
     Amount,
     Duration,
@@ -26,7 +26,7 @@ from supervisor.plans.fields import (
     Whole,
     plugged,
 )
-from supervisor.plans.oversight import BudgetConfig
+from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.source import FieldPath
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from pydantic import model_validator
 
-from supervisor.plans.complaints import Problem, Problems
+from supervisor.plans.completion_checks import Signal
+from supervisor.plans.error_texts import Problem, Problems
 from supervisor.plans.fields import Duration, InnerPath, Model, Text
-from supervisor.signals import Signal
 
 __all__ = ["CompletionConfig", "ReviewConfig"]
 

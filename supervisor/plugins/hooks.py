@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 import pluggy
 
+from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import Codec
-from supervisor.vocabulary import Kind, LifecycleEvent
 
 __all__ = [
     "ABORT_HOOK",

@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 import pluggy
 
-from supervisor.logs import get_logger
 from supervisor.plugins.hooks import PROJECT, Hooks
 from supervisor.plugins.worker import Counts, PluginThread
+from supervisor.ports.logs import get_logger
 
 __all__ = ["GROUP", "LOAD_S", "Impl", "Loaded", "UnknownPlugin", "installed", "load"]
 

@@ -20,8 +20,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from supervisor.acceptance import AcceptanceTest
-from supervisor.logs import get_logger
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.plugins.guard import GuardedCodec
 from supervisor.plugins.hooks import (
     ABORT_HOOK,
@@ -35,7 +35,7 @@ from supervisor.plugins.hooks import (
 from supervisor.plugins.loading import Impl, Loaded, load
 from supervisor.plugins.worker import CALL_S, Answer, Counts
 from supervisor.ports import Codec
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.ports.logs import get_logger
 
 __all__ = ["CLOSE_S", "PluginReport", "Plugins"]
 

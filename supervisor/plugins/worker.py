@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from supervisor.logs import get_logger
+from supervisor.ports.logs import get_logger
 
 __all__ = ["CALL_S", "QUEUE_MAX", "Answer", "Counts", "PluginThread"]
 

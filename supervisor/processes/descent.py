@@ -27,8 +27,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from supervisor.outage import shortage_of
 from supervisor.ports import Caller, Origin
+from supervisor.ports.shortages import shortage_of
 
 __all__ = ["Process", "Seen", "caller_at", "identity", "lineage_of", "origin_of"]
 

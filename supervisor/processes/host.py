@@ -22,16 +22,16 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
-from supervisor.outage import shortage_of
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Caller, Launch, ProcessReport, SpawnError
+from supervisor.ports.shortages import shortage_of
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
 from supervisor.processes.descent import Process, caller_at
 from supervisor.processes.descriptors import left
-from supervisor.processes.keeping import Keeping
-from supervisor.processes.lifeline import Ended, Exited, Failed, Lifeline, Seen, Spawned, Status, encoded
+from supervisor.processes.fork_server_client import Keeping
 from supervisor.processes.pipes import Input, Output, ticks_now
-from supervisor.processes.refusals import check, refusal, shortage, silence
+from supervisor.processes.shim_client import Ended, Exited, Failed, Lifeline, Seen, Spawned, Status, encoded
+from supervisor.processes.spawn_errors import check, refusal, shortage, silence
 
 __all__ = ["WardenHost", "WardenProcess"]
 

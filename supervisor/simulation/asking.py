@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import anyio
 
-from supervisor.abort import NoSiblings, UnknownTarget
-from supervisor.entity import Refused
 from supervisor.plans.source import BadPlan
+from supervisor.policies.abort_plan import NoSiblings, UnknownTarget
 from supervisor.ports import JournalError
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
-from supervisor.work import NoSuchEntity
 
 __all__ = ["WITHDRAWN", "Desk"]
 

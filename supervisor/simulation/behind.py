@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from supervisor.runtime import Supervisor
+from supervisor.embedding.runtime import Supervisor
 
 __all__ = ["counted"]
 

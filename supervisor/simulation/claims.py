@@ -16,18 +16,18 @@ from typing import Final
 import anyio
 import msgspec
 
-from supervisor.adapters.inprocess import AgentTurn
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.runner import PlanRunner
-from supervisor.scheduling.workers import Pool
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.running import Report, simulate_host
 from supervisor.simulation.scenario import Drawn, Faults, Scenario
 from supervisor.simulation.scenario import World as WorldConfig
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.world import World
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.workers import Pool
 
 __all__ = ["Claims", "Holders", "simulate_claims"]
 

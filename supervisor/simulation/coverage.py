@@ -11,8 +11,8 @@ from typing import Final
 
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.simulation.faults import FAULTS
-from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 __all__ = ["UNREACHABLE", "Coverage", "to_reach"]
 

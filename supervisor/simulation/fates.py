@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from supervisor.abort import AbortPlan, NodeReceipt, ProcessFate, Receipt
+from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, ProcessFate, Receipt
 from supervisor.simulation.machine.processes import ProcessEvent
 
 __all__ = ["ROUNDING_S", "Asked", "Fates"]

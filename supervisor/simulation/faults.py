@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["FAULTS", "FaultKind", "FaultPlan"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from supervisor.abort import AbortPlan, Receipt, TreeNode, total_survivors
-from supervisor.vocabulary import AbortScope, Ladder
+from supervisor.lifecycles.types import AbortScope, Ladder
+from supervisor.policies.abort_plan import AbortPlan, Receipt, TreeNode, total_survivors
 
 __all__ = ["check_plan", "check_receipt"]
 

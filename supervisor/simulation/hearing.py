@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.abort import Receipt
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append
-from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 __all__ = ["Hearing", "Wanted"]
 

@@ -14,24 +14,24 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from supervisor.embedding.runtime import Session, Supervisor, TurnResult
+from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.tasks import every_task
-from supervisor.runtime import Session, Supervisor, TurnResult
-from supervisor.scheduling.results import PlanResult, TaskResult
-from supervisor.scheduling.resuming import before
-from supervisor.scheduling.runner import PlanRunner, run_plan
 from supervisor.simulation.asking import WITHDRAWN, Desk
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.operators import Operators
 from supervisor.simulation.ranges import drawn
 from supervisor.simulation.scenario import AGENTS, HOUR_S
 from supervisor.simulation.tally import Tally
-from supervisor.simulation.works.foreman import Foreman
 from supervisor.simulation.works.hearts import Hearts
-from supervisor.simulation.works.lurking import Lurker
+from supervisor.simulation.works.operator_bot import Foreman
 from supervisor.simulation.works.plans import draw_plan
+from supervisor.simulation.works.task_triggers import Lurker
 from supervisor.simulation.world import World
-from supervisor.vocabulary import AbortPolicy, AbortScope
+from supervisor.work.plan_runner import PlanRunner, run_plan
+from supervisor.work.previous_run import before
+from supervisor.work.results import PlanResult, TaskResult
 
 __all__ = ["Customer", "Host"]
 

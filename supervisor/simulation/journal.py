@@ -15,8 +15,8 @@ import anyio
 
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.ports import Append, EntityRow, JournalError, JournalUnavailable
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["DiskFailed", "SimulatedDisk", "SimulatedJournal", "SupervisorKilled"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 
 __all__ = ["Cost", "Meter"]
 

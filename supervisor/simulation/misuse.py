@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from supervisor.abort import NoSiblings, UnknownTarget
-from supervisor.runtime import Refused, Session, Supervisor
-from supervisor.vocabulary import AbortScope
-from supervisor.work import NoSuchEntity
+from supervisor.embedding.runtime import Refused, Session, Supervisor
+from supervisor.lifecycles.types import AbortScope
+from supervisor.policies.abort_plan import NoSiblings, UnknownTarget
+from supervisor.runtime.live_session import NoSuchEntity
 
 __all__ = ["misuse"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from supervisor.model_trouble import ModelLimits
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.policies.model_errors import ModelLimits
 
 __all__ = ["TELLING", "ModelBooks"]
 

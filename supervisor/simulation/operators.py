@@ -13,21 +13,21 @@ import anyio
 import msgspec
 
 from actors.parking import current_backend
-from supervisor import moments
-from supervisor.abort import AbortPlan, Receipt, TreeNode
+from supervisor.embedding.runtime import Session, Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
-from supervisor.runtime import Session, Supervisor
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder
+from supervisor.policies.abort_plan import AbortPlan, Receipt, TreeNode
+from supervisor.runtime import one_shot_event as moments
 from supervisor.simulation.asking import Desk
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.fates import Asked
 from supervisor.simulation.foreseen import check_plan, check_receipt
-from supervisor.simulation.lookout import INTERRUPTED, Moment, session_of, wait_for
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.misuse import misuse
 from supervisor.simulation.recount import recount
+from supervisor.simulation.state_triggers import INTERRUPTED, Moment, session_of, wait_for
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.world import World
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, Ladder
 
 __all__ = ["Operators"]
 

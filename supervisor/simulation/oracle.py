@@ -2,8 +2,8 @@
 what must not be.
 
 It never asks the code under test. Safety is checked whenever something happens, under all faults; liveness once the
-faults have stopped. What can be seen in the records alone is checked by :mod:`supervisor.invariants`, which also checks
-the journals of real runs; here is what only the world knows.
+faults have stopped. What can be seen in the records alone is checked by :mod:`supervisor.diagnostics.invariants`,
+which also checks the journals of real runs; here is what only the world knows.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any
 
 from actors.machine import Step
 from actors.timers import GRACE_S
-from supervisor.abort import Receipt
-from supervisor.entity import Refused
-from supervisor.invariants import INVARIANTS, RecordChecker, Violation
-from supervisor.model_trouble import ModelLimits
+from supervisor.diagnostics.invariants import INVARIANTS, RecordChecker, Violation
+from supervisor.lifecycles.types import AbortPolicy, Ladder, LifecycleEvent, Rung
+from supervisor.policies.abort_plan import Receipt
+from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.coverage import Coverage
 from supervisor.simulation.fates import Fates
 from supervisor.simulation.hearing import Hearing
@@ -30,9 +32,7 @@ from supervisor.simulation.promised import Promised
 from supervisor.simulation.specified import Specified
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.works.books import WorkBooks
-from supervisor.simulation.works.errands import Errands
-from supervisor.vocabulary import AbortPolicy, Ladder, LifecycleEvent, Rung
-from supervisor.work import NoSuchEntity
+from supervisor.simulation.works.task_scripts import Errands
 
 __all__ = ["HOME", "Oracle"]
 
@@ -52,8 +52,8 @@ RECORD_S = 45.0
 """And for the last record on top of that: five commits of the slowest disk (8 s each), one after the other, for what
 follows from another record, and the clean-up of a turn (5 s)."""
 RECEIPT_S = 11.0
-"""What a receipt may take on top of its plan's deadline: twice what a loaded machine is given (``supervisor.ladder``),
-and the grain of the timers."""
+"""What a receipt may take on top of its plan's deadline: twice what a loaded machine is given
+(``supervisor.aborts.termination``), and the grain of the timers."""
 KEPT = 50
 """Violations that are kept with their words; the others are counted."""
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from actors.machine import Step
 from actors.timers import GRACE_S, LATE_S
-from supervisor.effects import StartTimer
-from supervisor.invariants.books import RECOVERY
-from supervisor.vocabulary import Ladder, LifecycleEvent, Rung
+from supervisor.diagnostics.invariants.shadow_state import RECOVERY
+from supervisor.lifecycles.effects import StartTimer
+from supervisor.lifecycles.types import Ladder, LifecycleEvent, Rung
 
 __all__ = ["Promised"]
 
@@ -36,7 +36,7 @@ LOST = "orphan_recovered"
 STARTING_S = 60.0
 """How long a supervisor may take to read its journal and end what it stops: several commits of the slowest disk."""
 GIVEN_UP_S = 5.0
-"""On top of its rungs, what a loaded machine may add before a scope is given up (``supervisor.ladder``)."""
+"""On top of its rungs, what a loaded machine may add before a scope is given up (``supervisor.aborts.termination``)."""
 
 
 class _Timer(NamedTuple):

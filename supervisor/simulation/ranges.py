@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import AfterValidator
 
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["drawn", "outcomes", "within"]
 

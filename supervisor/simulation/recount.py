@@ -11,10 +11,10 @@ from operator import attrgetter
 
 import msgspec
 
-from supervisor.abort import TreeNode
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import AbortPolicy
+from supervisor.policies.abort_plan import TreeNode
 from supervisor.ports import EntityRow
-from supervisor.runtime import Supervisor
-from supervisor.vocabulary import AbortPolicy
 
 __all__ = ["recount"]
 

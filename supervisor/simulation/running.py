@@ -17,20 +17,20 @@ import trio
 
 from actors.fault import deciding
 from actors.waiting import any_of
-from supervisor.adapters.inprocess import AgentTurn
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor, supervise
+from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.ports import JournalError, JournalUnavailable
-from supervisor.runtime import Supervisor, supervise
-from supervisor.shutdown import LAST_RECORDS_S
 from supervisor.simulation.behind import counted
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills import OFFICE_S, OFFICES, drill
 from supervisor.simulation.drills.agents.functions import drill_functions
+from supervisor.simulation.embedding_program import Guest
 from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
 from supervisor.simulation.fates import ROUNDING_S
-from supervisor.simulation.guest import Guest
 from supervisor.simulation.host import Host
 from supervisor.simulation.journal import DiskFailed, SupervisorKilled
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.meter import Cost
 from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.scenario import Drawn

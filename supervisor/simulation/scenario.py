@@ -23,9 +23,9 @@ from supervisor.plans.fields import Flag, closest
 from supervisor.plans.loading import model_at
 from supervisor.plans.source import FieldPath
 from supervisor.simulation.agents.profile import AgentShape, shape_of
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.faults import FAULTS
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.launching import PIECES
 from supervisor.simulation.ranges import drawn, outcomes, within
 from supervisor.simulation.toml_fields import THE_KEYS, is_name, problems

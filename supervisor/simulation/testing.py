@@ -15,14 +15,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import AgentConfig, Settings
-from supervisor.runtime import Supervisor
+from supervisor.runtime.live_session import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.engine.schedule import Schedule
 from supervisor.simulation.faults import FAULTS
 from supervisor.simulation.running import Played, simulate_main
 from supervisor.simulation.scenario import Drawn, Faults, Scenario, World
-from supervisor.work import AgentFunction
 
 __all__ = ["Agent", "Simulate", "Violated"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 
-from supervisor.plans.complaints import ModelAt
+from supervisor.plans.error_texts import ModelAt
 from supervisor.plans.fields import closest
 
 if TYPE_CHECKING:

@@ -14,20 +14,21 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.equipment import NoTranscript
-from supervisor.outage import PatientHost
-from supervisor.parts import Parts
-from supervisor.permissions import Decision, PermissionPolicy
+from supervisor.host.factories import NoTranscript
+from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch, TranscriptSink
+from supervisor.runtime.availability import PatientHost
+from supervisor.runtime.dependencies import Parts
+from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.simulation.agents import program_for
 from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.work_agent import check_program, work_agent
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import leap
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SimulatedDisk, SimulatedJournal
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.files import SimulatedFiles
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.processes import SimulatedProcesses
@@ -36,11 +37,10 @@ from supervisor.simulation.oracle import HOME, Oracle
 from supervisor.simulation.scenario import AGENTS, Drawn
 from supervisor.simulation.trace import Trace
 from supervisor.simulation.works.archive import ArchiveBooks, SimulatedArchive
-from supervisor.simulation.works.errands import Errand
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import DEPUTY, MISSING, WORKER
+from supervisor.simulation.works.task_scripts import Errand
 from supervisor.simulation.works.workspace import SimulatedWorkspace
-from supervisor.work import AgentFunction, AgentProfile
 
 __all__ = ["Agents", "World"]
 

@@ -11,8 +11,8 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from supervisor.agents import UnknownAgent, known
-from supervisor.stub_model.server import open_stub_model
+from supervisor.agent_catalogue import UnknownAgent, known
+from supervisor.mock_model.server import open_stub_model
 from tests.agents.cells import CELLS, Cell
 from tests.agents.installing import NotInstalled, program_of
 from tests.agents.place import Broken, scratch

@@ -18,8 +18,8 @@ import msgspec
 from supervisor import AbortScope, LifecycleEvent, Session, Settings, Supervisor, TurnResult, open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.processes.warden import descendants, send
-from supervisor.stub_model.server import StubModel
+from supervisor.mock_model.server import StubModel
+from supervisor.processes.shim import descendants, send
 from tests.agents.place import Broken, Place
 
 __all__ = ["CELLS", "Cell"]

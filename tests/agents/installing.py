@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supervisor.agents.catalogue import Install, Known
+from supervisor.agent_catalogue.catalogue import Install, Known
 
 __all__ = ["NotInstalled", "program_of"]
 

@@ -18,9 +18,9 @@ from tempfile import mkdtemp
 import anyio
 import msgspec
 
-from supervisor.agents import known
+from supervisor.agent_catalogue import known
+from supervisor.mock_model.environment import KEY
 from supervisor.plans import AgentConfig
-from supervisor.stub_model.environment import KEY
 
 __all__ = ["Broken", "Place", "scratch"]
 

@@ -15,9 +15,10 @@ import anyio.lowlevel
 from trio.testing import MockClock
 
 from supervisor.ports import Launch, Process, ProcessHost
-from supervisor.processes import WardenHost, WardenProcess, warden
-from supervisor.simulation.chance import Chance
+from supervisor.processes import WardenHost, WardenProcess
+from supervisor.processes import shim as warden
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.process import SimulatedProcess
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses

@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.ports import Launch, SpawnError
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine import process as simulated_host
 from supervisor.simulation.machine.inside import Inside, Program
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from supervisor import open_supervisor
-from supervisor.processes import warden
+from supervisor.processes import shim as warden
 from tests.crash.books import Books, Fault, acknowledgements
 
 ROOT = Path(__file__).parent.parent.parent
@@ -121,7 +121,7 @@ class Place:
         pids = [victim.pid]
         if wardens:
             os.kill(victim.pid, signal.SIGSTOP)  # so that none comes while they are counted
-            keepers = [pid for pid in warden.children(victim.pid) if b"keeper.py" in _command(pid)]
+            keepers = [pid for pid in warden.children(victim.pid) if b"fork_server.py" in _command(pid)]
             pids += [pid for keeper in keepers for pid in warden.children(keeper)]
         warden.send(pids, signal.SIGSTOP)
         warden.send(pids, signal.SIGKILL)

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 
 from supervisor import AbortScope, NoSuchEntity, Refused, Session, Supervisor, open_supervisor
-from supervisor.adapters.catalogue import scripted_command
+from supervisor.agents.codecs import scripted_command
 from supervisor.plans import AgentConfig, LadderConfig, PolicyConfig, Settings
 
 SESSIONS = 3

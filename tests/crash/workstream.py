@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.validate import validate_lines
 from tests.support import check_records
 
 ROOT = Path(__file__).parent.parent.parent

@@ -25,9 +25,9 @@ import apsw
 from supervisor.journal.archive import compacting
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.history import History
-from supervisor.journal.soundness import check_all
+from supervisor.journal.integrity import check_all
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError, Retention
-from supervisor.vocabulary import LifecycleEvent
 
 BATCH_MAX = 40
 COMPACTS = 0.1

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from field_kit import Scratch, until
 
-from supervisor.abort import AbortPlan
+from supervisor.control.callers import refusal
+from supervisor.control.protocol import Abort, Answer, Asked, Compact, Inspect, Send, Split, Steer, Stop
+from supervisor.policies.abort_plan import AbortPlan
+from supervisor.policies.caller_reach import Reach
 from supervisor.ports import Caller, Origin
 from supervisor.processes.descent import Seen, caller_at, lineage_of, origin_of
-from supervisor.surfaces.callers import Reach, refusal
-from supervisor.surfaces.requests import Abort, Answer, Asked, Compact, Inspect, Send, Split, Steer, Stop
 
 ASKER = """
     def answer():
@@ -152,7 +153,7 @@ HOST = """
     import anyio
     from supervisor import open_supervisor
     from supervisor.journal.statedir import StateDir
-    from supervisor.surfaces.control import serve_control
+    from supervisor.control.server import serve_control
 
     async def agent(turn):
         pass

@@ -15,15 +15,16 @@ import anyio
 import pytest
 from support import supervising
 
-from supervisor import process_link, subscriptions
-from supervisor.adapters import acp_terminals
-from supervisor.adapters.mcp_stdio import McpError
-from supervisor.bounds import UNREAD_BYTES_MAX
+from supervisor.agents.mcp_stdio import McpError
+from supervisor.agents.protocols.acp import terminals as acp_terminals
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AgentConfig
 from supervisor.ports import Out, Send, Signal
-from supervisor.subscriptions import SubscriptionLagged, Subscriptions
-from supervisor.vocabulary import AbortScope, LifecycleEvent
-from supervisor.wire import Wire
+from supervisor.ports.input_limits import UNREAD_BYTES_MAX
+from supervisor.runtime import subscriptions
+from supervisor.runtime.agent_io import Wire
+from supervisor.runtime.subscriptions import SubscriptionLagged, Subscriptions
+from supervisor.sessions import process_connection as process_link
 
 AGENT = """
 import json, os, subprocess, sys, time

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from field_kit import Running, Scratch, until
 
-from supervisor.permissions import Decision, PermissionPolicy, PermissionRule, Wish, covers, service_ruling
+from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRule, Wish, covers, service_ruling
 
 SERVICES = """
     def run(line):

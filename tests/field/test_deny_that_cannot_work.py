@@ -9,7 +9,7 @@ from field_kit import Scratch, until
 from pydantic import ValidationError
 
 from supervisor import AgentConfig
-from supervisor.agents import catalogue
+from supervisor.agent_catalogue import catalogue
 
 PLAN = "agents:\n  a: {entry}\ntasks:\n  - {{id: t, agent: a, prompt: go}}\n"
 WRITES = "command: [sh, -c, 'cat > /dev/null; echo here > written.txt']"

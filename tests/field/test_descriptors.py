@@ -19,10 +19,10 @@ import anyio
 import pytest
 from field_kit import DEADLINE_S, Running, Scratch, until
 
-from supervisor.outage import shortage_of
+from supervisor.control.server import reach
 from supervisor.ports import Launch, SpawnShortage
+from supervisor.ports.shortages import shortage_of
 from supervisor.processes import WardenHost, descriptors
-from supervisor.surfaces.control import reach
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 WAITS = """

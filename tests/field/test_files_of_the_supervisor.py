@@ -13,8 +13,8 @@ import pytest
 from field_kit import Scratch
 
 from supervisor.ports import FileRefused
-from supervisor.workspace import files
-from supervisor.workspace.files import DiskFiles
+from supervisor.workspaces import files
+from supervisor.workspaces.files import DiskFiles
 
 TRIES = """
     replies = {}

@@ -13,9 +13,9 @@ import pytest
 from field_kit import Scratch, until
 
 from supervisor.processes import WardenHost
-from supervisor.workspace.git import GitWorkspaces
-from supervisor.workspace.stale_locks import remove_stale_locks
-from supervisor.workspace.steps import Advance, MakeWorktree, PutAway, RollBack, Step, StepFile
+from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.stale_locks import remove_stale_locks
+from supervisor.workspaces.steps import Advance, MakeWorktree, PutAway, RollBack, Step, StepFile
 from tests.crash.git_steps import killed_at
 
 
@@ -238,7 +238,7 @@ async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path)
 @pytest.mark.anyio
 async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who holds the index is not disturbed: the supervisor says so, and tries again at its next start."""
-    monkeypatch.setattr("supervisor.workspace.fast_forward.LOCK_TRIES", 1)
+    monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 1)
     interrupted_merge(repository)
     lock = repository / ".git" / "index.lock"
     lock.write_text("")
@@ -332,7 +332,7 @@ async def test_a_worktree_rolled_back_by_half_is_rolled_back(repository: Path) -
 @pytest.mark.anyio
 async def test_a_lock_that_git_left_is_removed_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older locks, and those that a process has open, are somebody else's."""
-    monkeypatch.setattr("supervisor.workspace.stale_locks.SETTLED_S", 0.0)
+    monkeypatch.setattr("supervisor.workspaces.stale_locks.SETTLED_S", 0.0)
     old, opened, left = (tmp_path / f"{name}.lock" for name in ("old", "opened", "left"))
     for lock in (old, opened, left):
         lock.touch()

@@ -14,11 +14,11 @@ import pytest
 from field_kit import Scratch, until
 from linear import attacks, dynamic_patterns, growth, patterns
 
-from supervisor.adapters.framing import Lines
-from supervisor.failures import classify
-from supervisor.redaction import Redactor, Unbroken, printable
-from supervisor.stub_model.answers import answers_in, spent_in
-from supervisor.stub_model.asked import newest
+from supervisor.agents.protocols.framing import Lines
+from supervisor.mock_model.answers import answers_in, spent_in
+from supervisor.mock_model.request import newest
+from supervisor.policies.error_classification import classify
+from supervisor.policies.redaction import Redactor, Unbroken, printable
 
 QUADRATIC = r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
 """The pattern of a JSON Web Token that froze the supervisor."""

@@ -14,7 +14,7 @@ import anyio
 from field_kit import Scratch, until
 
 from supervisor import AgentConfig, Plan, TaskConfig, open_supervisor, run_plan
-from supervisor.scheduling.runner import PlanRunner
+from supervisor.work.plan_runner import PlanRunner
 
 PLAN = """
     agents:

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from field_kit import Scratch, alive, until
 
-from supervisor import call_ends
+from supervisor.aborts import tool_calls as call_ends
 from supervisor.policies.call_processes import CallProcesses, CallSpan, ProcessSeen, processes_of_calls
 
 # ------------------------------------------------------------------------------------------------- the decision

@@ -20,8 +20,8 @@ import pytest
 from field_kit import Scratch
 
 import supervisor
-from supervisor.redaction import printable
-from supervisor.surfaces.render import json_line
+from supervisor.cli.rendering import json_line
+from supervisor.policies.redaction import printable
 
 EVIL = "\x1b]0;title\x07\x1b]52;c;cHduZWQ=\x07\x1b[2J\x7f\x9b31m\u202eALL PASSED\U000e0041"
 """A title, the clipboard, a cleared screen, DEL, a control character of C1, a right-to-left override, and a tag
@@ -124,10 +124,10 @@ def test_letters_stay_as_they_are() -> None:
 def test_nothing_prints_around_the_one_function() -> None:
     """``print``, ``click.echo`` and the standard streams are used nowhere else in the product."""
     ours = {
-        "surfaces/options.py",  # the function itself
+        "cli/options.py",  # the function itself
         "simulation/commands/options.py",  # a line of progress, with a control sequence of our own
-        "surfaces/machines.py",  # the reference page, from the tables
-        "adapters/scripted_agent.py",  # an agent, not the command
+        "cli/machines.py",  # the reference page, from the tables
+        "agents/scripted_agent.py",  # an agent, not the command
         "simulation/search/planting.py",  # a child process of the simulator, to its parent
         "simulation/search/prove.py",  # likewise
     }

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from field_kit import Finished, Scratch, alive, until
 
-from supervisor.process_link import ProcessLink
-from supervisor.wire import Wire
+from supervisor.runtime.agent_io import Wire
+from supervisor.sessions.process_connection import ProcessLink
 
 BACKGROUND = "subprocess.Popen({argv}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"
 """An agent starts a command in the background, as Claude and Gemini do (-3 is /dev/null)."""

@@ -17,19 +17,23 @@ import apsw
 import msgspec
 from anyio.abc import ByteStream, SocketAttribute
 
-from supervisor import open_supervisor, overview
-from supervisor.abort import AbortPlan
-from supervisor.adapters.catalogue import codec_for
-from supervisor.agents import catalogue
-from supervisor.entity import Refused
-from supervisor.invariants import RecordChecker
+from supervisor import open_supervisor
+from supervisor.agent_catalogue import catalogue
+from supervisor.agents.codecs import codec_for
+from supervisor.control.server import _Door, _Place
+from supervisor.diagnostics import tree_view as overview
+from supervisor.diagnostics.invariants import RecordChecker
+from supervisor.diagnostics.validate import split_lines, validate_lines
 from supervisor.journal.database import open_database
 from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.session import SessionData, SessionLimits
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import BadPlan, load_plan
+from supervisor.policies.abort_plan import AbortPlan
+from supervisor.policies.caller_reach import Reach
 from supervisor.ports import (
     Append,
     Caller,
@@ -43,10 +47,7 @@ from supervisor.ports import (
     TerminalOpened,
     ToolOpened,
 )
-from supervisor.surfaces.callers import Reach
-from supervisor.surfaces.control import _Door, _Place
-from supervisor.validate import split_lines, validate_lines
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.runtime.entity import Refused
 
 __all__ = ["TARGETS", "Target"]
 

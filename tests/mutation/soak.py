@@ -79,30 +79,42 @@ def play(run: Run) -> tuple[str, ...]:
     return problems
 
 
-_ROOMS = {
+_MODULES = {
     "actors": (
-        "actor backoff breaker cell dispatch errors host inspection machine mailbox nursery parking place reading ref "
-        "registry restart scopes supervision timers waiting waits working"
+        "actor backoff breaker cell dispatch errors host inspection machine mailbox nursery parking place "
+        "reading ref registry restart scopes supervision timers waiting waits working"
     ),
-    "supervisor": (
-        "abort abort_state aborter aborts acceptance access asking bounds budgets call_ends compacting effects entity "
-        "handle hands inheritance inspecting interrupted janitor kinds ladder ledger link liveness loops model_trouble "
-        "model_watch moments names nodes outage overseer permission_desk permissions policy process_link "
-        "programs recovery review runtime subscriptions succession supervision tree trust upkeep usage "
-        "vocabulary watch wire within work casualties failures prompting shutdown terminals"
+    "supervisor.aborts": "executor service termination tool_calls",
+    "supervisor.agents.protocols": "command exit_status framing inprocess json_rpc",
+    "supervisor.agents.protocols.acp": (
+        "calls capabilities codec errors handshake messages permissions terminals updates"
     ),
-    "supervisor.adapters": (
-        "acp acp_calls acp_messages acp_offers acp_opening acp_permissions acp_problems acp_telling acp_terminals "
-        "command exit_status framing inprocess json_rpc"
+    "supervisor.embedding": "runtime",
+    "supervisor.host": "actor_failures inspection journal_upkeep shutdown supervision trust_scores verification",
+    "supervisor.lifecycles": "agent effects events job session task task_run turn types worker workstream",
+    "supervisor.plans": "acceptance task_control",
+    "supervisor.policies": (
+        "abort_plan abort_request access budgets error_classification fallback_agent liveness loop_detection "
+        "model_errors permissions retry_budget turn_outcome usage"
     ),
-    "supervisor.lifecycles": "agent events job run session task turn worker workstream",
-    "supervisor.scheduling": (
-        "backlog blocking budgeting case closing commands continuing control dossier escalation execution "
-        "gate lanes leases operating opinions owned_paths providers results retry_budget runner stream timeouts "
-        "workers workload"
+    "supervisor.ports": "input_limits path_safety",
+    "supervisor.processes": "helper_programs",
+    "supervisor.recovery": "journal_state restore resumable takeover",
+    "supervisor.runtime": (
+        "abort_tree_view agent_io availability entity entity_registry entity_types id_allocator "
+        "journal_writer live_session one_shot_event subscriptions"
+    ),
+    "supervisor.sessions": (
+        "agent_connection approval_queue compaction_tracker effect_executor handle model_error_monitor "
+        "monitor_registry pending_requests permission_requests process_connection session_monitor terminals"
+    ),
+    "supervisor.work": (
+        "attempt_runner authorization backlog blocking budgeting commands completion_pipeline leases "
+        "owned_paths plan_recovery plan_run plan_runner plugin_policies providers ready_queue results review "
+        "task_commands task_execution timeouts workers workstream workstream_export"
     ),
 }
-SIMULATED = tuple(f"{room}.{name}" for room, names in _ROOMS.items() for name in names.split())
+SIMULATED = tuple(f"{package}.{name}" for package, names in _MODULES.items() for name in names.split())
 """What mutants are made of: the pure modules that a supervisor is made of (tables, policies, planning, codecs), and
 the runtime (the kernel's actors, supervision, hands, ledger, entities, links, and the work side).
 

@@ -10,7 +10,7 @@ from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import Drawn, Scenario, parsed
-from supervisor.simulation.works.foreman import Foreman
+from supervisor.simulation.works.operator_bot import Foreman
 from supervisor.simulation.world import World
 
 __all__ = ["Foremen", "lone_plan"]

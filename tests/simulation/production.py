@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import simulated
 
 from actors import open_system
-from supervisor import equipment, runtime
+from supervisor.embedding import runtime
+from supervisor.host import factories as equipment
 from supervisor.simulation.engine import Ran, Schedule, run
 
 HORIZON_S = 200_000.0

@@ -12,7 +12,7 @@ import pytest
 from agent_kit import Talk
 from trio.testing import MockClock
 
-from supervisor.adapters.catalogue import codec_for
+from supervisor.agents.codecs import codec_for
 from supervisor.ports import (
     ChildAsked,
     Launch,
@@ -30,8 +30,8 @@ from supervisor.simulation.agents.jsonl_agent import MAPPING
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import CRASHES, FATES
 from supervisor.simulation.agents.turn_plan import depth_of, plan_turn
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FAULTS, FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.specified.agent import STATUSES
 
 virtual = pytest.mark.trio

@@ -8,14 +8,14 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.embedding.runtime import Session
+from supervisor.lifecycles.types import AbortScope
 from supervisor.ports import JournalError
-from supervisor.runtime import Session
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
-from supervisor.vocabulary import AbortScope
 
 SCENARIO = """
 name = "asked-beside"

@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
+from supervisor.control.error_messages import BadInput
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation import bench as benching
 from supervisor.simulation.bench import METRICS, Bench, bench, check
 from supervisor.simulation.bench.percentiles import nearest_rank, summary_of
@@ -23,8 +25,6 @@ from supervisor.simulation.bench.suite import BadSuite, Place, Suite, Under, dig
 from supervisor.simulation.commands.bench_cli import command
 from supervisor.simulation.meter import Meter
 from supervisor.simulation.scenario import Drawn, named
-from supervisor.surfaces.failure import BadInput
-from supervisor.vocabulary import LifecycleEvent
 
 SUITE = """
 name = "small"

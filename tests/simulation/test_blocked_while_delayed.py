@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from supervisor.entity import Refused
+from supervisor.runtime.entity import Refused
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.errands import Errand, Way
-from supervisor.simulation.works.foreman import Foreman
+from supervisor.simulation.works.operator_bot import Foreman
+from supervisor.simulation.works.task_scripts import Errand, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from supervisor.__main__ import _plan, _simulate
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.simulation.claims import Holders, simulate_claims
-from supervisor.surfaces.cli import commands
-from supervisor.surfaces.execution import execute
-from supervisor.vocabulary import LifecycleEvent
 
 
 @pytest.mark.parametrize("seed", [1, 2])

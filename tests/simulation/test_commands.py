@@ -15,6 +15,9 @@ import msgspec
 import pytest
 
 from supervisor.__main__ import _plan, _simulate
+from supervisor.cli.commands import commands
+from supervisor.cli.invocation import execute
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation import coverage, oracle
 from supervisor.simulation.commands import cli
 from supervisor.simulation.commands.wanted import Wanted
@@ -26,9 +29,6 @@ from supervisor.simulation.search import shrink as shrinking
 from supervisor.simulation.search import soak
 from supervisor.simulation.search.golden import golden, kept, runs
 from supervisor.simulation.search.prove import CannotRun, processes
-from supervisor.surfaces.cli import commands
-from supervisor.surfaces.execution import execute
-from supervisor.vocabulary import LifecycleEvent
 
 Tell = Callable[..., tuple[int, str, str]]
 

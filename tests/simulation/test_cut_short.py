@@ -6,21 +6,22 @@ from typing import Any
 
 import pytest
 
-from supervisor.ledger import Cause
-from supervisor.scheduling import commands, execution
-from supervisor.scheduling.blocking import Blocking
-from supervisor.scheduling.case import Case
-from supervisor.scheduling.closing import Closing
-from supervisor.scheduling.continuing import Continuing
-from supervisor.scheduling.execution import Execution
-from supervisor.scheduling.stream import Stream
-from supervisor.scheduling.workers import Pool
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation import running
 from supervisor.simulation.drills.work.chains import CHAINS
 from supervisor.simulation.drills.work.cut import CUT
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
+from supervisor.work import attempt_runner as execution
+from supervisor.work import commands
+from supervisor.work.attempt_runner import Execution
+from supervisor.work.blocking import Blocking
+from supervisor.work.completion_pipeline import Closing
+from supervisor.work.plan_recovery import Continuing
+from supervisor.work.task_execution import Case
+from supervisor.work.workers import Pool
+from supervisor.work.workstream import Stream
 
 
 def _problems(monkeypatch: pytest.MonkeyPatch, schedule: Schedule = Schedule.FIFO) -> str:

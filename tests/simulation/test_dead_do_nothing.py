@@ -7,17 +7,17 @@ import pytest
 
 from supervisor.plans import Plan
 from supervisor.ports import NO_PLACE
-from supervisor.scheduling.results import PlanResult
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.host import Customer, Host
 from supervisor.simulation.journal import SupervisorKilled
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
-from supervisor.simulation.works.errands import Errand, Errands
 from supervisor.simulation.works.places import Places
+from supervisor.simulation.works.task_scripts import Errand, Errands
 from supervisor.simulation.works.workspace import SimulatedWorkspace
 from supervisor.simulation.world import World
+from supervisor.work.results import PlanResult
 
 SCENARIO = """
 name = "dead-do-nothing"

@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.journal.database import open_database
 from supervisor.ports import JournalError
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.power.disk import DiskFaults, SimulatedDisk
 from supervisor.simulation.power.journalling import Plan, Verdict, found, judged
 from supervisor.simulation.power.platter import SECTOR_BYTES, Platter, Step

@@ -10,20 +10,25 @@ import actors.breaker
 import actors.place
 import actors.supervision
 from actors import mailbox, timers
-from supervisor import abort, budgets, outage, supervision
-from supervisor.adapters import acp_problems
-from supervisor.adapters.framing import Lines
-from supervisor.entity import Refused
+from supervisor.agents.protocols.acp import errors as acp_problems
+from supervisor.agents.protocols.framing import Lines
+from supervisor.host import supervision
+from supervisor.host.supervision import Supervisor
+from supervisor.lifecycles.types import DeliveryPoint
+from supervisor.policies import abort_plan as abort
+from supervisor.policies import budgets
 from supervisor.ports import Malformed
-from supervisor.scheduling import backlog, leases, operating, workload
-from supervisor.simulation.chance import Chance
+from supervisor.runtime import availability as outage
+from supervisor.runtime.entity import Refused
 from supervisor.simulation.drills.kernel.waiting import draw_senders
 from supervisor.simulation.engine import Schedule
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.misuse import misuse
 from supervisor.simulation.running import simulate, simulate_main
 from supervisor.simulation.scenario import Drawn, named
-from supervisor.supervision import Supervisor
-from supervisor.vocabulary import DeliveryPoint
+from supervisor.work import backlog, leases
+from supervisor.work import plan_run as workload
+from supervisor.work import task_commands as operating
 
 _RUNGS_DUE = abort.rungs_due
 

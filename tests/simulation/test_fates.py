@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.abort import NodeReceipt, ProcessFate, Receipt
+from supervisor.lifecycles.types import AbortScope
+from supervisor.policies.abort_plan import NodeReceipt, ProcessFate, Receipt
 from supervisor.simulation.fates import Asked, Fates
 from supervisor.simulation.machine.processes import ProcessEvent
-from supervisor.vocabulary import AbortScope
 
 OWNER = "/sim/s$ agent#1"
 NODE = NodeReceipt(id="s", kind="session", outcome="ended", rung="terminate", took_s=1.0, ended_at=104.0)

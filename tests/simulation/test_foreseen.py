@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from supervisor.abort import AbortPlan, NodeReceipt, Receipt, TreeNode, plan_abort
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder
+from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, TreeNode, plan_abort
 from supervisor.simulation.foreseen import check_plan, check_receipt
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Ladder
 
 CROSSES = AbortPolicy(tool_to_sibling=True, sibling_to_session=True)
 BRISK = AbortPolicy(ladder=Ladder(request_s=1.0, cancel_s=1.0, terminate_s=1.0, kill_s=1.0))

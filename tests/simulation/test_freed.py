@@ -6,9 +6,9 @@ import gc
 
 import pytest
 
+from supervisor.host.supervision import Supervisor
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
-from supervisor.supervision import Supervisor
 
 
 @pytest.mark.parametrize("scenario", ["failing-disk", "killed", "plans"])

@@ -9,15 +9,15 @@ import anyio.lowlevel
 import pytest
 from trio.testing import MockClock
 
-from supervisor import equipment
-from supervisor.plans.oversight import LivenessConfig
-from supervisor.runtime import TurnResult
+from supervisor.embedding.runtime import TurnResult
+from supervisor.host import factories as equipment
+from supervisor.lifecycles.types import AbortScope
+from supervisor.plans.monitoring import LivenessConfig
 from supervisor.simulation.agents import function_agent
 from supervisor.simulation.agents.profile import AgentShape
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
-from supervisor.vocabulary import AbortScope
-from supervisor.workspace.directory import DirectoryWorkspace
+from supervisor.simulation.keyed_random import Chance
+from supervisor.workspaces.directory import DirectoryWorkspace
 from tests.support import Run, ask, quick, supervising
 
 virtual = pytest.mark.trio

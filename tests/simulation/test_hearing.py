@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.abort import NodeReceipt, Receipt
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.policies.abort_plan import NodeReceipt, Receipt
 from supervisor.ports import Append
 from supervisor.simulation.hearing import Hearing
-from supervisor.vocabulary import AbortScope, LifecycleEvent
 
 Said = list[tuple[str, str, str]]
 

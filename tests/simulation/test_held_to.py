@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from supervisor.lifecycles.types import AbortPolicy, Ladder, LifecycleEvent
 from supervisor.ports import Append, EntityRow
 from supervisor.simulation.machine.processes import ProcessEvent
 from supervisor.simulation.oracle import HOME, RECORD_S, SLACK_S, Oracle
 from supervisor.simulation.trace import Trace
-from supervisor.vocabulary import AbortPolicy, Ladder, LifecycleEvent
 
 LADDER_S = 1.0
 LADDER = Ladder(request_s=0.0, cancel_s=0.0, terminate_s=0.0, kill_s=LADDER_S)

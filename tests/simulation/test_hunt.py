@@ -17,7 +17,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from supervisor.invariants import INVARIANTS
+from supervisor.cli.invocation import execute
+from supervisor.diagnostics.invariants import INVARIANTS
 from supervisor.simulation.commands import hunt_cli
 from supervisor.simulation.commands.cli import group
 from supervisor.simulation.commands.hunt_cli import command
@@ -37,15 +38,14 @@ from supervisor.simulation.search.hunt import (
 )
 from supervisor.simulation.search.interpreter import Interpreters
 from supervisor.simulation.search.planting import NotPlanted, changed, changing, plant, source_path
-from supervisor.surfaces.execution import execute
 
 ROOT = Path(__file__).parent.parent.parent
 BUGS = catalogue()
-TWICE = Bug(name="twice", invariant=1, module="supervisor.work", thought="", find="self", replace="it")
+TWICE = Bug(name="twice", invariant=1, module="supervisor.runtime.live_session", thought="", find="self", replace="it")
 HARMLESS = Bug(
     name="harmless",
     invariant=1,
-    module="supervisor.work",
+    module="supervisor.runtime.live_session",
     thought="",
     find="TEXT_MAX = 64 * 1024",
     replace="TEXT_MAX = 1024 * 64",
@@ -80,7 +80,7 @@ def test_there_are_three_bugs_for_each_invariant() -> None:
 
 def test_bugs_are_planted_in_the_runtime() -> None:
     """None of them is in the simulator, or in what judges it."""
-    judges = ("supervisor.simulation", "supervisor.invariants", "supervisor.replay")
+    judges = ("supervisor.simulation", "supervisor.diagnostics.invariants", "supervisor.diagnostics.replay")
     assert [bug.name for bug in BUGS if bug.module.startswith(judges)] == []
 
 
@@ -146,7 +146,7 @@ def _names(path: Path) -> list[str]:
 def test_the_command_runs_the_source_as_it_is() -> None:
     """With every module of the command and of the hunt imported, no finder or loader of the hunt is in use."""
     words = (
-        "import json, sys, supervisor.app, supervisor.runtime, supervisor.simulation.commands.hunt_cli\n"
+        "import json, sys, supervisor.cli.run, supervisor.embedding.runtime, supervisor.simulation.commands.hunt_cli\n"
         "found = [type(one).__module__ for one in sys.meta_path]\n"
         "found += [type(one.__loader__).__module__ for one in sys.modules.values() if hasattr(one, '__loader__')]\n"
         "print(json.dumps([one for one in found if 'planting' in one]))"

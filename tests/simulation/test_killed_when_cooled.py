@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.runtime import Session
+from supervisor.embedding.runtime import Session
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed

@@ -10,27 +10,27 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor import succession
-from supervisor.abort_state import Joined
-from supervisor.adapters.inprocess import AgentTurn
-from supervisor.failures import Failure
-from supervisor.ledger import Cause
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.host.supervision import Supervisor
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.job import RetryDelayElapsed, WorkerLost
-from supervisor.lifecycles.run import ErrorCategory
+from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.plans.lifecycle import CircuitBreakerConfig, RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.tasks import TaskConfig
+from supervisor.policies.abort_request import Joined
+from supervisor.policies.error_classification import Failure
 from supervisor.ports import Append
-from supervisor.scheduling import opinions
-from supervisor.scheduling.case import Case
-from supervisor.scheduling.continuing import Continuing
-from supervisor.scheduling.runner import PlanRunner
-from supervisor.scheduling.workload import Workload
+from supervisor.recovery import takeover as succession
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation import claims
 from supervisor.simulation.claims import Claims, simulate_claims
 from supervisor.simulation.world import World
-from supervisor.supervision import Supervisor
-from supervisor.tree import Tree
+from supervisor.work import plugin_policies as opinions
+from supervisor.work.plan_recovery import Continuing
+from supervisor.work.plan_run import Workload
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.task_execution import Case
 
 
 class Host(claims._Host):

@@ -13,7 +13,7 @@ from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.errands import Errand, Way, prompt_of
+from supervisor.simulation.works.task_scripts import Errand, Way, prompt_of
 from supervisor.simulation.world import World
 
 SCENARIO = """

@@ -6,10 +6,10 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
+from supervisor.embedding.runtime import Supervisor, TurnResult
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import LimitsConfig, LivenessConfig, Settings
-from supervisor.runtime import Supervisor, TurnResult
 from supervisor.simulation.testing import Simulate
-from supervisor.vocabulary import LifecycleEvent
 
 PATIENT = Settings(limits=LimitsConfig(turn_timeout_s=7200.0))
 
@@ -131,7 +131,7 @@ def test_time_that_is_leased_is_used_up_to_the_second(simulated_supervisor: Simu
         return "what there is"
 
     async def main(sup: Supervisor) -> None:
-        from supervisor.budgets import Budget
+        from supervisor.policies.budgets import Budget
 
         scope = sup.scope("both", "both", Budget(wall_s=3600.0))
         assert scope is not None

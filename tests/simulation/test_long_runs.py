@@ -12,16 +12,16 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from actors import fault
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.runtime import Supervisor
 from supervisor.simulation import journal
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.engine import Livelock, Schedule, loop, run
 from supervisor.simulation.faults import FAULTS, FaultPlan
 from supervisor.simulation.journal import SimulatedDisk
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.running import simulate, simulate_main
 from supervisor.simulation.scenario import Faults, World, named
-from supervisor.vocabulary import LifecycleEvent
 
 
 def append(seq: int, entity_id: str, entity_seq: int, *, ended: bool = False) -> Append:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.model_trouble import ModelLimits
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.policies.model_errors import ModelLimits
 from supervisor.simulation.model_books import ModelBooks
-from supervisor.vocabulary import LifecycleEvent
 
 
 def record(

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.runtime import Session
+from supervisor.embedding.runtime import Session
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.errands import Errand, Way
+from supervisor.simulation.works.task_scripts import Errand, Way
 from supervisor.simulation.world import World
 
 SCENARIO = """

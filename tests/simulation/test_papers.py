@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.simulation.works.papers import SUBTASKS_S, Papers
-from supervisor.vocabulary import LifecycleEvent
 
 BOUND_S = 60.0
 

@@ -11,13 +11,13 @@ from anyio.lowlevel import checkpoint
 from actors.machine import Step
 from actors.parking import current_backend
 from actors.timers import TimerService
-from supervisor.effects import StartTimer
+from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.events import BackoffElapsed, TaskFailed
+from supervisor.lifecycles.types import Exit, Ladder, LifecycleEvent, Verdict
 from supervisor.simulation.engine import Schedule, leap, run
 from supervisor.simulation.oracle import Oracle
 from supervisor.simulation.promised import Promised
 from supervisor.simulation.trace import Trace
-from supervisor.vocabulary import Exit, Ladder, LifecycleEvent, Verdict
 
 LADDER = Ladder(request_s=10.0, cancel_s=5.0, terminate_s=2.0, kill_s=1.0)
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from supervisor import AgentConfig, AgentTurn, JournalUnavailable, Session, Settings, Supervisor
-from supervisor.invariants import INVARIANTS
+from supervisor.diagnostics.invariants import INVARIANTS
 from supervisor.plans import LimitsConfig
 from supervisor.simulation import pytest_plugin
 from supervisor.simulation.agents.profile import AgentShape

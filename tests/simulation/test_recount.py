@@ -8,14 +8,14 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from supervisor.adapters.inprocess import AgentTurn
-from supervisor.link import ToolCell
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports import EntityRow
-from supervisor.runtime import Supervisor
+from supervisor.sessions.agent_connection import ToolCell
 from supervisor.simulation.recount import recount
 from supervisor.simulation.running import simulate_main
 from supervisor.simulation.scenario import named
-from supervisor.vocabulary import AbortPolicy
 
 Rows = dict[str, EntityRow]
 

@@ -6,15 +6,15 @@ from contextlib import suppress
 
 import pytest
 
-from supervisor.entity import Refused
+from supervisor.embedding.runtime import Session
 from supervisor.lifecycles.task import Task
 from supervisor.ports import JournalError
-from supervisor.runtime import Session
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
-from supervisor.work import NoSuchEntity
 
 SCENARIO = """
 name = "said-late"

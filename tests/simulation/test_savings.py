@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
 from supervisor.ports import Place
-from supervisor.simulation.works.errands import Attempt, Errand, Errands
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.savings import Savings
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
 
 
 class Bench:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.scenario import BadScenario, Load, World, library, load, named
 from supervisor.simulation.search.soak import soak
 

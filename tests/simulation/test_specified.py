@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from actors.machine import Event, Step
-from supervisor.effects import StartTimer
+from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.events import (
     AgentLaunched,
     BackoffElapsed,
@@ -21,9 +21,9 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import SESSION, SessionData
 from supervisor.lifecycles.session import Session as S
-from supervisor.policy import severity_of
+from supervisor.lifecycles.types import Exit, LifecycleEvent, Verdict
+from supervisor.policies.turn_outcome import severity_of
 from supervisor.simulation.specified import Specified
-from supervisor.vocabulary import Exit, LifecycleEvent, Verdict
 
 FAILED = Verdict(exit=Exit.ERROR, error="it fell over")
 WAY: tuple[Event, ...] = (

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from actors.machine import Event, IllegalTransition, Machine
-from supervisor.lifecycles import MACHINES, job, run, task, worker, workstream
-from supervisor.lifecycles.run import ErrorCategory
+from supervisor.lifecycles import MACHINES, job, task, worker, workstream
+from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles.task_run import ErrorCategory
 from supervisor.simulation.specified import COPIES
 
 BORN: Mapping[str, Callable[[random.Random], Any]] = {

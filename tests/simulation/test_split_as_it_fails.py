@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.scheduling.control import Verb
+from supervisor.plans.task_control import Verb
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.errands import Errand, Way
+from supervisor.simulation.works.task_scripts import Errand, Way
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 

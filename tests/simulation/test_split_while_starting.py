@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.scheduling.control import Verb
+from supervisor.plans.task_control import Verb
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
 from supervisor.simulation.world import World

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
@@ -20,7 +21,6 @@ from supervisor.simulation.search.sweep import (
     sweep,
 )
 from supervisor.simulation.world import World
-from supervisor.vocabulary import AbortScope
 
 
 def ignore(total: Sweep, points: int) -> None:

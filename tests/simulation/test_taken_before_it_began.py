@@ -7,12 +7,12 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation import host as hosts
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
+from supervisor.work.plan_runner import PlanRunner
 
 SCENARIO = """
 name = "taken-before-it-began"

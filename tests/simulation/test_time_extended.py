@@ -6,11 +6,11 @@ import anyio
 import pytest
 
 from supervisor import AgentTurn
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, Settings
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.runner import run_plan
 from supervisor.simulation.testing import Simulate
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.work.plan_runner import run_plan
 
 SMALL_S = 900.0
 CAP_S = 5400.0

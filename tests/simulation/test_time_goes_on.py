@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import parsed
 from supervisor.simulation.world import World
-from supervisor.vocabulary import LifecycleEvent
 
 SCENARIO = """
 name = "time-goes-on"

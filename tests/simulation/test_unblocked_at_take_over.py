@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from supervisor.entity import Refused
 from supervisor.plans import Plan, TaskConfig
-from supervisor.scheduling.control import Verb
+from supervisor.plans.task_control import Verb
+from supervisor.runtime.entity import Refused
 from supervisor.simulation import host as hosting
 from supervisor.simulation.host import Host
 from supervisor.simulation.works import plans
-from supervisor.simulation.works.errands import Errand, Way, prompt_of
+from supervisor.simulation.works.task_scripts import Errand, Way, prompt_of
 from supervisor.simulation.world import World
 from tests.simulation.foremen import Foremen, lone_plan
 

@@ -8,11 +8,11 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
 from supervisor.simulation.works.archive import ArchiveBooks
 from supervisor.simulation.works.hearts import HeartBooks, Hearts
 from supervisor.simulation.works.held import HeldBooks
-from supervisor.vocabulary import LifecycleEvent
 
 BOUND_S = 60.0
 PLAN = "workstream:w0"

@@ -8,22 +8,22 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.liveness import Liveness
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan
+from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
-from supervisor.recovery import VERIFIED
-from supervisor.scheduling.case import ACTOR
-from supervisor.scheduling.results import TaskResult
-from supervisor.simulation.chance import Chance
+from supervisor.recovery.restore import VERIFIED
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
 from supervisor.simulation.works.books import WorkBooks
-from supervisor.simulation.works.errands import Errand, Errands, Way, draw_errand
 from supervisor.simulation.works.foretold import Ending, foretell
 from supervisor.simulation.works.places import Places
 from supervisor.simulation.works.plans import draw_plan
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.simulation.works.task_scripts import Errand, Errands, Way, draw_errand
+from supervisor.work.results import TaskResult
+from supervisor.work.task_execution import ACTOR
 
 
 def a_plan(*tasks: dict[str, Any], **said: Any) -> Plan:

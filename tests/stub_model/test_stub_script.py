@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.stub_model import (
+from supervisor.mock_model import (
     Answer,
     Delegate,
     Drop,
@@ -22,13 +22,13 @@ from supervisor.stub_model import (
     Use,
     answers_in,
 )
-from supervisor.stub_model.answers import spent_in
-from supervisor.stub_model.asked import Asked, BadRequest, Call, Spoken, Tool, newest
-from supervisor.stub_model.book import KEPT_MAX, Book, path_of
-from supervisor.stub_model.deciding import answer_to, reply_to
-from supervisor.stub_model.dialects import DIALECTS
-from supervisor.stub_model.routes import Business, route
-from supervisor.stub_model.tools import SHELL_TOOLS, find, shell_call
+from supervisor.mock_model.answers import spent_in
+from supervisor.mock_model.dialects import DIALECTS
+from supervisor.mock_model.log import KEPT_MAX, Book, path_of
+from supervisor.mock_model.matcher import answer_to, reply_to
+from supervisor.mock_model.request import Asked, BadRequest, Call, Spoken, Tool, newest
+from supervisor.mock_model.routes import Business, route
+from supervisor.mock_model.tools import SHELL_TOOLS, find, shell_call
 
 
 def _asked(text: str, results: int = 0, tools: tuple[Tool, ...] = (), **more: Any) -> Asked:

@@ -11,10 +11,10 @@ import anyio
 import pytest
 from asking import NAMES, PATHS, Answered, ask, body_of, post
 
-from supervisor.stub_model import Say, Spent
-from supervisor.stub_model.connection import BODY_BYTES_MAX
-from supervisor.stub_model.hosting import hosted_stub_model
-from supervisor.stub_model.server import open_stub_model
+from supervisor.mock_model import Say, Spent
+from supervisor.mock_model.connection import BODY_BYTES_MAX
+from supervisor.mock_model.hosting import hosted_stub_model
+from supervisor.mock_model.server import open_stub_model
 
 pytestmark = pytest.mark.anyio
 
@@ -339,7 +339,7 @@ def test_the_plugin_costs_nothing_to_those_who_do_not_use_it() -> None:
     """Its import brings neither the server nor an event loop."""
     program = (
         "import sys, pytest; before = set(sys.modules)\n"
-        "import supervisor.stub_model.pytest_plugin\n"
+        "import supervisor.mock_model.pytest_plugin\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(*sorted(new & {'trio', 'anyio', 'asyncio', 'pydantic', 'h11'}))\n"
     )

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from supervisor.adapters import codec_for
-from supervisor.agents.catalogue import mapping_named
+from supervisor.agent_catalogue.catalogue import mapping_named
+from supervisor.agents import codec_for
 from supervisor.ports import Codec, Out, Send
 
 __all__ = ["LOGS", "Replayed", "WireEntry", "codec_named", "logs", "read_log", "replay", "told_lines"]

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plugins import FailedAttempt, Verification, Verifier, WorkItem, hookimpl
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["SEEN", "no_marks"]
 

@@ -17,8 +17,8 @@ from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import jsonl_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, free
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Program
 
 __all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "program_for", "terminal_program"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.moments import Moment
+from supervisor.runtime.one_shot_event import Moment
 from supervisor.simulation.agents.output import Output
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import Trouble, side_by_side
@@ -28,8 +28,8 @@ from supervisor.simulation.agents.turn_plan import (
     plan_turn,
     said,
 )
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Inside, Program
 
 __all__ = ["acp_agent"]

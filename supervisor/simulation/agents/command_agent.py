@@ -15,8 +15,8 @@ from supervisor.simulation.agents.output import dribble
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import Trouble, side_by_side
 from supervisor.simulation.agents.turn_plan import Spend, StepPlan, ToolPlan, TurnPlan, free, plan_turn, said
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Inside, Program
 
 __all__ = ["OneShot", "command_agent", "terminal_program"]

@@ -13,7 +13,8 @@ from typing import Final
 
 import anyio
 
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.runtime.live_session import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import side_by_side
 from supervisor.simulation.agents.turn_plan import (
@@ -26,9 +27,8 @@ from supervisor.simulation.agents.turn_plan import (
     plan_turn,
     said,
 )
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
-from supervisor.work import AgentFunction
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["AgentFailed", "ToolFailed", "function_agent"]
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.agents.mapping import Mapping
+from supervisor.agent_catalogue.mapping import Mapping
 from supervisor.simulation.agents.command_agent import OneShot
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, free, said
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Inside, Program
 
 __all__ = ["MAPPING", "jsonl_agent"]

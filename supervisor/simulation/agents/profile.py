@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from supervisor.vocabulary import CancelMode
+from supervisor.lifecycles.types import CancelMode
 
 __all__ = ["AgentShape", "shape_of"]
 

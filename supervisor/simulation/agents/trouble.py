@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Inside
 
 __all__ = ["FATES", "OUTBURSTS", "Trouble", "side_by_side"]

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, Literal, NamedTuple
 
+from supervisor.lifecycles.types import CancelMode
 from supervisor.simulation.agents.profile import AgentShape
-from supervisor.simulation.chance import Chance
-from supervisor.vocabulary import CancelMode
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = [
     "Delegation",

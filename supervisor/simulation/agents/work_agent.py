@@ -12,10 +12,10 @@ from typing import Final
 
 import anyio
 
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Inside, Program
-from supervisor.simulation.works.errands import Attempt, Errand, Way, asks_for
 from supervisor.simulation.works.places import Places
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Way, asks_for
 
 __all__ = ["WORK_S", "check_program", "work_agent"]
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from supervisor.cli.options import say
+from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED, BadInput
 from supervisor.simulation.commands.options import Progress, as_json, jobs, refuse_unwritable, unwritable
-from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
-from supervisor.surfaces.options import say
 
 if TYPE_CHECKING:
     from supervisor.simulation.bench import Bench

@@ -13,6 +13,8 @@ from typing import Any
 import click
 import msgspec
 
+from supervisor.cli.options import say
+from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands import (
     bench_cli,
     claims_cli,
@@ -27,8 +29,6 @@ from supervisor.simulation.commands.options import Watch, as_json, finish, scena
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import BadScenario
-from supervisor.surfaces.failure import BadInput
-from supervisor.surfaces.options import say
 
 __all__ = ["group"]
 

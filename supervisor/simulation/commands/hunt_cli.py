@@ -8,6 +8,8 @@ from math import isnan
 import click
 import msgspec
 
+from supervisor.cli.options import say
+from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED
 from supervisor.simulation.search.hunt import (
     BUDGET_S,
     RUNS_MAX,
@@ -19,8 +21,6 @@ from supervisor.simulation.search.hunt import (
     control,
     hunt,
 )
-from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED
-from supervisor.surfaces.options import say
 
 __all__ = ["command"]
 

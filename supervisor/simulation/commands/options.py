@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
+from supervisor.cli.options import say
+from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED, BadInput
 from supervisor.simulation.engine import Schedule
-from supervisor.surfaces.failure import DONE, INTERRUPTED, WORK_FAILED, BadInput
-from supervisor.surfaces.options import say
 
 __all__ = [
     "Progress",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands.options import (
     Progress,
     as_json,
@@ -20,7 +21,6 @@ from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.search import golden
 from supervisor.simulation.search.many import Failed
 from supervisor.simulation.search.prove import CannotRun, Proof, processes, prove
-from supervisor.surfaces.failure import BadInput
 
 __all__ = ["command"]
 

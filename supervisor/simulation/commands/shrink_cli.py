@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands.options import (
     Watch,
     as_json,
@@ -22,7 +23,6 @@ from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.commands.written import written
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.search.shrink import NothingViolated, Shrunk, fails_again, shrink
-from supervisor.surfaces.failure import BadInput
 
 __all__ = ["command"]
 

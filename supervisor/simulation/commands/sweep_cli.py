@@ -7,10 +7,10 @@ from typing import Any
 import click
 import msgspec
 
+from supervisor.control.error_messages import BadInput
 from supervisor.simulation.commands.options import Progress, as_json, finish, jobs
 from supervisor.simulation.search.golden import GOLDEN_SEED, golden
 from supervisor.simulation.search.sweep import CANCEL, CRASH, LEVELS, Every, Sweep, sweep
-from supervisor.surfaces.failure import BadInput
 
 __all__ = ["command"]
 

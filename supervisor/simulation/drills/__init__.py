@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Sequence
 import anyio
 
 from actors import open_system
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.agents import AGENTS
 from supervisor.simulation.drills.agents.functions import SCENES
 from supervisor.simulation.drills.desk import Desk, Drill
@@ -21,6 +20,7 @@ from supervisor.simulation.drills.kernel import KERNEL
 from supervisor.simulation.drills.rules import RULES
 from supervisor.simulation.drills.whole import WHOLE
 from supervisor.simulation.drills.work import OFFICES
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["NAMES", "OFFICES", "OFFICE_S", "drill"]
 

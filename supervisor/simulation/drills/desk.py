@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from actors import ActorSystem
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["Desk", "Drill", "hearing"]
 

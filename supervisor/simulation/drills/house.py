@@ -18,10 +18,10 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.invariants import RecordChecker
+from supervisor.diagnostics.invariants import RecordChecker
+from supervisor.embedding.runtime import Supervisor, supervise
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.outage import PatientHost
-from supervisor.parts import Parts
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Settings
 from supervisor.plugins import Plugins
 from supervisor.policies.call_processes import ProcessSeen
@@ -43,15 +43,15 @@ from supervisor.ports import (
     SpawnError,
     TurnEnded,
 )
-from supervisor.runtime import Supervisor, supervise
+from supervisor.ports.path_safety import outside
+from supervisor.recovery.takeover import Choose
+from supervisor.runtime.availability import PatientHost
+from supervisor.runtime.dependencies import Parts
+from supervisor.runtime.live_session import AgentProfile
 from supervisor.simulation.behind import counted
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.owing import Owing
 from supervisor.simulation.specified import Specified
-from supervisor.succession import Choose
-from supervisor.vocabulary import LifecycleEvent
-from supervisor.within import outside
-from supervisor.work import AgentProfile
 
 __all__ = ["MOMENT_S", "Guests", "House", "Prop", "Puppet", "Rooms", "afresh"]
 
@@ -453,8 +453,8 @@ class _Disk(MemoryJournal):
 class House:
     """One supervisor after the other, on one journal.
 
-    Every record that is written in it is held to all that is said of records (``supervisor.invariants``), and every
-    step to the specification, as those of a run are.
+    Every record that is written in it is held to all that is said of records (``supervisor.diagnostics.invariants``),
+    and every step to the specification, as those of a run are.
 
     Args:
         store: what an earlier one left.

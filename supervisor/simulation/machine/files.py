@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.ports import FileRefused
-from supervisor.within import outside
+from supervisor.ports.path_safety import outside
 
 __all__ = ["SimulatedFiles"]
 

@@ -17,10 +17,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from actors.parking import current_backend
-from supervisor.adapters.exit_status import signal_name
-from supervisor.moments import Moment
+from supervisor.agents.protocols.exit_status import signal_name
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
+from supervisor.runtime.one_shot_event import Moment
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.pipe import Pipe
 

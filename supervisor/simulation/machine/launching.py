@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from supervisor.outage import shortage_of
 from supervisor.ports import Launch, SpawnError
-from supervisor.processes.refusals import refusal, shortage
-from supervisor.simulation.chance import Chance
+from supervisor.ports.shortages import shortage_of
+from supervisor.processes.spawn_errors import refusal, shortage
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.warden import NotStarted
 

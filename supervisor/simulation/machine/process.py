@@ -14,13 +14,13 @@ import anyio
 
 from actors.parking import Bell
 from actors.waiting import within
-from supervisor.moments import Moment
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import ProcessReport
 from supervisor.processes.host import KILL_EXTRA_S, LAUNCH_SHIELD_S
-from supervisor.processes.lifeline import Ended, Exited, Failed, Seen, Spawned, Status
 from supervisor.processes.pipes import unsent
-from supervisor.processes.refusals import silence
+from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
+from supervisor.processes.spawn_errors import silence
+from supervisor.runtime.one_shot_event import Moment
 from supervisor.simulation.machine.kernel import Kernel
 from supervisor.simulation.machine.launching import Start
 from supervisor.simulation.machine.pipe import Pipe

@@ -20,9 +20,9 @@ from anyio.abc import TaskGroup
 
 from actors.parking import current_backend
 from supervisor.ports import Launch
-from supervisor.processes.refusals import check
-from supervisor.simulation.chance import Chance
+from supervisor.processes.spawn_errors import check
 from supervisor.simulation.faults import FaultPlan
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.kernel import Kernel, OsProcess
 from supervisor.simulation.machine.launching import PIECES, Start

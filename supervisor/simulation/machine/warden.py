@@ -1,4 +1,4 @@
-"""The warden of a simulated program: what ``supervisor.processes.warden`` does, in virtual time.
+"""The warden of a simulated program: what ``supervisor.processes.shim`` does, in virtual time.
 
 It starts the program, adopts its orphans, obeys orders as long as the main process lives, and when that has ended, or
 the supervisor has, kills whatever is left. It handles deaths before orders, so an order that comes too late is late.
@@ -19,9 +19,9 @@ import msgspec
 from actors.parking import Bell
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
-from supervisor.processes.lifeline import Ended, Exited, Failed, Seen, Spawned, Status
-from supervisor.processes.warden import OUTLIVED_MAX
-from supervisor.simulation.chance import Chance
+from supervisor.processes.shim import OUTLIVED_MAX
+from supervisor.processes.shim_client import Ended, Exited, Failed, Seen, Spawned, Status
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.machine.inside import Program
 from supervisor.simulation.machine.kernel import Kernel, OsProcess, Parent
 from supervisor.simulation.machine.pipe import Pipe

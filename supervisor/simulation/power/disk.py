@@ -14,7 +14,7 @@ import apsw
 import msgspec
 
 from supervisor.journal.files import Files
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.power.platter import SECTOR_BYTES, Platter, Step, put
 
 __all__ = ["DiskFaults", "SimulatedDisk"]

@@ -16,10 +16,10 @@ import apsw
 
 from supervisor.journal.database import Database, open_database
 from supervisor.journal.schema import EVENT_FIELDS, effect_rows, entity_values, event_values, explaining, folded
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, JournalError
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.power.disk import SimulatedDisk
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Plan", "Verdict", "Writer", "found", "judged"]
 

@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from supervisor.journal.jsonl import transition_line
-from supervisor.simulation.chance import Chance
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.power.disk import DiskFaults, SimulatedDisk
 from supervisor.simulation.power.journalling import Plan, Verdict, Writer, found, judged
 from supervisor.simulation.power.platter import Platter, Survivors

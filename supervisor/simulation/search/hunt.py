@@ -38,7 +38,8 @@ class BadCatalogue(Exception):
 class Bug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A planted bug: the only *find* in *module* becomes *replace*.
 
-    ``invariant`` is the number of what it was made to break, by its place among ``supervisor.invariants.INVARIANTS``;
+    ``invariant`` is the number of what it was made to break, by its place among
+    ``supervisor.diagnostics.invariants.INVARIANTS``;
     ``thought`` what a careless engineer thought;
     ``scenarios`` where it is hunted, seed by seed in turns.
     """

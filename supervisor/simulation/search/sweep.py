@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from supervisor.simulation.chance import Chance
+from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import Host
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import Drawn, Scenario, named
 from supervisor.simulation.search.many import Failed, each
 from supervisor.simulation.world import World
-from supervisor.vocabulary import AbortScope
 
 __all__ = ["CANCEL", "CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "small", "sweep"]
 

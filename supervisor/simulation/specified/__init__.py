@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from actors.machine import Step
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.specified.agent import AgentCopy
 from supervisor.simulation.specified.copy import Copy, shown
 from supervisor.simulation.specified.job import JobCopy
@@ -22,7 +23,6 @@ from supervisor.simulation.specified.turn import TurnCopy
 from supervisor.simulation.specified.words import words_of
 from supervisor.simulation.specified.worker import WorkerCopy
 from supervisor.simulation.specified.workstream import WorkstreamCopy
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Specified"]
 

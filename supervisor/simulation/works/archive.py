@@ -13,8 +13,8 @@ from typing import Final
 import anyio
 import msgspec
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Compacted, Retention
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["ArchiveBooks", "SimulatedArchive"]
 

@@ -15,14 +15,12 @@ from typing import Final
 import msgspec
 
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.liveness import Liveness
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
+from supervisor.policies.liveness import Liveness
 from supervisor.ports import Append
-from supervisor.scheduling.case import ACTOR
-from supervisor.scheduling.results import TaskResult
 from supervisor.simulation.works.archive import ArchiveBooks
-from supervisor.simulation.works.errands import Attempt, Errand, Errands, Way
 from supervisor.simulation.works.foretold import USUAL, WATCHED, Ending, foretell
 from supervisor.simulation.works.hearts import HeartBooks
 from supervisor.simulation.works.held import HeldBooks
@@ -32,7 +30,9 @@ from supervisor.simulation.works.papers import Papers
 from supervisor.simulation.works.plans import DEPUTY, WORKER
 from supervisor.simulation.works.results import ResultBooks
 from supervisor.simulation.works.savings import Savings
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands, Way
+from supervisor.work.results import TaskResult
+from supervisor.work.task_execution import ACTOR
 
 __all__ = ["TaskBook", "WorkBooks"]
 

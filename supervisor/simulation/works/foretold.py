@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.liveness import Liveness
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
-from supervisor.simulation.works.errands import Errand, Errands, Way
+from supervisor.policies.liveness import Liveness
 from supervisor.simulation.works.plans import DEPUTY, WORKER
+from supervisor.simulation.works.task_scripts import Errand, Errands, Way
 
 __all__ = ["USUAL", "WATCHED", "Ending", "foretell"]
 

@@ -12,8 +12,8 @@ from typing import Final
 import anyio
 
 from supervisor.ports import Append
-from supervisor.scheduling.workers import Pool
 from supervisor.simulation.works.plans import CHECK_S
+from supervisor.work.workers import Pool
 
 __all__ = ["HeartBooks", "Hearts"]
 
@@ -26,7 +26,7 @@ GRAIN_S: Final = 1.0
 
 
 class Hearts:
-    """Beats for the workers of a plan (``supervisor.scheduling.workers.Heart``), for as long as anybody expects it.
+    """Beats for the workers of a plan (``supervisor.work.workers.Heart``), for as long as anybody expects it.
     Once their supervisor was *killed*, nobody hears what its tasks still do."""
 
     def __init__(self, books: HeartBooks, now: Callable[[], float], killed: anyio.Event) -> None:

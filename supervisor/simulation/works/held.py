@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["HeldBooks"]
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Idling"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent
 
 __all__ = ["Orders"]
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import Append
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["Papers"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 
 from supervisor.ports import Merge, Place, Released
-from supervisor.simulation.works.errands import Attempt, Errand, Errands
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
 
 __all__ = ["Pieces", "Places"]
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from supervisor.plans import AgentConfig, Plan
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
-from supervisor.simulation.works.errands import Errands, draw_errand, prompt_of
+from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.works.task_scripts import Errands, draw_errand, prompt_of
 
 __all__ = ["CHECK_S", "DEPUTY", "MISSING", "WORKER", "draw_plan", "draw_workers"]
 

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import TaskConfig
-from supervisor.simulation.works.errands import Attempt, Errand, Errands
 from supervisor.simulation.works.places import Places
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.simulation.works.task_scripts import Attempt, Errand, Errands
 
 __all__ = ["Savings"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import anyio
 
 from supervisor.ports import Merge, Place, Released
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SupervisorKilled
-from supervisor.simulation.works.errands import Errands
+from supervisor.simulation.keyed_random import Chance
 from supervisor.simulation.works.places import Places
-from supervisor.workspace.directory import DirectoryWorkspace
+from supervisor.simulation.works.task_scripts import Errands
+from supervisor.workspaces.directory import DirectoryWorkspace
 
 __all__ = ["SimulatedWorkspace"]
 

@@ -14,14 +14,15 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.abort import PlannedProcess, Receipt
-from supervisor.agents.quirks import Quirks
-from supervisor.entity import Refused
+from supervisor.agent_catalogue.quirks import Quirks
+from supervisor.embedding.runtime import Session, Supervisor, TurnResult
 from supervisor.lifecycles.turn import Turn
-from supervisor.permissions import Decision, PermissionPolicy
+from supervisor.lifecycles.types import AbortScope, CancelMode, ModelProblem
 from supervisor.plans import Settings
-from supervisor.plans.oversight import ModelTroubleConfig
+from supervisor.plans.monitoring import ModelTroubleConfig
 from supervisor.plans.settings import LimitsConfig
+from supervisor.policies.abort_plan import PlannedProcess, Receipt
+from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import (
     CallKept,
     ChildAsked,
@@ -42,11 +43,10 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
-from supervisor.runtime import Session, Supervisor, TurnResult
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import AgentProfile
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Puppet, born
-from supervisor.vocabulary import AbortScope, CancelMode, ModelProblem
-from supervisor.work import AgentProfile
 
 __all__ = ["ACTING", "Scene", "scene"]
 

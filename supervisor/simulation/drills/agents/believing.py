@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.bounds import bounded
+from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CallKept,
     ChildAsked,
@@ -32,8 +32,8 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
+from supervisor.ports.input_limits import bounded
 from supervisor.simulation.drills.desk import Desk
-from supervisor.vocabulary import ModelProblem
 
 __all__ = ["BELIEVING"]
 

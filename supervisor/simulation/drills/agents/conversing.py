@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from supervisor.adapters.acp import AcpCodec
-from supervisor.adapters.acp_calls import ToolCalls
+from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp.codec import AcpCodec
+from supervisor.lifecycles.types import CancelMode, ModelProblem
 from supervisor.ports import (
     CallKept,
     ChildAsked,
@@ -33,7 +34,6 @@ from supervisor.ports import (
     Wishes,
 )
 from supervisor.simulation.drills.desk import Desk
-from supervisor.vocabulary import CancelMode, ModelProblem
 
 __all__ = ["CONVERSING", "Talk"]
 

@@ -13,17 +13,17 @@ from typing import Any, Final
 import anyio
 
 from actors import Context
-from supervisor.effects import AskPermission
-from supervisor.entity import Refused
-from supervisor.ledger import Cause
+from supervisor.lifecycles.effects import AskPermission
 from supervisor.lifecycles.turn import Permission, TurnData
-from supervisor.model_trouble import ModelLimits
-from supervisor.model_watch import ModelWatch
-from supervisor.permission_desk import PermissionDesk
-from supervisor.permissions import Choice, Decision, OpenPermission, Wish
+from supervisor.lifecycles.types import Exit, ModelFailure, ModelProblem, Verdict
+from supervisor.policies.model_errors import ModelLimits
+from supervisor.policies.permissions import Choice, Decision, OpenPermission, Wish
 from supervisor.ports import Compaction, ModelTrouble, Text, ToolOpened, Usage
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.approval_queue import PermissionDesk
+from supervisor.sessions.model_error_monitor import ModelWatch
 from supervisor.simulation.drills.desk import Desk
-from supervisor.vocabulary import Exit, ModelFailure, ModelProblem, Verdict
 
 __all__ = ["DESKS"]
 

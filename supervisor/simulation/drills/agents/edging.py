@@ -13,25 +13,25 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from supervisor.abort import Receipt
-from supervisor.adapters.acp_problems import problem_of
-from supervisor.adapters.json_rpc import RpcError, WireError, read
-from supervisor.lifecycles.run import RunData
+from supervisor.agents.protocols.acp.errors import problem_of
+from supervisor.agents.protocols.json_rpc import RpcError, WireError, read
 from supervisor.lifecycles.session import SessionLimits
-from supervisor.permissions import Decision, PermissionPolicy
+from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, ModelProblem
 from supervisor.plans import Settings
 from supervisor.plans.lifecycle import TaskLifecycle
-from supervisor.plans.oversight import BudgetConfig
+from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.plans.settings import LimitsConfig
+from supervisor.policies.abort_plan import Receipt
+from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import JournalError, PermissionAsked, Retention, ToolClosed, ToolOpened, TurnEnded, Usage
+from supervisor.ports.path_safety import outside
+from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
+from supervisor.sessions.session_monitor import Oversight
 from supervisor.simulation.drills.agents.acting import Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
-from supervisor.vocabulary import AbortPolicy, AbortScope, ModelProblem
-from supervisor.watch import Oversight
-from supervisor.within import outside
-from supervisor.work import AgentProfile, NoSuchEntity
 
 __all__ = ["EDGING"]
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.adapters.inprocess import AgentTurn, ToolAborted
-from supervisor.budgets import COUNT_MAX
-from supervisor.entity import Refused
-from supervisor.runtime import Session, Supervisor
-from supervisor.vocabulary import AbortScope, CancelMode, UnknownWord
+from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
+from supervisor.embedding.runtime import Session, Supervisor
+from supervisor.lifecycles.types import AbortScope, CancelMode, UnknownWord
+from supervisor.policies.budgets import COUNT_MAX
+from supervisor.runtime.entity import Refused
 
 __all__ = ["SCENES", "drill_functions"]
 

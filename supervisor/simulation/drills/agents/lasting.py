@@ -10,16 +10,16 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.abort import Receipt
-from supervisor.ledger import Cause
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent, TimeLimit
 from supervisor.plans import Settings
-from supervisor.plans.oversight import LivenessConfig
+from supervisor.plans.monitoring import LivenessConfig
+from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import JournalUnavailable, TerminalOpened, Text, ToolClosed, ToolOpened, TurnEnded
-from supervisor.simulation.chance import Chance
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.drills.agents.acting import DONE, ONCE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, born
-from supervisor.vocabulary import AbortScope, LifecycleEvent, TimeLimit
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["LASTING"]
 

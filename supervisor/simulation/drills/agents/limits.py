@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.access import Level
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Settings
 from supervisor.plans.access import AccessConfig
+from supervisor.policies.access import Level
 from supervisor.ports import FileAsked, Heard, Ready, TerminalOpened, Text, ToolClosed, ToolOpened, TurnEnded
-from supervisor.runtime import Supervisor
+from supervisor.runtime.live_session import AgentProfile
 from supervisor.simulation.drills.agents.acting import DONE, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
 from supervisor.simulation.drills.whole.hosting import Crowd
-from supervisor.vocabulary import AbortScope
-from supervisor.work import AgentProfile
 
 __all__ = ["LIMITS"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from supervisor.adapters.acp import AcpCodec
+from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.ports import Malformed, McpServer, Ready, Text, ToolOpened, Usage, Wishes
 from supervisor.simulation.drills.agents.conversing import Talk, request, told
 from supervisor.simulation.drills.desk import Desk

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.abort import Receipt, UnknownTarget
-from supervisor.ledger import Cause
 from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.types import AbortScope, ModelProblem
 from supervisor.plans import Settings
-from supervisor.plans.oversight import ModelTroubleConfig
+from supervisor.plans.monitoring import ModelTroubleConfig
+from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import (
     ChildAsked,
     Compaction,
@@ -26,10 +26,10 @@ from supervisor.ports import (
     ToolOpened,
     TurnEnded,
 )
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.drills.agents.acting import DONE, ONCE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
-from supervisor.vocabulary import AbortScope, ModelProblem
 
 __all__ = ["SETTLING"]
 

@@ -12,17 +12,17 @@ from typing import Any
 import anyio
 import msgspec
 
-from supervisor.liveness import Patience
-from supervisor.permissions import Decision, PermissionPolicy
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Settings
-from supervisor.plans.oversight import LivenessConfig
+from supervisor.plans.monitoring import LivenessConfig
+from supervisor.policies.liveness import Patience
+from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import JournalUnavailable, PermissionAsked, Ready, Text, ToolOpened
+from supervisor.runtime.live_session import AgentProfile
 from supervisor.simulation.drills.agents.acting import Scene, scene
 from supervisor.simulation.drills.agents.spenders import aborted
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
-from supervisor.vocabulary import AbortScope
-from supervisor.work import AgentProfile
 
 __all__ = ["SILENT"]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import anyio
 
-from supervisor.budgets import Amounts, Budget
-from supervisor.liveness import Patience
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Settings
-from supervisor.plans.oversight import BudgetConfig, ModelTroubleConfig
+from supervisor.plans.monitoring import BudgetConfig, ModelTroubleConfig
+from supervisor.policies.budgets import Amounts, Budget
+from supervisor.policies.liveness import Patience
 from supervisor.ports import Text, ToolClosed, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.agents.acting import DONE, Scene, scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import House
-from supervisor.vocabulary import AbortScope
 
 __all__ = ["SPENDERS", "aborted"]
 

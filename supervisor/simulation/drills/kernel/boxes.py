@@ -13,8 +13,8 @@ import anyio
 
 from actors import Coalesce, Context, Lane, Limits, Mailbox, MailboxFull, Overflow
 from actors.mailbox import Envelope
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["BOXES"]
 

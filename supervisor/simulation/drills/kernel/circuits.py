@@ -11,8 +11,8 @@ from msgspec.structs import astuple
 from actors import Backoff, InvalidOption
 from actors.breaker import Answered, Breaker, BreakerLimits, Failed, Launched, Withdrawn
 from actors.machine import IllegalTransition
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["CIRCUITS"]
 

@@ -15,8 +15,8 @@ import anyio
 from actors import Coalesce, Context, Lane, Limits, Mailbox, MailboxFull, Ref
 from actors.mailbox import Envelope
 from actors.parking import current_backend
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["WAITING", "draw_senders"]
 

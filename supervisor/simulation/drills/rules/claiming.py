@@ -14,16 +14,16 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.ledger import Cause
 from supervisor.lifecycles.task import Task
-from supervisor.scheduling.backlog import Backlog, Item, Refusal
-from supervisor.scheduling.execution import Execution
-from supervisor.scheduling.leases import Claim, StaleClaim
-from supervisor.scheduling.owned_paths import spelled
-from supervisor.scheduling.retry_budget import RetryBudget
-from supervisor.scheduling.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
-from supervisor.simulation.chance import Chance
+from supervisor.policies.retry_budget import RetryBudget
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.keyed_random import Chance
+from supervisor.work.attempt_runner import Execution
+from supervisor.work.backlog import Backlog, Item, Refusal
+from supervisor.work.leases import Claim, StaleClaim
+from supervisor.work.owned_paths import spelled
+from supervisor.work.timeouts import Complexity, Durations, Scope, TaskKind, Timeouts
 
 __all__ = ["CLAIMING"]
 

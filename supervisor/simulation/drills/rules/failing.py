@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from actors.machine import IllegalTransition
-from supervisor.failures import (
+from supervisor.lifecycles.types import AbortReason, ModelFailure, ModelProblem, TransitionReason
+from supervisor.policies.error_classification import (
     Failure,
     classify,
     problem_of,
@@ -20,11 +21,10 @@ from supervisor.failures import (
     signature_of,
     spoken_failure,
 )
-from supervisor.scheduling.providers import Providers, Turned, provider_key
-from supervisor.simulation.chance import Chance
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.kernel.circuits import Model
-from supervisor.vocabulary import AbortReason, ModelFailure, ModelProblem, TransitionReason
+from supervisor.simulation.keyed_random import Chance
+from supervisor.work.providers import Providers, Turned, provider_key
 
 __all__ = ["FAILING"]
 

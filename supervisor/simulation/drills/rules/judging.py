@@ -14,7 +14,10 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from supervisor.access import (
+from supervisor.agents.protocols.acp.errors import problem_of, said_problem
+from supervisor.agents.protocols.acp.messages import RpcError
+from supervisor.lifecycles.types import Exit
+from supervisor.policies.access import (
     RIGHTS,
     AccessPolicy,
     Level,
@@ -29,13 +32,10 @@ from supervisor.access import (
     transition_refusal,
     violated,
 )
-from supervisor.adapters.acp_messages import RpcError
-from supervisor.adapters.acp_problems import problem_of, said_problem
-from supervisor.loops import LoopLimits, Loops, Seen, digest
-from supervisor.policy import abort_reason_of, build_prompt, describe_status, judge
-from supervisor.scheduling.leases import Leases, StaleClaim
+from supervisor.policies.loop_detection import LoopLimits, Loops, Seen, digest
+from supervisor.policies.turn_outcome import abort_reason_of, build_prompt, describe_status, judge
 from supervisor.simulation.drills.desk import Desk
-from supervisor.vocabulary import Exit
+from supervisor.work.leases import Leases, StaleClaim
 
 __all__ = ["JUDGING"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from supervisor.budgets import Amounts, Budget, Lease, Scope
+from supervisor.policies.budgets import Amounts, Budget, Lease, Scope
 from supervisor.simulation.drills.desk import Desk
 
 __all__ = ["LENDING"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, Final
 from weakref import WeakSet
 
-from supervisor.liveness import Liveness, Patience, Stall, StallProfile
-from supervisor.model_trouble import ModelLimits, ModelRecord
+from supervisor.lifecycles.types import Exit, ModelFailure, ModelProblem, Verdict
+from supervisor.policies.liveness import Liveness, Patience, Stall, StallProfile
+from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.simulation.drills.desk import Desk
-from supervisor.vocabulary import Exit, ModelFailure, ModelProblem, Verdict
 
 __all__ = ["PATIENCE"]
 

@@ -12,11 +12,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from supervisor.abort import NoSiblings, PlannedProcess, TreeNode, UnknownTarget, plan_abort, rungs_due
-from supervisor.simulation.chance import Chance
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, Ladder, UnknownWord
+from supervisor.policies.abort_plan import NoSiblings, PlannedProcess, TreeNode, UnknownTarget, plan_abort, rungs_due
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.foreseen import check_plan
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, Ladder, UnknownWord
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["PLANNING"]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from supervisor.adapters.acp_messages import Used, used_of
-from supervisor.adapters.acp_terminals import Terminal
-from supervisor.adapters.framing import Lines
-from supervisor.permissions import (
+from supervisor.agents.protocols.acp.messages import Used, used_of
+from supervisor.agents.protocols.acp.terminals import Terminal
+from supervisor.agents.protocols.framing import Lines
+from supervisor.policies.permissions import (
     Choice,
     Decision,
     PermissionPolicy,

@@ -14,8 +14,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.abort_state import AbortState, Joined, LaterCause, merged, same_abort
-from supervisor.effects import (
+from supervisor.lifecycles.effects import (
     EFFECTS,
     Bury,
     LaunchAgent,
@@ -28,12 +27,13 @@ from supervisor.effects import (
     encoded,
 )
 from supervisor.lifecycles.events import BackoffElapsed, FatalError, SessionExited
-from supervisor.moments import Moment, first_of
-from supervisor.names import Names
+from supervisor.lifecycles.types import AbortReason, Exit, LifecycleEvent, Rung, Verdict
+from supervisor.policies.abort_request import AbortState, Joined, LaterCause, merged, same_abort
+from supervisor.ports.path_safety import absent, climbs, outside
+from supervisor.runtime.id_allocator import Names
+from supervisor.runtime.one_shot_event import Moment, first_of
+from supervisor.runtime.subscriptions import SubscriptionLagged, Subscriptions
 from supervisor.simulation.drills.desk import Desk
-from supervisor.subscriptions import SubscriptionLagged, Subscriptions
-from supervisor.vocabulary import AbortReason, Exit, LifecycleEvent, Rung, Verdict
-from supervisor.within import absent, climbs, outside
 
 __all__ = ["ROOMS"]
 

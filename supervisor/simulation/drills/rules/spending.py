@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.adapters.acp_offers import Initialized
-from supervisor.budgets import Amounts, Budget, Lease, Scope, hand_back_budget, narrowed
-from supervisor.simulation.chance import Chance
+from supervisor.agents.protocols.acp.capabilities import Initialized
+from supervisor.policies.budgets import Amounts, Budget, Lease, Scope, hand_back_budget, narrowed
 from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["SPENDING"]
 

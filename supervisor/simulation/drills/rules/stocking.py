@@ -11,19 +11,19 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from supervisor.lifecycles.run import Run, RunData
 from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.task_run import Run, RunData
 from supervisor.plans import Plan
-from supervisor.scheduling.backlog import Backlog, Item, Settled, UnknownItem
-from supervisor.scheduling.budgeting import narrowings
-from supervisor.scheduling.case import checkpoint_after
-from supervisor.scheduling.escalation import next_agent
-from supervisor.scheduling.leases import StaleClaim
-from supervisor.scheduling.owned_paths import OwnedPaths, spelled
-from supervisor.scheduling.results import PlanResult, TaskResult
-from supervisor.scheduling.retry_budget import retries_spent
+from supervisor.policies.fallback_agent import next_agent
+from supervisor.policies.retry_budget import retries_spent
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.rules.claiming import PATHS, SKILLS, Model, _overlap
+from supervisor.work.backlog import Backlog, Item, Settled, UnknownItem
+from supervisor.work.budgeting import narrowings
+from supervisor.work.leases import StaleClaim
+from supervisor.work.owned_paths import OwnedPaths, spelled
+from supervisor.work.results import PlanResult, TaskResult
+from supervisor.work.task_execution import checkpoint_after
 
 __all__ = ["STOCKING"]
 

@@ -13,22 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.access import AccessPolicy, Level, Rights, Standing, claim_refusal, file_refusal, transition_refusal
-from supervisor.adapters.command import CommandCodec
-from supervisor.adapters.exit_status import exit_words, signal_name
-from supervisor.adapters.framing import Lines
-from supervisor.adapters.json_rpc import Asked, RpcError, WireError, Writer, read
-from supervisor.budgets import Amounts, Budget, Scope, Spent
+from supervisor.agents.protocols.command import CommandCodec
+from supervisor.agents.protocols.exit_status import exit_words, signal_name
+from supervisor.agents.protocols.framing import Lines
+from supervisor.agents.protocols.json_rpc import Asked, RpcError, WireError, Writer, read
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.session import Message
-from supervisor.loops import LoopLimits, Loops, Repeated, Seen, digest
-from supervisor.model_trouble import ModelLimits, ModelRecord
-from supervisor.permissions import Decision, PermissionPolicy, PermissionRule, Wish, ruling
-from supervisor.policy import build_prompt, judge, severity_of
-from supervisor.ports import CloseInput, Malformed, Ready, Send, Signal, Text, TurnEnded
-from supervisor.simulation.drills.desk import Desk
-from supervisor.usage import UsageBooks
-from supervisor.vocabulary import (
+from supervisor.lifecycles.types import (
     AbortPolicy,
     CancelMode,
     DeliveryPoint,
@@ -40,6 +31,23 @@ from supervisor.vocabulary import (
     UnknownWord,
     Verdict,
 )
+from supervisor.policies.access import (
+    AccessPolicy,
+    Level,
+    Rights,
+    Standing,
+    claim_refusal,
+    file_refusal,
+    transition_refusal,
+)
+from supervisor.policies.budgets import Amounts, Budget, Scope, Spent
+from supervisor.policies.loop_detection import LoopLimits, Loops, Repeated, Seen, digest
+from supervisor.policies.model_errors import ModelLimits, ModelRecord
+from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRule, Wish, ruling
+from supervisor.policies.turn_outcome import build_prompt, judge, severity_of
+from supervisor.policies.usage import UsageBooks
+from supervisor.ports import CloseInput, Malformed, Ready, Send, Signal, Text, TurnEnded
+from supervisor.simulation.drills.desk import Desk
 
 __all__ = ["WORDING"]
 

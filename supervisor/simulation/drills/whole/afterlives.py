@@ -13,19 +13,19 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.kinds import TASK_KIND, TURN_KIND, WORKSTREAM_KIND
-from supervisor.ledger import Cause
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.turn import Call, Turn, TurnData
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
 from supervisor.ports import EntityRow, JournalUnavailable, Ready, Text, ToolOpened, TurnEnded
-from supervisor.simulation.chance import Chance
+from supervisor.runtime.entity_types import TASK_KIND, TURN_KIND, WORKSTREAM_KIND
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
 from supervisor.simulation.drills.whole.hosting import Crowd
-from supervisor.vocabulary import AbortScope, LifecycleEvent
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["AFTERLIVES"]
 

@@ -13,21 +13,21 @@ from typing import Any, Final, cast
 
 import anyio
 
-from supervisor.entity import Refused
-from supervisor.kinds import TASK_KIND
-from supervisor.ledger import Cause
+from supervisor.embedding.runtime import Supervisor
+from supervisor.host.shutdown import Shutdown
 from supervisor.lifecycles.task import Task, TaskData
-from supervisor.moments import Moment
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, Ladder
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig
 from supervisor.ports import JournalError, JournalUnavailable, Malformed, Ready, TurnEnded
-from supervisor.runtime import Supervisor
-from supervisor.shutdown import Shutdown
-from supervisor.simulation.chance import Chance
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity_types import TASK_KIND
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.one_shot_event import Moment
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
 from supervisor.simulation.drills.whole.hosting import Crowd
-from supervisor.vocabulary import AbortPolicy, AbortScope, Ladder
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["BOUNDING"]
 

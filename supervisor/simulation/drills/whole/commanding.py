@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.entity import Refused
-from supervisor.ledger import Cause
-from supervisor.scheduling.commands import Command, CommandReused, Commands, Effect, digest_of
-from supervisor.scheduling.control import Answer, Verb
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.plans.task_control import Answer, Verb
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.drills.desk import Desk
-from supervisor.vocabulary import LifecycleEvent
+from supervisor.work.commands import Command, CommandReused, Commands, Effect, digest_of
 
 __all__ = ["COMMANDING"]
 

@@ -11,17 +11,17 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.adapters.mcp_stdio import McpError
-from supervisor.entity import Degraded, Refused
-from supervisor.ledger import Cause
+from supervisor.agents.mcp_stdio import McpError
+from supervisor.embedding.runtime import Supervisor, open_supervisor, reconfigure
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plans.access import AccessConfig
 from supervisor.ports import JournalUnavailable
-from supervisor.runtime import Supervisor, open_supervisor, reconfigure
+from supervisor.runtime.entity import Degraded, Refused
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Prop
-from supervisor.vocabulary import AbortScope
-from supervisor.work import NoSuchEntity
 
 __all__ = ["DOORS"]
 

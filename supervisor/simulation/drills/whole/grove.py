@@ -15,23 +15,31 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from supervisor.abort import NoSiblings, PlannedProcess, Receipt, UnknownTarget
-from supervisor.aborts import Aborts
-from supervisor.effects import Bury, EndScope
-from supervisor.entity import Refused
-from supervisor.kinds import SESSION_KIND, TURN_KIND
-from supervisor.ladder import Endings
-from supervisor.ledger import Cause, Clock, Draft, Ledger, Owed
+from supervisor.aborts.service import Aborts
+from supervisor.aborts.termination import Endings
+from supervisor.lifecycles.effects import Bury, EndScope
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.turn import Call, Turn, TurnData
-from supervisor.names import Names
-from supervisor.simulation.chance import Chance
+from supervisor.lifecycles.types import (
+    AbortPolicy,
+    AbortReason,
+    AbortScope,
+    CancelMode,
+    Ladder,
+    LifecycleEvent,
+    UnknownWord,
+)
+from supervisor.policies.abort_plan import NoSiblings, PlannedProcess, Receipt, UnknownTarget
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_types import SESSION_KIND, TURN_KIND
+from supervisor.runtime.id_allocator import Names
+from supervisor.runtime.journal_writer import Cause, Clock, Draft, Ledger, Owed
+from supervisor.runtime.live_session import AgentProfile, Work
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.whole.recording import Paper, thing
-from supervisor.tree import Tree
-from supervisor.vocabulary import AbortPolicy, AbortReason, AbortScope, CancelMode, Ladder, LifecycleEvent, UnknownWord
-from supervisor.work import AgentProfile, Work
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["GROVE"]
 

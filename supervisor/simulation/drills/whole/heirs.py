@@ -14,19 +14,19 @@ import anyio
 import msgspec
 
 from actors.machine import Event
-from supervisor.effects import decoded
+from supervisor.embedding.runtime import Supervisor
 from supervisor.journal.memory import MemoryStore
-from supervisor.ledger import Cause
+from supervisor.lifecycles.effects import decoded
 from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
 from supervisor.ports import EntityRow, JournalUnavailable, Ready, Text, ToolClosed, ToolOpened, TurnEnded
-from supervisor.runtime import Supervisor
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import AgentProfile
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
 from supervisor.simulation.drills.whole.hosting import Crowd, obeys
-from supervisor.vocabulary import AbortPolicy, AbortScope, LifecycleEvent
-from supervisor.work import AgentProfile
 
 __all__ = ["HEIRS"]
 

@@ -15,22 +15,22 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.abort import UnknownTarget
-from supervisor.adapters.inprocess import AgentTurn
-from supervisor.entity import Degraded, Refused
-from supervisor.kinds import TASK_KIND
-from supervisor.ledger import Cause
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Session, Supervisor, TurnResult, reconfigure
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.task import Task, TaskData
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, TimeLimit
 from supervisor.plans import Settings
 from supervisor.plans.settings import LimitsConfig
+from supervisor.policies.abort_plan import UnknownTarget
 from supervisor.ports import Compacted, JournalError, JournalUnavailable, Place, Retention
-from supervisor.runtime import Session, Supervisor, TurnResult, reconfigure
+from supervisor.runtime.entity import Degraded, Refused
+from supervisor.runtime.entity_types import TASK_KIND
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House
 from supervisor.simulation.misuse import misuse
-from supervisor.vocabulary import AbortPolicy, AbortScope, CancelMode, TimeLimit
-from supervisor.work import AgentProfile, NoSuchEntity
 
 __all__ = ["HOSTING"]
 

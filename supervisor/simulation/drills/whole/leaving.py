@@ -11,15 +11,15 @@ from typing import Final
 import anyio
 
 from actors import fault
-from supervisor.permissions import Decision, PermissionPolicy
+from supervisor.embedding.runtime import TurnResult
+from supervisor.host.supervision import Supervisor
 from supervisor.plans import Settings
+from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import PermissionAsked, Released, TurnEnded
-from supervisor.runtime import TurnResult
+from supervisor.runtime.live_session import AgentProfile
 from supervisor.simulation.drills.agents.acting import scene
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Rooms
-from supervisor.supervision import Supervisor
-from supervisor.work import AgentProfile
 
 __all__ = ["LEAVING"]
 

@@ -15,9 +15,22 @@ import anyio
 
 from actors import Limits, MailboxFull, TaskFailed
 from actors.machine import ANY, Effect, Event, IllegalTransition, Machine, rule
-from supervisor.effects import Bury, StartTimer
-from supervisor.entity import Entity, Lifecycle, Refused, weight
-from supervisor.kinds import (
+from supervisor.lifecycles.effects import Bury, StartTimer
+from supervisor.lifecycles.events import BackoffElapsed, Ended, OperatorStop, TurnRequested, UrgentMessage
+from supervisor.lifecycles.session import Session, SessionData
+from supervisor.lifecycles.task import Failed
+from supervisor.lifecycles.types import (
+    AbortPolicy,
+    AbortReason,
+    Exit,
+    Kind,
+    LifecycleEvent,
+    TransitionReason,
+    Verdict,
+)
+from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.entity_types import (
     AGENT_KIND,
     JOB_KIND,
     RUN_KIND,
@@ -27,24 +40,11 @@ from supervisor.kinds import (
     WORKER_KIND,
     WORKSTREAM_KIND,
 )
-from supervisor.ledger import Cause, Clock, Ledger, Owed
-from supervisor.lifecycles.events import BackoffElapsed, Ended, OperatorStop, TurnRequested, UrgentMessage
-from supervisor.lifecycles.session import Session, SessionData
-from supervisor.lifecycles.task import Failed
-from supervisor.names import Names
+from supervisor.runtime.id_allocator import Names
+from supervisor.runtime.journal_writer import Cause, Clock, Ledger, Owed
+from supervisor.runtime.live_session import AgentProfile, NoSuchEntity, Work
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.whole.recording import Paper
-from supervisor.tree import Tree
-from supervisor.vocabulary import (
-    AbortPolicy,
-    AbortReason,
-    Exit,
-    Kind,
-    LifecycleEvent,
-    TransitionReason,
-    Verdict,
-)
-from supervisor.work import AgentProfile, NoSuchEntity, Work
 
 __all__ = ["LIVING"]
 

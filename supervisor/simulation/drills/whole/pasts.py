@@ -12,28 +12,29 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor import trust as of_trust
-from supervisor.access import AccessPolicy, Level, Standing, told
-from supervisor.inheritance import Past, at_rest, due_of, past_of
-from supervisor.interrupted import continued, digest_of, heirs_of
+from supervisor.host import trust_scores as of_trust
+from supervisor.host.trust_scores import STANDING, Trust
 from supervisor.journal.memory import MemoryJournal
-from supervisor.kinds import JOB_KIND, RUN_KIND, TASK_KIND, WORKER_KIND, WORKSTREAM_KIND
-from supervisor.ledger import Cause, Clock
-from supervisor.lifecycles import job, run, worker, workstream
+from supervisor.lifecycles import job, worker, workstream
+from supervisor.lifecycles import task_run as run
 from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import Task, TaskData
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind, Ladder, LifecycleEvent
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plans.settings import RecoveryConfig
+from supervisor.policies.access import AccessPolicy, Level, Standing, told
 from supervisor.ports import EntityRow, Place
-from supervisor.recovery import loses_nothing
-from supervisor.simulation.chance import Chance
+from supervisor.recovery.journal_state import Past, at_rest, due_of, past_of
+from supervisor.recovery.restore import loses_nothing
+from supervisor.recovery.resumable import continued, digest_of, heirs_of
+from supervisor.recovery.takeover import _launches
+from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND, WORKER_KIND, WORKSTREAM_KIND
+from supervisor.runtime.journal_writer import Cause, Clock
+from supervisor.runtime.live_session import AgentProfile
 from supervisor.simulation.drills.desk import Desk, hearing
 from supervisor.simulation.drills.house import House, afresh
-from supervisor.succession import _launches
-from supervisor.trust import STANDING, Trust
-from supervisor.vocabulary import AbortPolicy, CancelMode, Kind, Ladder, LifecycleEvent
-from supervisor.work import AgentProfile
+from supervisor.simulation.keyed_random import Chance
 
 __all__ = ["PASTS"]
 

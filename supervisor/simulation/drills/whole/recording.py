@@ -14,14 +14,14 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.effects import Bury, EndScope, StorePrompt, Tell, decoded
-from supervisor.ledger import Cause, Clock, Draft, Ledger, Owed
+from supervisor.lifecycles.effects import Bury, EndScope, StorePrompt, Tell, decoded
 from supervisor.lifecycles.events import FatalError
-from supervisor.moments import Moment
-from supervisor.outage import DiskWatch, Outage, held_bytes
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, JournalError, JournalUnavailable
+from supervisor.runtime.availability import DiskWatch, Outage, held_bytes
+from supervisor.runtime.journal_writer import Cause, Clock, Draft, Ledger, Owed
+from supervisor.runtime.one_shot_event import Moment
 from supervisor.simulation.drills.desk import Desk
-from supervisor.vocabulary import LifecycleEvent
 
 __all__ = ["RECORDING"]
 

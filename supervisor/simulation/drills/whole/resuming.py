@@ -11,14 +11,14 @@ from typing import Final
 
 import anyio
 
+from supervisor.lifecycles.types import AbortScope, CancelMode
 from supervisor.plans import Settings
-from supervisor.plans.oversight import BudgetConfig
+from supervisor.plans.monitoring import BudgetConfig
 from supervisor.plans.settings import LimitsConfig, RecoveryConfig
 from supervisor.ports import ChildAsked, Out, Ready, Text, ToolOpened, TurnEnded, Usage
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Puppet
 from supervisor.simulation.drills.whole.hosting import Crowd
-from supervisor.vocabulary import AbortScope, CancelMode
 
 __all__ = ["RESUMING"]
 

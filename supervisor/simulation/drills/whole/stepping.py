@@ -14,17 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from actors.machine import Event, IllegalTransition
-from supervisor.entity import Lifecycle
-from supervisor.kinds import (
-    AGENT_KIND,
-    JOB_KIND,
-    RUN_KIND,
-    SESSION_KIND,
-    TASK_KIND,
-    TURN_KIND,
-    WORKER_KIND,
-    WORKSTREAM_KIND,
-)
 from supervisor.lifecycles.agent import AgentData
 from supervisor.lifecycles.events import (
     AgentExited,
@@ -36,19 +25,11 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.job import JobData
-from supervisor.lifecycles.run import ErrorCategory, Run, RunData
 from supervisor.lifecycles.session import SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.task_run import ErrorCategory, Run, RunData
 from supervisor.lifecycles.turn import TurnData
-from supervisor.lifecycles.worker import WorkerData
-from supervisor.lifecycles.workstream import WorkstreamData
-from supervisor.policy import severity_of
-from supervisor.simulation.drills.desk import Desk
-from supervisor.simulation.specified import COPIES
-from supervisor.simulation.specified.blank import BLANK
-from supervisor.simulation.specified.copy import Copy, shown
-from supervisor.simulation.specified.words import words_of
-from supervisor.vocabulary import (
+from supervisor.lifecycles.types import (
     AbortReason,
     DeliveryPoint,
     Exit,
@@ -59,6 +40,25 @@ from supervisor.vocabulary import (
     TransitionReason,
     Verdict,
 )
+from supervisor.lifecycles.worker import WorkerData
+from supervisor.lifecycles.workstream import WorkstreamData
+from supervisor.policies.turn_outcome import severity_of
+from supervisor.runtime.entity import Lifecycle
+from supervisor.runtime.entity_types import (
+    AGENT_KIND,
+    JOB_KIND,
+    RUN_KIND,
+    SESSION_KIND,
+    TASK_KIND,
+    TURN_KIND,
+    WORKER_KIND,
+    WORKSTREAM_KIND,
+)
+from supervisor.simulation.drills.desk import Desk
+from supervisor.simulation.specified import COPIES
+from supervisor.simulation.specified.blank import BLANK
+from supervisor.simulation.specified.copy import Copy, shown
+from supervisor.simulation.specified.words import words_of
 
 __all__ = ["STEPPING"]
 

@@ -12,21 +12,21 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.acceptance import AcceptanceTest, accepted
-from supervisor.call_ends import end_processes
-from supervisor.entity import Refused
-from supervisor.ledger import Cause
+from supervisor.aborts.tool_calls import end_processes
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import AbortScope
+from supervisor.plans.acceptance import AcceptanceTest, accepted
 from supervisor.plans.tasks import TaskConfig
 from supervisor.plans.verification import ReviewConfig
 from supervisor.policies.call_processes import CallSpan
 from supervisor.ports import Changes, Launch, Merge, Place, Released, Text, TurnEnded
-from supervisor.programs import Ran, run_program
-from supervisor.review import ReviewVerdict, read_verdict, reviewed
-from supervisor.runtime import Supervisor
+from supervisor.processes.helper_programs import Ran, run_program
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import MOMENT_S, House, Prop, born
-from supervisor.vocabulary import AbortScope
-from supervisor.work import NoSuchEntity
+from supervisor.work.review import ReviewVerdict, read_verdict, reviewed
 
 __all__ = ["VERIFYING"]
 

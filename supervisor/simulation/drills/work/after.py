@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor import janitor as of_places
+from supervisor.host import verification as of_places
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import Plan
 from supervisor.ports import EntityRow, Merge, Ready, Released
-from supervisor.scheduling.resuming import before
-from supervisor.scheduling.runner import PlanRunner
 from supervisor.simulation.drills.desk import Desk, hearing
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.previous_run import before
 
 __all__ = ["AFTER"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from supervisor.entity import Refused
-from supervisor.scheduling import execution
-from supervisor.scheduling.runner import PlanRunner
-from supervisor.scheduling.workers import Pool
+from supervisor.runtime.entity import Refused
 from supervisor.simulation.drills.desk import Desk, hearing
 from supervisor.simulation.drills.work.kills import office_of
 from supervisor.simulation.drills.work.office import FLAT, Office, Try, plan_of, task
+from supervisor.work import attempt_runner as execution
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.workers import Pool
 
 __all__ = ["AGAIN"]
 

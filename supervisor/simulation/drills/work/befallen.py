@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from supervisor.scheduling.workers import Pool
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import Try, task
 from supervisor.simulation.drills.work.stage import (
@@ -18,6 +17,7 @@ from supervisor.simulation.drills.work.stage import (
     second,
     staged,
 )
+from supervisor.work.workers import Pool
 
 __all__ = ["BEFALLEN"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from supervisor.lifecycles.types import LifecycleEvent, Severity
 from supervisor.plans import TaskConfig
 from supervisor.ports import Merge
 from supervisor.simulation.drills.desk import Desk
@@ -23,7 +24,6 @@ from supervisor.simulation.drills.work.stage import (
     second,
     staged,
 )
-from supervisor.vocabulary import LifecycleEvent, Severity
 
 __all__ = ["CHAINS"]
 

@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.entity import Refused
-from supervisor.ledger import Cause
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import BadPlan, TaskConfig
 from supervisor.plans.settings import RecoveryConfig
 from supervisor.ports import JournalUnavailable, Place
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.runner import PlanRunner
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.kills import left_by, office_of, right_after
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
-from supervisor.vocabulary import AbortScope
+from supervisor.work.plan_runner import PlanRunner
 
 __all__ = ["CUT"]
 

@@ -1,6 +1,6 @@
 """Those who give a command and are gone before it is answered: it is carried out wholly, and once.
 
-Held to docs/plans.md ("commands") and ``supervisor/scheduling/control.py``: who gives it again, with its id, has the
+Held to docs/plans.md ("commands") and ``supervisor/plans/task_control.py``: who gives it again, with its id, has the
 answer; the plan goes on to its end.
 """
 
@@ -12,16 +12,16 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
-from supervisor.entity import Refused
+from supervisor.embedding.runtime import Supervisor
 from supervisor.plans import Plan
+from supervisor.plans.task_control import Answer
 from supervisor.ports import JournalError
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.control import Answer
-from supervisor.scheduling.runner import PlanRunner
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.kills import office_of
 from supervisor.simulation.drills.work.office import Office, Try, plan_of, task
-from supervisor.work import NoSuchEntity
+from supervisor.work.plan_runner import PlanRunner
 
 __all__ = ["GONE"]
 

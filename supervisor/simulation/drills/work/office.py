@@ -15,24 +15,24 @@ from typing import Any, Final, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.adapters.inprocess import AgentTurn
-from supervisor.entity import Refused
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor
 from supervisor.journal.memory import MemoryStore
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import Plan, Settings, TaskConfig
 from supervisor.plans.agents import AgentConfig
+from supervisor.plans.task_control import Answer
 from supervisor.plugins import FailedAttempt, Plugins, WorkItem
 from supervisor.ports import Codec, JournalError, Launch, Merge, Out, TurnEnded
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.control import Answer
-from supervisor.scheduling.reporting import REPORTED, RESULT
-from supervisor.scheduling.results import PlanResult
-from supervisor.scheduling.runner import PlanRunner
-from supervisor.scheduling.workers import Heart
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.house import Guests, House, Prop, Puppet, Rooms
 from supervisor.simulation.works.orders import Orders
-from supervisor.vocabulary import LifecycleEvent
-from supervisor.work import AgentProfile, NoSuchEntity
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.reporting import REPORTED, RESULT
+from supervisor.work.results import PlanResult
+from supervisor.work.workers import Heart
 
 __all__ = ["FLAT", "RESULT_FACTS", "Hand", "Office", "Try", "plan_of", "task"]
 

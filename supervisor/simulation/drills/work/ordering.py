@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.adapters.inprocess import AgentTurn
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor
 from supervisor.plans.source import BadPlan
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.runner import PlanRunner
-from supervisor.scheduling.workers import Pool
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.workers import Pool
 
 __all__ = ["ORDERING"]
 

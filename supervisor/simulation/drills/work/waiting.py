@@ -1,6 +1,6 @@
 """Waiting: who waits in vain, what costs nobody a try, agents that are silent, and budgets that many share.
 
-Held to docs/work.md, docs/plans.md ("Budgets, circles, signs of life") and `supervisor.scheduling.blocking`.
+Held to docs/work.md, docs/plans.md ("Budgets, circles, signs of life") and `supervisor.work.blocking`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.adapters.inprocess import AgentTurn
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import AbortScope, ModelProblem
 from supervisor.plans.agents import AgentConfig
 from supervisor.ports import JournalUnavailable, ModelTrouble, Ready, TurnEnded, Usage
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.runner import PlanRunner
-from supervisor.scheduling.workers import Pool
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.kills import office_of
 from supervisor.simulation.drills.work.office import FLAT, Hand, Office, Try, plan_of, task
-from supervisor.vocabulary import AbortScope, ModelProblem
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.workers import Pool
 
 __all__ = ["WAITING"]
 

@@ -10,16 +10,16 @@ from typing import Any, Final
 
 import anyio
 
-from supervisor.adapters.inprocess import AgentTurn
-from supervisor.entity import Refused
+from supervisor.agents.protocols.inprocess import AgentTurn
+from supervisor.embedding.runtime import Supervisor
+from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans import TaskConfig
 from supervisor.plans.agents import AgentConfig
 from supervisor.ports import Changes, ModelTrouble, Released, TurnEnded
-from supervisor.runtime import Supervisor
-from supervisor.scheduling.runner import PlanRunner
+from supervisor.runtime.entity import Refused
 from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.drills.work.office import Hand, Office, Try, plan_of, task
-from supervisor.vocabulary import ModelProblem
+from supervisor.work.plan_runner import PlanRunner
 
 __all__ = ["WORDS"]
 

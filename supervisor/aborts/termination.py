@@ -1,0 +1,304 @@
+"""The end of a session's scope, rung by rung: request, cancel, terminate, kill, abandon.
+
+Each rung has a budget, and the next begins when it is used up. The first two are climbed here; terminate and kill
+are the shielded end of every process context, so they happen however a scope is left. A hurried end starts at kill.
+Nothing here waits, for a disk or for anything else: an end goes on when the last task or child of its session has
+ended, or when a timer says that the rung's time is up. So ten thousand ends are as many values, and no task.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from actors import Context
+from supervisor.lifecycles.events import Ended, OperatorStop
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Rung, TransitionReason, Verdict
+from supervisor.policies.abort_plan import ProcessFate, RungsDue, rungs_due, total_survivors
+from supervisor.policies.abort_request import AbortState, same_abort
+from supervisor.ports.logs import get_logger
+from supervisor.runtime.availability import DiskWatch
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import EndReport, Work
+
+__all__ = ["SLACK_S", "Endings", "highest"]
+
+SLACK_S = 5.0
+"""What a loaded machine may add to the terminate and kill rungs before a scope is given up."""
+
+RECORDED_S = 60.0
+"""How long a session's last record waits for those of its turns and agents: they need a disk, its end does not. While
+the disk is down it waits on: its own record needs the same disk."""
+
+_log = get_logger()
+
+ROUNDING_S = 1e-6
+"""Two deadlines that differ by less are the same one, taken there and back through a difference."""
+
+
+class _Climb:
+    """One session's end under way: the rung it is on, since when, and why. ``rung`` is ``None`` once it is over."""
+
+    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "rung", "work")
+
+    def __init__(self, work: Work, cause: Cause, abort_id: str | None, began: float) -> None:
+        self.work = work
+        self.cause = cause
+        self.abort_id = abort_id
+        self.rung: Rung | None = Rung.REQUEST
+        self.began = began
+        self.fates_before = len(work.fates)
+        self.outages = 0
+        """How many outages of the journal's disk were over when it began to wait for last records."""
+
+    @property
+    def due(self) -> RungsDue:
+        """When each rung is over, in seconds after it began. Looked up again whenever its end is pressed."""
+        asked = self.work.asked
+        within_s = asked.deadline - self.began if asked is not None else None
+        return rungs_due(self.work.policy.ladder, within_s)
+
+
+class _Overdue(NamedTuple):
+    """The time of a rung is up; with ``None``, that of the last records below a session which is over."""
+
+    session_id: str
+    rung: Rung | None
+
+
+class Endings:
+    """All the ends that are under way, and the actor that hears their timers. It outlives every session."""
+
+    def __init__(self, tree: Tree, actor_id: str) -> None:
+        self._tree = tree
+        self._actor_id = actor_id
+        self._climbs: dict[str, _Climb] = {}
+        self._rested: deque[Callable[[], None]] = deque()
+        self._looking = False
+        tree.on_rest, tree.on_recorded, tree.on_pressed = self._rest, self._recorded, self._pressed
+
+    def __len__(self) -> int:
+        """How many ends are under way."""
+        return len(self._climbs)
+
+    def receive(self, ctx: object, message: object) -> None:
+        if not isinstance(message, _Overdue):
+            _log.error("an end could not be joined", what=str(message))
+            return
+        climb = self._climbs.get(message.session_id)
+        if climb is not None and climb.rung is message.rung:
+            self._overdue(climb)
+
+    # ------------------------------------------------------------------ the climb
+    def begin(self, work: Work, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0) -> None:
+        """End everything below a session, then have its last record written. *now*: if that is under way, at once.
+
+        *elapsed_s*: an end that an earlier supervisor began goes on, and is that many seconds old already.
+        """
+        if now:
+            self._hurry(work)
+        if work.ending:
+            return
+        began = self._tree.system.timers.now() - elapsed_s
+        if not work.told:
+            work.told_by = cause.seq  # by itself, or before its supervisor was killed
+        work.ending = work.told = True
+        work.asked = work.asked or self._unasked(work, began)
+        work.heard.set()
+        climb = _Climb(work, cause, abort_id, began)
+        self._end_children(climb)
+        self._climbs[work.session_id] = climb
+        first = Rung.KILL if work.hurried else Rung.REQUEST
+        if work.busy:
+            self._step_to(climb, first)
+        else:
+            climb.rung = first
+            self._rest(work)
+
+    def _unasked(self, work: Work, began: float) -> AbortState:
+        """It ends by itself: its own last error is the first reason."""
+        reason = self._tree.entity(work.session_id).data.last_error
+        deadline = began + work.policy.ladder.total_s
+        return AbortState(abort_id=None, reason=reason, severity=Rung.REQUEST, deadline=deadline)
+
+    def _end_children(self, climb: _Climb) -> None:
+        """Tell the child sessions, each as its cancel mode says; who may outlive this session gets another parent."""
+        work = climb.work
+        self._tell_children(climb)
+        for child in [one for one in work.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
+            entity = self._tree.entities.get(child.session_id)
+            if entity is not None and entity.ended:
+                continue  # there is nothing of it to live on: its last record is on its way
+            if child.mode is CancelMode.WAIT_REQUESTED:
+                work.wait_for(child.heard)
+            self._tree.rehome(child, climb.cause, climb.abort_id)
+
+    def _tell_children(self, climb: _Climb) -> None:
+        """Who is waited for has no longer than this session; who was told so already is not told again."""
+        work, stop = climb.work, None
+        if not work.children:
+            return
+        deadline = climb.began + climb.due.kill_s
+        for child in list(work.children.values()):
+            waits = child.mode is CancelMode.WAIT_COMPLETED
+            known = child.asked
+            if child.mode is CancelMode.ABANDON or (
+                known is not None
+                and same_abort(known, climb.abort_id)
+                and (not waits or known.deadline <= deadline + ROUNDING_S)
+            ):
+                continue
+            stop = stop or _parent_ended(work, climb.abort_id)
+            within_s = deadline - self._tree.system.timers.now() if waits else None
+            self._tree.end(child.session_id, stop, cause=climb.cause, within_s=within_s)
+
+    def _step_to(self, climb: _Climb, rung: Rung) -> None:
+        """Do what the rung does, and set the timer for the next one."""
+        work, climb.rung = climb.work, rung
+        if rung is Rung.REQUEST:
+            if work.link is not None:
+                work.link.finish()
+        elif rung is Rung.CANCEL:
+            self._tree.cancel_scope(work.session_id, climb.abort_id or Rung.CANCEL)
+        else:
+            self._kill(work)
+            self._tree.cancel_scope(work.session_id, climb.abort_id or Rung.KILL)
+        self._set_timer(climb, rung)
+
+    def _set_timer(self, climb: _Climb, rung: Rung) -> None:
+        ladder, due = climb.work.policy.ladder, climb.due
+        if rung is Rung.REQUEST:
+            left_s = climb.began + due.request_s - self._tree.system.timers.now()
+        elif rung is Rung.CANCEL:
+            # Process contexts climb terminate and kill by themselves; where there is no time for that, they are told.
+            give_way_s = due.terminate_s if due.kill_s < ladder.total_s - ROUNDING_S else due.kill_s + SLACK_S
+            left_s = climb.began + give_way_s - self._tree.system.timers.now()
+        else:
+            left_s = ladder.kill_s + SLACK_S
+        session_id = climb.work.session_id
+        self._context.set_timer(session_id, max(left_s, 0.0), _Overdue(session_id, rung))
+
+    def _kill(self, work: Work) -> None:
+        words = "it was ended at once"
+        if work.link is not None:
+            work.link.kill(Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
+
+    def _overdue(self, climb: _Climb) -> None:
+        match climb.rung:
+            case Rung.REQUEST:
+                self._step_to(climb, Rung.CANCEL)
+            case Rung.CANCEL:
+                self._step_to(climb, Rung.KILL)
+            case Rung.KILL:
+                climb.rung = Rung.ABANDON
+                self._rest(climb.work)
+            case _ if self._disk.outage is not None or self._disk.outages > climb.outages:
+                self._await_records(climb)  # what waited for the disk has only just begun to be written
+            case _:
+                self._conclude(climb)
+
+    def _await_records(self, climb: _Climb) -> None:
+        climb.outages = self._disk.outages
+        session_id = climb.work.session_id
+        self._context.set_timer(session_id, RECORDED_S, _Overdue(session_id, None))
+
+    # ------------------------------------------------------------------ more urgent than before
+    def _hurry(self, work: Work) -> None:
+        """What is ending below it, and it itself, goes on at the kill rung; what is to end will begin there."""
+        pending = [work]
+        while pending:
+            one = pending.pop()
+            one.hurried = True
+            climb = self._climbs.get(one.session_id)
+            if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
+                self._step_to(climb, Rung.KILL)
+            pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
+
+    def _pressed(self, work: Work) -> None:
+        """Its deadline is sooner now: so is that of each rung, and of whom it waits for."""
+        climb = self._climbs.get(work.session_id)
+        if climb is not None and climb.rung in (Rung.REQUEST, Rung.CANCEL):
+            self._soon(lambda: self._press(climb))
+
+    def _press(self, climb: _Climb) -> None:
+        if climb.rung in (Rung.REQUEST, Rung.CANCEL):
+            self._set_timer(climb, climb.rung)
+            self._tell_children(climb)
+
+    # ------------------------------------------------------------------ the end
+    def _rest(self, work: Work) -> None:
+        """Nothing works for it any more. The end of one may be what its parent waited for."""
+        climb = self._climbs.get(work.session_id)
+        if climb is not None and climb.rung is not None:
+            self._soon(lambda: self._be_over(climb))
+
+    def _soon(self, look: Callable[[], None]) -> None:
+        """One after the other: what follows from a look is looked at next, so that depth is no recursion."""
+        self._rested.append(look)
+        if not self._looking:
+            self._looking = True
+            try:
+                while self._rested:
+                    self._rested.popleft()()
+            finally:
+                self._looking = False
+
+    def _be_over(self, climb: _Climb) -> None:
+        work, rung = climb.work, climb.rung
+        if rung is None:
+            return
+        took_s = max(0.0, self._tree.system.timers.now() - climb.began)
+        self._context.cancel_timer(work.session_id)
+        if rung is Rung.CANCEL:
+            rung = highest(work.fates[climb.fates_before :])
+        survivors = total_survivors(fate.survivors for fate in work.fates)
+        work.report = EndReport(rung, took_s, self._tree.ledger.clock.wall.time(), survivors)
+        climb.rung = None
+        work.leave()
+        if work.unrecorded:
+            self._await_records(climb)
+        else:
+            self._conclude(climb)
+
+    def _recorded(self, work: Work) -> None:
+        """Everything below it has its last record."""
+        climb = self._climbs.get(work.session_id)
+        if climb is not None and climb.rung is None:
+            self._context.cancel_timer(work.session_id)
+            self._conclude(climb)
+
+    def _conclude(self, climb: _Climb) -> None:
+        report = climb.work.report
+        assert report is not None, "what is over has a report"
+        del self._climbs[climb.work.session_id]
+        ended = Ended(rung=report.rung.value, took_s=round(report.took_s, 6), survivors=report.survivors)
+        self._tree.tell(climb.work.session_id, ended, cause=climb.cause)
+
+    @property
+    def _disk(self) -> DiskWatch:
+        return self._tree.ledger.disk
+
+    @property
+    def _context(self) -> Context:
+        ctx = self._tree.system.context(self._actor_id)
+        assert ctx is not None, "it outlives every session"
+        return ctx
+
+
+def _parent_ended(work: Work, abort_id: str | None) -> OperatorStop:
+    return OperatorStop(
+        reason=f"its parent {work.session_id} ended",
+        abort_id=abort_id,
+        abort_reason=AbortReason.PARENT_ABORTED,
+        transition_reason=TransitionReason.ABORTED,
+    )
+
+
+def highest(fates: Sequence[ProcessFate]) -> Rung:
+    """The rung that it took to end these processes, once their scope was cancelled."""
+    ended_by = {fate.ended_by for fate in fates}
+    if "kill" in ended_by:
+        return Rung.KILL
+    return Rung.TERMINATE if "terminate" in ended_by else Rung.CANCEL

@@ -1,0 +1,241 @@
+"""A stdio MCP server as a resource of a session: a program under a warden, which one task enters and leaves.
+
+It is there when it has answered ``initialize`` in time, and is told to leave, by the end of its input, as soon as its
+session is to end; then it is ended. One that ends by itself is started again, but not too often. Each start and end is
+a fact in the log of the session, and none of its processes is left. Whoever asks it something while it is not there,
+or when it ends, is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from actors import Context, Intensity
+from actors.restart import add_restart
+from supervisor.agents.protocols.framing import Lines
+from supervisor.ports import Launch, McpServer, Process, ProcessHost, SpawnError
+from supervisor.ports.input_limits import UNREAD_BYTES_MAX
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import Work
+from supervisor.runtime.one_shot_event import Moment, first_of
+
+__all__ = ["LEAVE_S", "RESTARTS", "START_S", "McpError", "McpResource"]
+
+START_S: Final = 30.0
+"""How long a server may take until it has answered ``initialize``: some install themselves first."""
+LEAVE_S: Final = 2.0
+"""How long it may take to exit when its input has ended; then it is ended with all that it started."""
+RESTARTS: Final = Intensity(3, 60.0)
+"""More ends by itself than that give it up."""
+PROTOCOL: Final = "2025-06-18"
+_CLIENT: Final = {"name": "supervisor-runtime", "version": "0.1.0"}
+
+
+class McpError(Exception):
+    """The server is not there, has ended before it answered, or answered with an error."""
+
+
+class _Asked:
+    """A request that waits for its answer."""
+
+    def __init__(self) -> None:
+        self.over = Moment()
+        self.result: Any = None
+        self.error = "the server ended before it answered"
+
+
+class McpResource:
+    """One server of one session.
+
+    Args:
+        launch: how its program is started.
+        start_s: how long it may take to be there.
+    """
+
+    def __init__(
+        self, tree: Tree, host: ProcessHost, work: Work, server: McpServer, launch: Launch, start_s: float
+    ) -> None:
+        self._tree = tree
+        self._host = host
+        self._work = work
+        self._launch = launch
+        self._start_s = start_s
+        self.name = server.name
+        self.settled = Moment()
+        """It was there once, or is given up."""
+        self.given_up = ""
+        """Why it will not be there any more."""
+        self._process: Process | None = None
+        self._ready = False
+        self._asked: dict[int, _Asked] = {}
+        self._requests = 0
+        self._unread_bytes = 0
+        """Of requests that the server has not read yet."""
+        self._scope = anyio.CancelScope()
+
+    def begin(self, ctx: Context) -> None:
+        """Have it, in that scope, as work of its session.
+
+        Raises:
+            ActorStopped: the session is ending.
+        """
+        self._work.start(ctx, self._run)
+
+    def give_up(self, why: str) -> None:
+        """Nobody wants it any more: it ends before its session does."""
+        self.given_up = why
+        self._scope.cancel()
+
+    # ------------------------------------------------------------------ asking it
+    async def call(self, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = 60.0) -> Any:
+        """Ask it something; its result.
+
+        Raises:
+            McpError: it is not there, ended meanwhile, did not answer in time, or answered with an error.
+        """
+        if not self._ready:
+            raise McpError(f"{self.name}: {self.given_up or 'the server is not there now; it is being started'}")
+        return await self._ask(method, params, timeout_s)
+
+    async def _ask(self, method: str, params: Mapping[str, Any] | None, timeout_s: float) -> Any:
+        self._requests += 1
+        number, asked = self._requests, _Asked()
+        self._asked[number] = asked
+        try:
+            with self._tree.system.timers.limit(timeout_s) as limit:
+                await self._send({"id": number, "method": method, "params": dict(params or {})})
+                await asked.over.wait()
+            if limit.cancelled_caught:
+                raise McpError(f"{self.name}: {method} was not answered within {timeout_s:g} s")
+        finally:
+            self._asked.pop(number, None)
+        if asked.error:
+            raise McpError(f"{self.name}: {method}: {asked.error}")
+        return asked.result
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self._process is None:
+            return
+        data = msgspec.json.encode({"jsonrpc": "2.0", **message}) + b"\n"
+        if self._unread_bytes and self._unread_bytes + len(data) > UNREAD_BYTES_MAX:
+            waiting = f"{self._unread_bytes} bytes wait for it; the most is {UNREAD_BYTES_MAX}"
+            raise McpError(f"{self.name}: the server does not read what it is sent: {waiting}")
+        self._unread_bytes += len(data)
+        try:
+            await self._process.send(data)
+        finally:
+            self._unread_bytes -= len(data)
+
+    # ------------------------------------------------------------------ its one task
+    async def _run(self) -> None:
+        ends: tuple[float, ...] = ()
+        try:
+            with self._scope:
+                while not self._work.heard.is_set():
+                    why = await self._hold()
+                    ends = add_restart(ends, self._tree.ledger.clock.now(), RESTARTS.period_s)
+                    if RESTARTS.exceeded(ends):
+                        self.given_up = f"given up after {len(ends)} ends within {RESTARTS.period_s:g} s: {why}"
+                        self._note("McpServerGivenUp", {"why": why})
+                        return
+        finally:
+            self.given_up = self.given_up or "its session has ended"
+            self.settled.set()
+
+    async def _hold(self) -> str:
+        """Enter it, wait until it, or its session, is to end, and leave it; why it ended."""
+        ladder, why = self._work.policy.ladder, "it was cancelled"
+        try:
+            async with self._host.spawn(self._launch, terminate_s=ladder.terminate_s, kill_s=ladder.kill_s) as process:
+                self._process = process
+                why = await self._converse(process)
+        except SpawnError as error:
+            why = str(error)
+        finally:
+            self._ready = False
+            for asked in self._asked.values():
+                asked.over.set()
+            process_, self._process = self._process, None
+            if process_ is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._account(process_, why)
+            else:
+                self._note("McpServerEnded", {"why": why})
+        return why
+
+    async def _account(self, process: Process, why: str) -> None:
+        report = await process.wait_ended()
+        told = {"why": why, "status": report.status, "killed": report.killed, "survivors": report.survivors}
+        self._note("McpServerEnded", told)
+        self._work.account(self._work.session_id, report)
+
+    async def _converse(self, process: Process) -> str:
+        gone = Moment()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._read, process, gone)
+            group.start_soon(self._drain, process)
+            why = await self._open() or await self._leave(process, gone)
+            group.cancel_scope.cancel()
+        return why
+
+    async def _open(self) -> str:
+        """Shake hands in time; why not, where that fails."""
+        hello = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": _CLIENT}
+        try:
+            await self._ask("initialize", hello, self._start_s)
+        except McpError as error:
+            return str(error)
+        await self._send({"method": "notifications/initialized"})
+        self._ready = True
+        self._note("McpServerStarted", {"pid": self._process.pid if self._process is not None else None})
+        self.settled.set()
+        return ""
+
+    async def _leave(self, process: Process, gone: Moment) -> str:
+        """Wait until it ends by itself, or its session is to end: then it is asked to, by the end of its input."""
+        await first_of(gone, self._work.heard)
+        if gone.is_set():
+            return "it ended by itself"
+        self._ready = False
+        process.close_input()
+        with self._tree.system.timers.limit(LEAVE_S):
+            await process.wait_exit()
+        return "its session ends"
+
+    async def _read(self, process: Process, gone: Moment) -> None:
+        """Its answers; what it asks of us, and what is no message, is passed over. The end of its output is its end."""
+        lines = Lines()
+        while data := await process.receive():
+            for line in lines.feed(data):
+                if isinstance(line, str):
+                    self._hear(line)
+        for asked in self._asked.values():
+            asked.over.set()
+        gone.set()
+
+    async def _drain(self, process: Process) -> None:
+        while await process.receive_err():
+            pass
+
+    def _hear(self, line: str) -> None:
+        try:
+            message = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        asked = self._asked.get(message.get("id", 0)) if isinstance(message, dict) and "method" not in message else None
+        if asked is not None:
+            error = message.get("error")
+            words = error.get("message") if isinstance(error, dict) else None
+            asked.result, asked.error = message.get("result"), "" if error is None else str(words)[:2_000]
+            asked.over.set()
+
+    def _note(self, name: str, told: dict[str, Any]) -> None:
+        cause = Cause(self._work.because, None, f"mcp:{self.name}")
+        entity = self._tree.entities.get(self._work.session_id)
+        if entity is not None and not entity.ended:
+            entity.note(name, cause, {"server": self.name, **told})

@@ -1,0 +1,258 @@
+"""The conformance probe: what one agent does in the cases that a supervisor has to know about, each tried once.
+
+A case is a process of its own. One that cannot be tried says why, and the next one is tried.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+import anyio
+import msgspec
+
+from supervisor.agents.probe.driver import LOOK_S, SETTLE_S, Driven, Mute, driven, runs
+from supervisor.agents.probe.sandbox import Place
+from supervisor.ports import Out, ProcessHost, SpawnError, ToolClosed, TurnEnded, Usage
+
+__all__ = ["CASES", "Case", "probe"]
+
+TURN_S: Final = 60.0
+TOOL_S: Final = 60.0
+CANCEL_S: Final = 20.0
+WORKED_S: Final = 1.0
+"""How long a tool runs before something is done: codex ends a command that has only just begun, and no other."""
+IGNORES_S: Final = 12.0
+"""After how long an agent that is still there counts as one that ignores what was done."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """What came of one case. ``good``: it is as a supervisor would wish; ``None``: there is nothing to wish for."""
+
+    case: str
+    found: str
+    good: bool | None = None
+
+
+class Probe:
+    """One agent under trial."""
+
+    def __init__(self, host: ProcessHost, place: Place) -> None:
+        self.host = host
+        self.place = place
+        self.found: list[Case] = []
+        self.resume_id: str | None = None
+
+    def _tell(self, case: str, found: str, good: bool | None = None) -> None:
+        self.found.append(Case(case, found, good))
+
+    # ------------------------------------------------------------------ a turn
+    async def turn(self) -> None:
+        """A turn with a real tool call, and what is told of it; then the end of its input."""
+        began = time.monotonic()
+        async with driven(self.host, self.place, prompt := "RUN[[echo probed]]") as agent:
+            await agent.prompt(prompt)
+            ended = await agent.ended(TURN_S)
+            took_s = time.monotonic() - began
+            calls = [one for one in agent.said if isinstance(one, ToolClosed)]
+            good = ended.stop == "end_turn" and [one.outcome for one in calls] == ["completed"]
+            words = f"{ended.stop} after {took_s:.1f} s, {len(calls)} tool calls told{': ' if ended.error else ''}"
+            self._tell("turn with a tool", f"{words}{ended.error[:80]}", good)
+            self.resume_id = agent.resume_id
+            self.found.append(_used([one for one in agent.said if isinstance(one, Usage)]))
+
+    async def cancel(self) -> None:
+        """An interrupt while a tool runs, and the prompt after it."""
+        marker = _marker()
+        async with driven(self.host, self.place, prompt := _sleeping(marker)) as agent:
+            await agent.prompt(prompt)
+            await _until_runs(marker, agent)
+            began, heard = time.monotonic(), len(agent.said)
+            await agent.interrupt()
+            ended = await agent.ended(CANCEL_S, heard)
+            took_s = time.monotonic() - began
+            self._tell("cancel", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
+            dead = await _dies(marker)
+            self.found.append(
+                Case("cancel kills the tool", "yes" if dead else f"NO: alive {SETTLE_S:.0f} s later", dead)
+            )
+            if self.place.way.mapping is None:
+                self.found.append(await self._again(agent))
+            else:
+                self.resume_id = agent.resume_id or self.resume_id
+        if self.place.way.mapping is not None:
+            self.found.append(await self._resumed("second prompt after a cancel"))
+
+    async def _again(self, agent: Driven) -> Case:
+        heard = len(agent.said)
+        await agent.prompt("SAY[[again]]")
+        ended = await agent.ended(TURN_S, heard)
+        self.resume_id = agent.resume_id or self.resume_id
+        return Case("second prompt after a cancel", ended.stop, ended.stop == "end_turn")
+
+    async def silent(self) -> None:
+        """An interrupt while the model says nothing."""
+        async with driven(self.host, self.place, "HANG") as agent:
+            await agent.prompt("HANG")
+            await anyio.sleep(SETTLE_S)
+            began, heard = time.monotonic(), len(agent.said)
+            await agent.interrupt()
+            ended = await agent.ended(CANCEL_S, heard)
+            took_s = time.monotonic() - began
+            self.found.append(
+                Case("cancel of a silent model", f"{ended.stop} in {took_s:.2f} s", ended.stop == "cancelled")
+            )
+
+    async def resume(self) -> None:
+        """The conversation that was killed, in a new process."""
+        self.found.append(await self._resumed("resumes"))
+
+    async def _resumed(self, case: str) -> Case:
+        if self.resume_id is None:
+            return Case(case, "no: it has no name for its conversations", None if case == "resumes" else False)
+        async with driven(self.host, self.place, prompt := "SAY[[again]]", resume_id=self.resume_id) as agent:
+            await agent.prompt(prompt)
+            ended = await agent.ended(TURN_S)
+            if agent.resume_id != self.resume_id:
+                return Case(case, "NO: it began another conversation", False)
+            return Case(case, ended.stop, ended.stop == "end_turn")
+
+    # ------------------------------------------------------------------ what it leaves
+    async def eof(self) -> None:
+        """The end of its input while a tool runs."""
+        if self.place.way.mapping is not None or self.place.way.adapter == "command":
+            self._tell("EOF, a tool running", "- (its input ends with the prompt)")
+            return
+        await self._ending("EOF", Driven.close_input)
+
+    def by(self, name: str) -> Callable[[], Awaitable[None]]:
+        """A signal to its process while a tool runs."""
+
+        async def send(agent: Driven) -> None:
+            agent.signal(signal.Signals[f"SIG{name}"])
+
+        return lambda: self._ending(name, send)
+
+    async def _ending(self, name: str, act: Callable[[Driven], Awaitable[None]]) -> None:
+        marker, case = _marker(), f"{name}, a tool running"
+        async with driven(self.host, self.place, prompt := _sleeping(marker), watched=True) as agent:
+            await agent.prompt(prompt)
+            await _until_runs(marker, agent)
+            await act(agent)
+            left = await agent.left(IGNORES_S)
+            if left is None:
+                alive = ", the tool goes on" if runs(marker) else ""
+                self._tell(case, f"IGNORED for {IGNORES_S:.0f} s{alive}", False)
+                return
+            self._tell(case, _told(left.status, left.commands, marker), not left.commands)
+
+    async def daemon(self) -> None:
+        """A turn whose tool leaves a daemon, and the agent's orderly end."""
+        marker = _marker()
+        prompt = f"RUN[[setsid sh -c 'setsid {marker} >/dev/null 2>&1 </dev/null &' && echo left]]"
+        async with driven(self.host, self.place, prompt, watched=True) as agent:
+            await agent.prompt(prompt)
+            if self.place.way.mapping is None:
+                await agent.ended(TURN_S)
+                await agent.close()
+            left = await agent.left(TURN_S)
+        if left is None:
+            self._tell("daemon of a tool, after its end", "it does not end when its input does", False)
+        else:
+            self.found.append(
+                Case("daemon of a tool, after its end", _told(left.status, left.commands, marker), not left.commands)
+            )
+
+
+CASES: Final = ("turn", "cancel", "silent", "resume", "eof", "term", "int", "kill", "daemon")
+"""The cases by name, in the order in which they are tried."""
+
+
+async def probe(host: ProcessHost, place: Place, cases: tuple[str, ...] = CASES) -> AsyncIterator[Case]:
+    """Try the agent in *cases*; what each finds, as it is found."""
+    trial = Probe(host, place)
+    ways: dict[str, Callable[[], Awaitable[None]]] = {
+        "turn": trial.turn,
+        "cancel": trial.cancel,
+        "silent": trial.silent,
+        "resume": trial.resume,
+        "eof": trial.eof,
+        "term": trial.by("TERM"),
+        "int": trial.by("INT"),
+        "kill": trial.by("KILL"),
+        "daemon": trial.daemon,
+    }
+    for name in cases:
+        if failure := await _failure(ways[name]):
+            trial.found.append(Case(name, f"could not be tried: {failure}", False))
+        for one in trial.found:
+            yield one
+        trial.found.clear()
+
+
+async def _failure(case: Callable[[], Awaitable[None]]) -> str:
+    """Why a case was not tried to its end; nothing, where it was."""
+    why = ""
+    try:
+        await case()
+    except* (Mute, SpawnError) as failed:
+        why = str(_first(failed))
+    return why
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+# ------------------------------------------------------------------------------------------------------ the tool
+def _marker() -> str:
+    """A command line that no other process has."""
+    return f"sleep 300.{random.randrange(10_000, 99_999)}"
+
+
+def _sleeping(marker: str) -> str:
+    """A prompt whose tool runs that; some agents refuse to be told to sleep in so many words."""
+    return f"RUN[[bash -c 'true; {marker}; true']]"
+
+
+async def _until_runs(marker: str, agent: Driven) -> None:
+    with anyio.move_on_after(TOOL_S):
+        while not runs(marker):
+            over = next((one for one in agent.said if isinstance(one, TurnEnded)), None)
+            if over is not None:
+                raise Mute(f"its turn ended before a tool ran: {over.stop} {over.error[:200]}")
+            await anyio.sleep(LOOK_S)
+        await anyio.sleep(WORKED_S)
+        return
+    raise Mute(f"no tool ran within {TOOL_S:.0f} s; it told {_kinds(agent.said)}")
+
+
+async def _dies(marker: str) -> bool:
+    with anyio.move_on_after(SETTLE_S):
+        while runs(marker):  # noqa: ASYNC110 - it is no child of ours: nobody says when it ends
+            await anyio.sleep(LOOK_S)
+        return True
+    return False
+
+
+def _kinds(said: list[Out]) -> str:
+    return ", ".join(dict.fromkeys(type(one).__name__ for one in said)) or "nothing"
+
+
+def _told(status: int, commands: list[str], marker: str) -> str:
+    words = f"exits with {status}, "
+    if not commands:
+        return f"{words}nothing left"
+    tool = "with the tool" if any(marker in one for one in commands) else "without the tool"
+    return f"{words}{len(commands)} LEFT, {tool}"
+
+
+def _used(told: list[Usage]) -> Case:
+    tokens = sum(one.input_tokens + one.output_tokens for one in told)
+    cost_usd = sum(one.cost_usd for one in told)
+    words = [f"{tokens} tokens"] if tokens else []
+    words += [f"{cost_usd:.4f} US dollars"] if cost_usd else []
+    return Case("reports its use", ", ".join(words) or "no", bool(words))

@@ -1,0 +1,105 @@
+"""Which of the known agents are on this machine: where, and which version.
+
+What a package says of itself beside the program is believed, and quick; else the program is asked: it has a few
+seconds, no input, and a clean environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from supervisor.agent_catalogue import Known, Way
+
+__all__ = ["Found", "at_least", "find", "find_all", "searched"]
+
+ANSWER_S: Final = 20.0
+"""How long a program may take to say its version: the slowest of the known ones took 3 s."""
+_VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")
+
+
+class Found(NamedTuple):
+    """A known agent as this machine has it: ``path`` is empty where it is not installed, ``version`` where it does not
+    say one, and ``ways`` names the adapters whose programs are there."""
+
+    agent: Known
+    path: str = ""
+    version: str = ""
+    ways: tuple[str, ...] = ()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it is older than what was tried."""
+        least = self.agent.install.least if self.agent.install is not None else ""
+        return bool(least and self.version) and not at_least(self.version, least)
+
+
+def searched(agent: Known) -> str:
+    """Where its programs are looked for: PATH, as the agent itself will have it."""
+    return agent.env.get("PATH", os.environ.get("PATH", os.defpath))
+
+
+def find(agent: Known) -> Found:
+    """Look for one agent, and ask it for its version."""
+    path = shutil.which(agent.program, path=searched(agent))
+    ways = tuple(one.adapter for one in agent.ways if _is_there(agent, one))
+    version = (_packaged(path, agent) or _version(path, agent)) if path else ""
+    return Found(agent, path or "", version, ways)
+
+
+def find_all(agents: Iterable[Known]) -> Iterator[Found]:
+    """Look for all of them, some at a time; in their order."""
+    with ThreadPoolExecutor(4) as pool:
+        yield from pool.map(find, agents)
+
+
+def _is_there(agent: Known, way: Way) -> bool:
+    return shutil.which(way.command[0], path=searched(agent)) is not None
+
+
+def _packaged(path: str, agent: Known) -> str:
+    """The version in the ``package.json`` that the program belongs to."""
+    for folder in Path(path).resolve().parents:
+        try:
+            told = json.loads((folder / "package.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(told, dict) and agent.install and told.get("name") == agent.install.package:
+            return str(told.get("version", ""))
+    return ""
+
+
+def _version(path: str, agent: Known) -> str:
+    env = {"PATH": searched(agent), "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **agent.env}
+    try:
+        said = subprocess.run(
+            [path, *agent.version_arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_S,
+            env=env,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = _VERSION.search((said.stdout + said.stderr).decode(errors="replace"))
+    return found[0] if found else ""
+
+
+def at_least(version: str, least: str) -> bool:
+    """Whether *version* is *least*, or newer: number by number, a missing one is 0."""
+    pairs = zip_longest(_numbers(version), _numbers(least), fillvalue=0)
+    return next((ours > theirs for ours, theirs in pairs if ours != theirs), True)
+
+
+def _numbers(version: str) -> list[int]:
+    found = _VERSION.search(version)
+    return [int(one) for one in found[0].split(".")] if found else []

@@ -1,0 +1,246 @@
+"""One process of an agent, driven by its codec under a warden, as the runtime drives it; what it says is kept.
+
+Permissions are granted, files of its directory are read and written, commands that it asks us to run are run, each
+under a warden too. Every wait has an end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.abc
+
+from supervisor.agents.codecs import codec_for
+from supervisor.agents.probe.sandbox import Place
+from supervisor.ports import (
+    CloseInput,
+    Codec,
+    FileAsked,
+    Launch,
+    Malformed,
+    Named,
+    Out,
+    PermissionAsked,
+    Process,
+    ProcessHost,
+    Ready,
+    Send,
+    Signal,
+    SpawnError,
+    TerminalKilled,
+    TerminalOpened,
+    TurnEnded,
+)
+from supervisor.workspaces.files import DiskFiles
+
+__all__ = ["Driven", "Left", "Mute", "driven", "runs"]
+
+READY_S: Final = 60.0
+SETTLE_S: Final = 3.0
+"""How long what an agent leaves has to end by itself."""
+LOOK_S: Final = 0.05
+
+
+class Mute(Exception):
+    """The agent did not say what was waited for; the message says what it said instead."""
+
+
+class Left:
+    """What was left when the agent's program had ended by itself: who, and its exit status."""
+
+    def __init__(self, status: int, commands: list[str], took_s: float) -> None:
+        self.status = status
+        self.commands = commands
+        self.took_s = took_s
+
+
+class Driven:
+    """An agent at work."""
+
+    def __init__(self, process: Process, codec: Codec, host: ProcessHost, place: Place, report: Path | None) -> None:
+        self.said: list[Out] = []
+        self.resume_id: str | None = None
+        self._process = process
+        self._codec = codec
+        self._host = host
+        self._place = place
+        self._report = report
+        self._news = anyio.Event()
+        self._terminals: dict[str, Process] = {}
+        self._group: anyio.abc.TaskGroup | None = None
+
+    # ------------------------------------------------------------------ what it is told
+    async def prompt(self, text: str) -> None:
+        await self._take(self._codec.prompt(text))
+
+    async def interrupt(self) -> None:
+        await self._take(self._codec.interrupt())
+
+    async def close(self) -> None:
+        await self._take([*self._codec.close(), CloseInput()])
+
+    async def close_input(self) -> None:
+        """The end of its input, and nothing said before."""
+        self._process.close_input()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the agent's own process, and to nobody else."""
+        assert self._report is not None, "it runs where what it leaves is watched"
+        os.kill(int(self._report.with_suffix(".pid").read_text()), number)
+
+    # ------------------------------------------------------------------ what it says
+    async def until(self, reached: Callable[[Out], bool], limit_s: float, heard: int = 0) -> Out:
+        """The first word after *heard* for which *reached*.
+
+        Raises:
+            Mute: it did not come in time.
+        """
+        with anyio.move_on_after(limit_s):
+            while True:
+                found = next((one for one in self.said[heard:] if reached(one) or isinstance(one, Malformed)), None)
+                if isinstance(found, Malformed) and not reached(found):
+                    raise Mute(found.why)
+                if found is not None:
+                    return found
+                await self._news.wait()
+        raise Mute(f"nothing came within {limit_s:.0f} s")
+
+    async def ended(self, limit_s: float, heard: int = 0) -> TurnEnded:
+        """How its turn ended, if it did in time."""
+        found = await self.until(lambda one: isinstance(one, TurnEnded), limit_s, heard)
+        assert isinstance(found, TurnEnded)
+        return found
+
+    async def left(self, limit_s: float) -> Left | None:
+        """What its program left behind; ``None``: it has not ended in time."""
+        assert self._report is not None, "it runs where what it leaves is watched"
+        began = time.monotonic()
+        with anyio.move_on_after(limit_s + SETTLE_S):
+            while not self._report.exists():  # noqa: ASYNC110 - a file that another process writes
+                await anyio.sleep(LOOK_S)
+            told = json.loads(self._report.read_text())
+            return Left(told["status"], told["left"], time.monotonic() - began)
+        return None
+
+    # ------------------------------------------------------------------ the process
+    async def listen(self, group: anyio.abc.TaskGroup) -> None:
+        """Hear it to its end."""
+        self._group = group
+        group.start_soon(self._errors)
+        while data := await self._process.receive():
+            await self._take(self._codec.feed(data))
+        await self._take(self._codec.feed(b""))
+        await self._take(self._codec.exited(await self._process.wait_exit()))
+
+    async def begin(self, cwd: str, resume_id: str | None) -> None:
+        await self._take(self._codec.start(cwd, resume_id))
+        await self.until(lambda one: isinstance(one, Ready), READY_S)
+
+    async def _errors(self) -> None:
+        while await self._process.receive_err():
+            pass
+
+    async def _take(self, outs: Iterable[Out]) -> None:
+        for out in outs:
+            match out:
+                case Send(data):
+                    await self._process.send(data)
+                case CloseInput():
+                    self._process.close_input()
+                case Signal(number):
+                    self._process.signal(number)
+                case PermissionAsked(request_id=request_id, options=options):
+                    allowed = next((option for option, kind in options if kind == "allow_once"), None)
+                    await self._take(self._codec.permission(request_id, allowed))
+                case FileAsked(request_id, path, text):
+                    await self._take(self._codec.file_answered(request_id, *await self._file(path, text)))
+                case TerminalOpened() if self._group is not None:
+                    self._group.start_soon(self._terminal, out)
+                case TerminalKilled(terminal_id) if terminal_id in self._terminals:
+                    self._terminals[terminal_id].kill()
+                case Ready(resume_id) | Named(resume_id):
+                    self.resume_id = resume_id or self.resume_id
+            self._heard(out)
+
+    def _heard(self, out: Out) -> None:
+        if not isinstance(out, Send | CloseInput | Signal):
+            self.said.append(out)
+            self._news.set()
+            self._news = anyio.Event()
+
+    async def _file(self, path: str, text: str | None) -> tuple[str, str]:
+        """What is in the file of its directory, once *text* is written where there is one; and why it could not be."""
+        workspace = str(self._place.directory)
+        try:
+            if text is None:
+                return await DiskFiles().read(path, workspace), ""
+            await DiskFiles().write(path, text, workspace)
+        except OSError as error:
+            return "", str(error)
+        return "", ""
+
+    async def _terminal(self, asked: TerminalOpened) -> None:
+        status: int | None = 127
+        launch = Launch(
+            argv=asked.argv, cwd=asked.cwd or str(self._place.directory), env={**self._place.env, **asked.env}
+        )
+        try:
+            async with self._host.spawn(launch) as process:
+                self._terminals[asked.terminal_id] = process
+                while data := await process.receive():
+                    self._codec.terminal_output(asked.terminal_id, data)
+                status = await process.wait_exit()
+        except SpawnError as error:
+            self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode())
+        await self._take(self._codec.terminal_exited(asked.terminal_id, status))
+
+
+@asynccontextmanager
+async def driven(
+    host: ProcessHost, place: Place, prompt: str, *, resume_id: str | None = None, watched: bool = False
+) -> AsyncIterator[Driven]:
+    """An agent that is ready for *prompt*; leaving the block ends it and everything it started.
+
+    Args:
+        watched: whether what its program leaves behind is to be seen.
+
+    Raises:
+        Mute: it does not become ready.
+        SpawnError: it is not there.
+    """
+    cwd = str(place.directory)
+    report = place.report() if watched else None
+    codec = codec_for(place.way.adapter, mapping=place.way.mapping)()
+    argv = codec.argv(place.command, prompt, str(uuid.uuid4()), resume_id)
+    if report is not None:
+        watcher = Path(__file__).with_name("orphan_watch.py")
+        argv = (sys.executable, "-I", "-S", str(watcher), str(report), str(SETTLE_S), *argv)
+    launch = Launch(argv=argv, cwd=cwd, env=place.env)
+    async with host.spawn(launch, terminate_s=0.0) as process, anyio.create_task_group() as group:
+        agent = Driven(process, codec, host, place, report)
+        group.start_soon(agent.listen, group)
+        await agent.begin(cwd, resume_id)
+        yield agent
+        process.kill()
+        group.cancel_scope.cancel()
+
+
+def runs(marker: str) -> bool:
+    """Whether a process of that command line is alive, whoever started it."""
+    wanted = marker.encode().split(b" ")
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().rstrip(b"\0").split(b"\0") == wanted:
+                return True
+        except OSError:
+            continue
+    return False

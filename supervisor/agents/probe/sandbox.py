@@ -1,0 +1,64 @@
+"""Where an agent is tried: a scratch directory with a home of its own, in which files point it at a model server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from supervisor.agent_catalogue import Known, Way
+from supervisor.agents.probe.discovery import searched
+
+__all__ = ["KEY", "Place", "place_for"]
+
+KEY: Final = "stub-key"
+"""No key at all: agents do not start without one."""
+
+
+class Place:
+    """How to start one agent, one way, so that it asks that model server and nobody else."""
+
+    def __init__(self, root: Path, command: tuple[str, ...], env: dict[str, str], way: Way) -> None:
+        self.directory = root / "work"
+        """Where it works, each time: agents keep their conversations by directory."""
+        self.command = command
+        self.env = env
+        self.way = way
+        self._root = root
+        self._reports = 0
+
+    def report(self) -> Path:
+        """A file that is not there yet, for what an agent leaves behind."""
+        self._reports += 1
+        return self._root / f"left-{self._reports}.json"
+
+
+def place_for(agent: Known, way: Way, base_url: str, root: Path) -> Place:
+    """Make a home below *root* and write there what points *agent* at the server at *base_url*."""
+    root = root.resolve()
+    home = root / "home"
+    home.mkdir()
+    (root / "work").mkdir()
+    said = {"{base_url}": base_url.rstrip("/"), "{key}": KEY}
+    for one in agent.model.files:
+        path = home / one.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_filled(one.text, said))
+    command = (*way.command, *(_filled(word, said) for word in agent.model.arguments))
+    env = {
+        "PATH": searched(agent),
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+        **agent.env,
+        **{name: _filled(value, said) for name, value in agent.model.env.items()},
+    }
+    return Place(root, command, env, way)
+
+
+def _filled(text: str, said: Mapping[str, str]) -> str:
+    for word, value in said.items():
+        text = text.replace(word, value)
+    return text

@@ -1,0 +1,3 @@
+"""The Agent Client Protocol, version 1."""
+
+__all__: list[str] = []

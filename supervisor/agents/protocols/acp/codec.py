@@ -1,0 +1,420 @@
+"""The adapter for agents that speak the Agent Client Protocol, version 1, over their standard streams.
+
+We are the client: we ask for a session and give it prompts; the agent tells what it does, and asks us to run commands,
+to read and write files, to permit things, and to start sub-agents. Each request of the agent is answered once. The
+first thing that breaks the protocol ends the conversation: it is named, and from then on nothing is read or answered.
+
+A cancel has the last word: whatever the agent answers then, and says of calls that were open, the turn was cancelled
+and they did not complete. Agents answer a cancel with ``end_turn``, and call what it has cut off completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from io import StringIO
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET, Raw
+
+import supervisor.agents.protocols.acp.messages as wire
+from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp.errors import problem_of, said_problem
+from supervisor.agents.protocols.acp.handshake import Opening, Request, Script
+from supervisor.agents.protocols.acp.messages import Message, RpcError, RpcId
+from supervisor.agents.protocols.acp.permissions import Permissions, cancelled
+from supervisor.agents.protocols.acp.terminals import METHODS, Terminals
+from supervisor.agents.protocols.acp.updates import Meter, told_of, trouble_of
+from supervisor.agents.protocols.conversation import Conversation
+from supervisor.agents.protocols.framing import LINE_BYTES_MAX
+from supervisor.agents.protocols.json_rpc import Asked
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.ports import (
+    CallKept,
+    ChildAsked,
+    CloseInput,
+    Compaction,
+    FileAsked,
+    Heard,
+    Out,
+    Ready,
+    Send,
+    Text,
+    ToolOpened,
+    TurnEnded,
+    Wishes,
+)
+from supervisor.ports.input_limits import WORDS_CHARS_MAX
+
+__all__ = ["AcpCodec"]
+
+_STOPS: Final = {
+    "end_turn": "end_turn",
+    "cancelled": "cancelled",
+    "refusal": "refusal",
+    "max_tokens": "max_tokens",
+    "max_turn_requests": "max_turns",
+}
+_TOOL_ENDS: Final = {"completed": "completed", "failed": "failed", "cancelled": "failed"}
+_COMPACTION_ENDS: Final = {"completed": False, "failed": True, "cancelled": True}
+_PLAN_MARKS: Final = {"completed": "x", "in_progress": ">"}
+_AGENTS: Final = ("Task", "Agent")
+"""What the Claude bridge calls its tool for sub-agents."""
+_QUEUED_MAX: Final = 16
+"""Prompts that may wait in the agent while it works on one."""
+
+_NO_WISHES: Final = Wishes()
+_CUT_OFF: Final = "the agent says that it is done, but no answer of its model was whole: it counts no token"
+_SILENT: Final = "the agent says that it is done, but it has said and done nothing: its model may not have answered"
+
+_OnAnswer = Callable[[Raw | RpcError], list[Out]]
+
+
+class _FileWanted(NamedTuple):
+    rpc_id: RpcId
+    lines: tuple[int, int | None] | None
+    """The first line, from 0, and how many; ``None``: it is to be written."""
+
+
+class AcpCodec(Conversation):
+    """One conversation: one agent process, one session, one prompt at a time, and those that the agent queues.
+
+    A turn that ends well without a word, a call or a token is not believed: agents end one so whose model was cut off.
+    Where *silent*, it may be: a script need not say anything.
+
+    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way: ACP has no way to say it then.
+    """
+
+    def __init__(
+        self, line_bytes_max: int = LINE_BYTES_MAX, *, wishes: Wishes = _NO_WISHES, silent: bool = False
+    ) -> None:
+        super().__init__(line_bytes_max)
+        self._wishes = wishes
+        self._opening = Opening("/", None, wishes)
+        self._asked = Asked(wire.JSON_RPC)
+        self._session: str | None = None
+        self._prompts = 0
+        """Prompts that are not answered yet: one, and those that the agent has queued behind it."""
+        self._ended: TurnEnded | None = None
+        """How a prompt of this turn has failed, while others are not answered yet."""
+        self._silent = silent
+        self._heard = self._modelless = False
+        """The agent has told of something in this turn; and it has needed no model for it, or may say nothing."""
+        self._cancelling = False
+        self._mode = self._plan = self._last_said = ""
+        self._calls = ToolCalls()
+        self._meter = Meter()
+        self._compacting: dict[str, None] = {}
+        self._terminals = Terminals(self._calls)
+        self._permissions = Permissions(self._calls)
+        self._children: dict[str, RpcId] = {}
+        self._files: dict[str, _FileWanted] = {}
+        self._named = 0
+
+    # ------------------------------------------------------------------------------------------ what we ask for
+    def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
+        self._opening = Opening(cwd, resume_id, self._wishes)
+        script = self._opening.script()
+        return self._open(script, next(script))
+
+    def prompt(self, text: str) -> list[Out]:
+        if self._over:
+            return []
+        if self._session is None or self._prompts:
+            raise RuntimeError(f"acp: prompt {'during a turn' if self._prompts else 'before the session is open'}")
+        self._cancelling, self._ended = False, None
+        self._plan = self._last_said = ""
+        self._heard, self._modelless = False, self._silent or text.startswith("/")  # that is a command of the agent's
+        self._calls.forget()
+        self._meter.begin()
+        self._compacting.clear()
+        return [self._give(text)]
+
+    def steer(self, text: str) -> list[Out] | None:
+        """Say *text* within the turn, where the agent has a way of its own to take it, or queues it as a prompt (then
+        the turn lasts until that is answered too). ``None``: it has neither, or there is no turn that could take it."""
+        takes = not self._cancelling and 0 < self._prompts <= _QUEUED_MAX
+        if self._over or not takes or not self._opening.agent.takes_up:
+            return None
+        if not self._opening.agent.steers:
+            return [self._give(text)]
+        params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
+        return [self._ask("_supervisor/session/steer", params, self._steered)]
+
+    def _steered(self, answer: Raw | RpcError) -> list[Out]:
+        """The answer says that the agent has taken it up; that it has not is noticed by whoever waits for that."""
+        return [Heard()] if isinstance(answer, Raw) else []
+
+    def end_call(self, call_id: str) -> list[Out] | None:
+        """``None``: ACP itself has no way to end a call of the agent's own. (A command that we run, we end.)"""
+        if self._over or not self._calls.is_open(call_id) or not self._opening.agent.ends_calls:
+            return None
+        params = {"sessionId": self._session, "toolCallId": call_id}
+        return [self._ask("_supervisor/tool_call/end", params, lambda answer: self._end_answered(call_id, answer))]
+
+    def _end_answered(self, call_id: str, answer: Raw | RpcError) -> list[Out]:
+        """The call's own end is told by an update; here only that there will be none."""
+        if isinstance(answer, Raw) or not self._calls.is_open(call_id):
+            return []
+        return [CallKept(call_id, f"{answer.text} (code {answer.code})")]
+
+    def interrupt(self) -> list[Out]:
+        if self._over or not self._prompts:
+            return []
+        self._cancelling = True
+        unanswered = [one for request_id in self._permissions for one in self._permissions.answer(request_id, None)]
+        return [wire.notification("session/cancel", {"sessionId": self._session}), *unanswered]
+
+    def close(self) -> list[Out]:
+        if self._over or self._session is None or not self._opening.agent.closable:
+            return [CloseInput()]
+        return [self._ask("session/close", {"sessionId": self._session}, lambda _: []), CloseInput()]
+
+    # ------------------------------------------------------------------------------------------ what we are told
+    def permission(self, request_id: str, option_id: str | None) -> list[Out]:
+        """Answer once; a request that a cancel has answered already is left alone.
+
+        Raises:
+            ValueError: the agent did not offer *option_id*.
+        """
+        return [] if self._over else self._permissions.answer(request_id, option_id)
+
+    def terminal_output(self, terminal_id: str, data: bytes) -> list[Out]:
+        self._terminals.output(terminal_id, data)
+        return []
+
+    def terminal_exited(self, terminal_id: str, status: int | None) -> list[Out]:
+        return [] if self._over else self._terminals.exited(terminal_id, status)
+
+    def file_answered(self, request_id: str, text: str, why: str = "") -> list[Out]:
+        wanted = self._files.pop(request_id, None)
+        if self._over or wanted is None:
+            return []
+        if why:
+            return [wire.error(wanted.rpc_id, wire.INVALID_PARAMS, why)]
+        return [wire.result(wanted.rpc_id, {} if wanted.lines is None else {"content": _part(text, *wanted.lines)})]
+
+    def child_ended(self, request_id: str, outcome: str, text: str) -> list[Out]:
+        if self._over or request_id not in self._children:
+            return []
+        return [wire.result(self._children.pop(request_id), {"outcome": outcome, "text": text})]
+
+    # ------------------------------------------------------------------------------------------ messages
+    @property
+    def _is_ready(self) -> bool:
+        return self._session is not None
+
+    @property
+    def _in_turn(self) -> bool:
+        return self._prompts > 0
+
+    def _hear(self, line: str) -> list[Out]:
+        message = wire.read(line, Message, "the agent wrote a line")
+        if isinstance(message.method, str):
+            if message.id is UNSET:
+                return self._notified(message.method, message.params)
+            return self._request(message.id, message.method, message.params)
+        return self._asked.answered(message.id, message.result, message.error)
+
+    def _notified(self, method: str, params: Raw) -> list[Out]:
+        match method:
+            case "session/update":
+                return self._update(params)
+            case "$/cancel_request":
+                rpc_id = wire.read(params, wire.Withdrawn, method).request_id
+                return self._permissions.withdraw(rpc_id) or self._terminals.withdraw(rpc_id)
+            case _:
+                return []
+
+    def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
+        self._heard = True
+        if method in METHODS:
+            return self._terminals.request(rpc_id, method, wire.read(params, wire.TerminalNamed, method).terminal_id)
+        match method:
+            case "session/request_permission":
+                return self._permission_asked(rpc_id, wire.read(params, wire.PermissionRequest, method))
+            case "terminal/create":
+                asked = wire.read(params, wire.TerminalCreate, method)
+                return self._terminals.create(rpc_id, self._name("terminal"), asked)
+            case "fs/read_text_file":
+                wanted = wire.read(params, wire.FileRead, method)
+                return self._file(rpc_id, wanted.path, None, (max(0, (wanted.line or 1) - 1), wanted.limit))
+            case "fs/write_text_file":
+                given = wire.read(params, wire.FileWrite, method)
+                return self._file(rpc_id, given.path, given.content, None)
+            case "_supervisor/session/run":
+                return self._child_asked(rpc_id, wire.read(params, wire.ChildRun, method))
+            case _:
+                return [wire.error(rpc_id, wire.METHOD_NOT_FOUND, f"method not found: {method}")]
+
+    # ------------------------------------------------------------------------------------------ opening
+    def _open(self, script: Script[str], request: Request) -> list[Out]:
+        return [self._ask(request.method, request.params, lambda answer: self._opened(script, answer))]
+
+    def _opened(self, script: Script[str], answer: Raw | RpcError) -> list[Out]:
+        """One more step of the opening is answered."""
+        lost = self._opening.lost
+        try:
+            outs = self._open(script, script.send(answer))
+        except StopIteration as done:
+            self._session = done.value
+            agent = self._opening.agent
+            outs = [Ready(self._session if agent.reopens else None, agent.info, agent.takes_up)]
+        if self._opening.lost in ("", lost):
+            return outs
+        self._calls.forget()
+        why = f"the conversation could not be loaded, a new one is begun: {self._opening.lost}\n"
+        return [Text("log", why), *outs]
+
+    # ------------------------------------------------------------------------------------------ the turn
+    def _give(self, text: str) -> Send:
+        self._prompts += 1
+        params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
+        return self._ask("session/prompt", params, self._prompt_answered)
+
+    def _prompt_answered(self, answer: Raw | RpcError) -> list[Out]:
+        if isinstance(answer, RpcError):
+            problem, status = problem_of(answer)
+            return self._prompt_ended(TurnEnded("error", answer.text, problem, status))
+        said = wire.read(answer, wire.Prompted, "the answer to session/prompt")
+        used = self._meter.at_end(said)  # it is heard after the turn's end
+        self._meter.begin()
+        return [*self._prompt_ended(self._meant(said)), *used]
+
+    def _meant(self, said: wire.Prompted) -> TurnEnded:
+        """What an answer to a prompt means, if nobody has cancelled it."""
+        if said.stop_reason not in _STOPS:
+            return TurnEnded("error", f"the agent stopped for an unknown reason, {said.stop_reason!r}")
+        if trouble := said_problem(said.stop_reason, self._last_said):
+            return TurnEnded("error", self._last_said.strip(), *trouble)
+        if said.stop_reason == "end_turn" and self._prompts == 1 and not self._believed(said):
+            why = _CUT_OFF if said.unanswered else _SILENT
+            return TurnEnded("error", why, ModelProblem.CONNECTION if said.unanswered else ModelProblem.UNKNOWN)
+        return TurnEnded(_STOPS[said.stop_reason])
+
+    def _believed(self, said: wire.Prompted) -> bool:
+        """Whether a good end may be one."""
+        return self._modelless or (not said.unanswered and (self._heard or any(said.used or ())))
+
+    def _prompt_ended(self, ended: TurnEnded) -> list[Out]:
+        """The turn ends with the last of its prompts; the first that failed speaks for all."""
+        self._prompts -= 1
+        if self._ended is None and ended.stop != "end_turn":
+            self._ended = ended
+        if self._prompts:
+            return [Heard()]
+        ended = TurnEnded("cancelled") if self._cancelling else self._ended or ended
+        # The protocol makes it the client's duty to close what a cancel left unfinished: most agents do not.
+        unfinished = self._calls.close_all("failed") if ended.stop == "cancelled" else self._calls.close_untold()
+        return [*unfinished, ended]
+
+    # ------------------------------------------------------------------------------------------ session/update
+    def _update(self, params: Raw) -> list[Out]:
+        update = wire.read(params, wire.SessionUpdate, "session/update")
+        if self._session not in (None, update.session_id):
+            return []
+        name = wire.read(update.update, wire.UpdateName, "session/update").session_update
+        if update.session_id == self._opening.loading:
+            if name == "usage_update":  # what it has cost by now was counted then
+                self._meter.update(wire.read(update.update, wire.UsageUpdate, name))
+            return []
+        if name not in _UPDATES:
+            return []  # commands, titles, settings: nothing that the supervisor decides by
+        kind, heard = _UPDATES[name]
+        outs = heard(self, wire.read(update.update, kind, name))
+        self._heard = self._heard or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
+        return outs
+
+    def _message_chunk(self, chunk: wire.Chunk) -> list[Out]:
+        said = _text("message", chunk)
+        for one in said:
+            self._last_said = one.text[:WORDS_CHARS_MAX]
+        return [*said]
+
+    def _thought_chunk(self, chunk: wire.Chunk) -> list[Out]:
+        return [*_text("thought", chunk)]
+
+    def _used(self, update: wire.UsageUpdate) -> list[Out]:
+        return [self._meter.update(update)]
+
+    def _told_of_model(self, update: wire.InfoUpdate) -> list[Out]:
+        return [*trouble_of(update)]
+
+    def _tool(self, tool: wire.ToolUpdate) -> list[Out]:
+        kind = "agent" if tool.tool in _AGENTS else tool.kind or "other"
+        outs: list[Out] = [*self._calls.opened(tool.tool_call_id, tool.title or tool.tool_call_id, kind, tool.parent)]
+        asked, answered = told_of(tool)
+        self._calls.tell(tool.tool_call_id, asked=asked, answered=answered)
+        if tool.status in _TOOL_ENDS:
+            outs += self._calls.closed(tool.tool_call_id, "failed" if self._cancelling else _TOOL_ENDS[tool.status])
+        return outs
+
+    def _compaction(self, update: wire.CompactionUpdate) -> list[Out]:
+        running = update.compaction_id in self._compacting
+        if update.status == "in_progress" and not running:
+            self._compacting[update.compaction_id] = None
+            return [Compaction(True)]
+        if update.status in _COMPACTION_ENDS and running:
+            del self._compacting[update.compaction_id]
+            return [Compaction(False, failed=_COMPACTION_ENDS[update.status])]
+        return []
+
+    def _planned(self, plan: wire.PlanUpdate) -> list[Out]:
+        """Its plan, for people, as often as it changes."""
+        marked = [f"[{_PLAN_MARKS.get(one.status or '', ' ')}] {one.content}\n" for one in plan.entries]
+        before, self._plan = self._plan, "".join(marked)
+        return [Text("plan", self._plan)] if self._plan not in ("", before) else []
+
+    def _mode_changed(self, mode: wire.ModeUpdate) -> list[Out]:
+        before, self._mode = self._mode, mode.current_mode_id
+        return [Text("log", f"the agent is in the mode {self._mode!r}\n")] if self._mode != before else []
+
+    # ------------------------------------------------------------------------------------------ its requests
+    def _permission_asked(self, rpc_id: RpcId, asked: wire.PermissionRequest) -> list[Out]:
+        if self._cancelling:
+            return [cancelled(rpc_id)]
+        return self._permissions.asked(rpc_id, self._name("permission"), asked)
+
+    def _file(self, rpc_id: RpcId, path: str, text: str | None, lines: tuple[int, int | None] | None) -> list[Out]:
+        request_id = self._name("file")
+        self._files[request_id] = _FileWanted(rpc_id, lines)
+        return [FileAsked(request_id, path, text)]
+
+    def _child_asked(self, rpc_id: RpcId, child: wire.ChildRun) -> list[Out]:
+        request_id = self._name("child")
+        self._children[request_id] = rpc_id
+        call_id = child.tool_call_id if self._calls.is_open(child.tool_call_id) else None
+        return [ChildAsked(request_id, child.name, child.prompt, child.agent, call_id, child.cancel_mode)]
+
+    # ------------------------------------------------------------------------------------------ small parts
+    def _ask(self, method: str, params: dict[str, Any], answered: _OnAnswer) -> Send:
+        return self._asked.ask(method, params, answered, answered)
+
+    def _name(self, kind: str) -> str:
+        self._named += 1
+        return f"{kind}-{self._named}"
+
+
+def _text(kind: str, chunk: wire.Chunk) -> list[Text]:
+    return [Text(kind, chunk.content.text)] if chunk.content.type == "text" and chunk.content.text else []
+
+
+def _part(text: str, first: int, count: int | None) -> str:
+    """Those lines of *text*. Only a newline ends one, as agents count them; a form feed does not."""
+    if not first and count is None:
+        return text
+    lines = StringIO(text, newline="\n").readlines()
+    return "".join(lines[first : None if count is None else first + count])
+
+
+_UPDATES: Final[Mapping[str, tuple[type[wire.Wire], Callable[[AcpCodec, Any], list[Out]]]]] = {
+    "agent_message_chunk": (wire.Chunk, AcpCodec._message_chunk),
+    "agent_thought_chunk": (wire.Chunk, AcpCodec._thought_chunk),
+    "tool_call": (wire.ToolUpdate, AcpCodec._tool),
+    "tool_call_update": (wire.ToolUpdate, AcpCodec._tool),
+    "usage_update": (wire.UsageUpdate, AcpCodec._used),
+    "session_info_update": (wire.InfoUpdate, AcpCodec._told_of_model),
+    "compaction_update": (wire.CompactionUpdate, AcpCodec._compaction),
+    "plan": (wire.PlanUpdate, AcpCodec._planned),
+    "current_mode_update": (wire.ModeUpdate, AcpCodec._mode_changed),
+}
+"""What an update is read as, and who hears it."""

@@ -1,0 +1,99 @@
+"""What an error that an ACP agent answers a prompt with says of its model: the agents have no common word for it.
+
+Gemini puts the HTTP status into the error's code, codex-acp and claude-agent-acp a word of their own into its data,
+others say it in a sentence only. What says nothing of a model is no trouble of the model: then there is no problem.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.agents.protocols.acp.messages import AUTHENTICATION_NEEDED, RpcError
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.error_classification import ends_of, problem_of_status
+
+__all__ = ["problem_of", "said_problem"]
+
+
+def _table(*rows: tuple[ModelProblem, str]) -> tuple[tuple[ModelProblem, re.Pattern[str]], ...]:
+    return tuple((problem, re.compile(pattern, re.IGNORECASE)) for problem, pattern in rows)
+
+
+_STATUS_KEYS: Final = ("http_status_code", "httpStatusCode", "status", "statusCode", "code")
+_STATUS: Final = re.compile(r"\b(?:status|code|http|error)\b\W{0,4}(?:code\W{0,3})?([45]\d\d)\b", re.I)
+_SAID: Final = {
+    "refusal": re.compile(r"\AError: (?:API error\b|Rate limits exceeded)"),
+    "end_turn": re.compile(r"\A\[API Error: [^\n]*\]\s*\Z"),
+}
+_CLEARER: Final = _table(
+    (ModelProblem.CONTEXT_LENGTH, r"context.?(?:window|length)|prompt is too long|too many (?:input )?tokens"),
+    (ModelProblem.CONNECTION, r"\Aterminated\b"),
+    (ModelProblem.QUOTA, r"billing|usage.?limit|insufficient.?(?:quota|credit|balance|funds)|credit balance"),
+)
+"""Words that say more than a status: providers answer with 400 or 429 where the context is full or the money is spent,
+and gemini tells of a stream that was cut as of a status 500, in the one word of Node's own client."""
+_WORDS: Final = _table(
+    (ModelProblem.SERVER, r"\binternal_server_error\b"),  # codex's own name for it; its sentence speaks of high demand
+    (ModelProblem.OVERLOADED, r"overloaded|high demand"),
+    (ModelProblem.RATE_LIMIT, r"rate.?limit|too many requests|resource.?exhausted"),
+    (ModelProblem.AUTH, r"authentication|unauthori[sz]ed|invalid (?:api|x-api).?key|permission.?denied"),
+    (ModelProblem.NOT_FOUND, r"model\b.{0,80}\bnot (?:found|exist)|not_found_error"),
+    (ModelProblem.CONNECTION, r"stream (?:disconnected|closed|ended)|connection|ECONN|fetch failed|socket|timed out"),
+    (ModelProblem.SERVER, r"server.?error|bad gateway"),
+)
+
+
+def problem_of(error: RpcError) -> tuple[ModelProblem | None, int | None]:
+    """What was the matter with the model, and the HTTP status it came with; ``None``: not told."""
+    words = ends_of(f"{error.message} {bytes(error.data).decode(errors='replace')}")
+    status = _status(error, words)
+    if error.code == AUTHENTICATION_NEEDED:
+        return ModelProblem.AUTH, status
+    return _named(_CLEARER, words) or problem_of_status(status) or _named(_WORDS, words), status
+
+
+def said_problem(stop_reason: str, said: str) -> tuple[ModelProblem, int | None] | None:
+    """The same, of an agent that ends its turn by words instead: *said* is what it said last. ``None``: it does not.
+
+    Vibe refuses to go on with ``Error: API error ...`` or ``Error: Rate limits exceeded ...``, qwen ends well with
+    ``[API Error: ...]``.
+    """
+    if stop_reason not in _SAID or not _SAID[stop_reason].match(said):
+        return None
+    said = ends_of(said)
+    found = _STATUS.search(said)
+    status = int(found[1]) if found else None
+    return _named(_CLEARER, said) or problem_of_status(status) or _named(_WORDS, said) or ModelProblem.UNKNOWN, status
+
+
+def _status(error: RpcError, words: str) -> int | None:
+    for code in (error.code, *_codes(_data(error))):
+        if 400 <= code < 600:
+            return code
+    said = _STATUS.search(words)
+    return int(said[1]) if said else None
+
+
+def _data(error: RpcError) -> Any:
+    try:
+        return msgspec.json.decode(error.data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _codes(data: Any, depth: int = 0) -> Iterator[int]:
+    """What may be a status, in the data of an error."""
+    if isinstance(data, dict) and depth < 4:
+        for key in _STATUS_KEYS:
+            if type(data.get(key)) is int:
+                yield data[key]
+        for value in data.values():
+            yield from _codes(value, depth + 1)
+
+
+def _named(table: tuple[tuple[ModelProblem, re.Pattern[str]], ...], words: str) -> ModelProblem | None:
+    return next((problem for problem, pattern in table if pattern.search(words)), None)

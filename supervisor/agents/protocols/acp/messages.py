@@ -1,0 +1,320 @@
+"""The messages of ACP version 1 that we read, and how ours are written: JSON-RPC 2.0, one compact object per line.
+
+Only the fields that we use are declared; whatever else a message carries is skipped, since agents add to it. A
+declared field of the wrong type is an error that names its path. Nothing here knows what was said before.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from supervisor.agents.protocols.json_rpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RpcError,
+    RpcId,
+    Wire,
+    WireError,
+    Writer,
+    read,
+)
+from supervisor.lifecycles.types import CancelMode
+from supervisor.policies.budgets import COUNT_MAX
+
+__all__ = [
+    "AUTHENTICATION_NEEDED",
+    "CANCELLED",
+    "INVALID_PARAMS",
+    "JSON_RPC",
+    "METHOD_NOT_FOUND",
+    "PROTOCOL_VERSION",
+    "ChildRun",
+    "Chunk",
+    "CompactionUpdate",
+    "ContentBlock",
+    "Cost",
+    "EnvVariable",
+    "FileRead",
+    "FileWrite",
+    "InfoUpdate",
+    "Location",
+    "Message",
+    "ModeUpdate",
+    "PermissionOption",
+    "PermissionRequest",
+    "PlanEntry",
+    "PlanUpdate",
+    "Prompted",
+    "RpcError",
+    "RpcId",
+    "SessionUpdate",
+    "Tagged",
+    "TerminalCreate",
+    "TerminalNamed",
+    "ToolUpdate",
+    "UpdateName",
+    "UsageUpdate",
+    "Used",
+    "Wire",
+    "WireError",
+    "Withdrawn",
+    "error",
+    "notification",
+    "read",
+    "request",
+    "result",
+    "used_of",
+]
+
+PROTOCOL_VERSION: Final = 1
+AUTHENTICATION_NEEDED: Final = -32000
+CANCELLED: Final = -32800
+"""JSON-RPC codes, as ACP assigns them."""
+
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Word: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]*\Z")]
+_Program: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0]+\Z")]
+_Path: TypeAlias = Annotated[str, Meta(pattern=r"\A/[^\0]*\Z")]
+_Variable: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
+"""Text that the operating system will be given: no NUL, a path absolute, a variable's name without ``=``."""
+
+
+class Message(Wire):
+    """Any JSON-RPC message: a request (method and id), a notification (method), or a response (id)."""
+
+    jsonrpc: Literal["2.0"]
+    id: RpcId | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw = Raw(b"{}")
+    result: Raw | UnsetType = UNSET
+    error: RpcError | None = None
+
+
+# ------------------------------------------------------------------------------------------------ their responses
+class Prompted(Wire):
+    """The end of a prompt. ``usage`` is a draft of the protocol, its shape may change: it is read as far as it goes."""
+
+    stop_reason: str
+    usage: Any = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+    @property
+    def used(self) -> Used | None:
+        """What the turn has used, where it is told."""
+        return used_of(self.usage) or used_of(_inner(self.meta)) or used_of(self._quota.get("token_count"))
+
+    @property
+    def unanswered(self) -> bool:
+        """True if it says itself that no model has answered: gemini ends a turn so whose answers were all cut off."""
+        return self._quota.get("model_usage") == [] and not any(self.used or ())
+
+    @property
+    def _quota(self) -> dict[str, Any]:
+        quota = self.meta.get("quota") if isinstance(self.meta, dict) else None
+        return quota if isinstance(quota, dict) else {}
+
+
+# -------------------------------------------------------------------------------------------------- their updates
+class UpdateName(Wire):
+    session_update: str
+
+
+class SessionUpdate(Wire):
+    session_id: str
+    update: Raw
+
+
+class ContentBlock(Wire):
+    type: str
+    text: str = ""
+
+
+class Chunk(Wire):
+    content: ContentBlock
+
+
+class PlanEntry(Wire):
+    content: str
+    status: str | None = None
+
+
+class PlanUpdate(Wire):
+    entries: tuple[PlanEntry, ...]
+
+
+class ModeUpdate(Wire):
+    current_mode_id: str
+
+
+class Location(Wire):
+    path: str
+
+
+class ToolUpdate(Wire):
+    tool_call_id: str
+    title: str | None = None
+    kind: str | None = None
+    status: str | None = None
+    raw_input: Raw | UnsetType = UNSET
+    raw_output: Raw | UnsetType = UNSET
+    content: Raw | UnsetType = UNSET
+    locations: tuple[Location, ...] | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it names."""
+        return tuple(one.path for one in self.locations or ())
+
+    @property
+    def tool(self) -> str:
+        """The name that the agent has for the tool, where it tells it."""
+        return self._claude("toolName")
+
+    @property
+    def parent(self) -> str:
+        """The call of a sub-agent that this call is made within, where it tells it."""
+        return self._claude("parentToolUseId")
+
+    def _claude(self, name: str) -> str:
+        own = self.meta.get("claudeCode") if isinstance(self.meta, dict) else None
+        found = own.get(name) if isinstance(own, dict) else None
+        return found if isinstance(found, str) else ""
+
+
+class Cost(Wire):
+    amount: float
+    currency: str
+
+
+class UsageUpdate(Wire):
+    """How full the context is, and the cost of the conversation so far; ``_meta.usage`` may say what the turn used."""
+
+    used: _Count
+    size: _Count
+    cost: Cost | None = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+    @property
+    def turn_used(self) -> Used | None:
+        """What the turn has used so far, where it is told."""
+        return used_of(_inner(self.meta))
+
+
+def _inner(meta: Any) -> Any:
+    return meta.get("usage") if isinstance(meta, dict) else None
+
+
+class Used(NamedTuple):
+    """Totals of one turn."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    requests: int = 0
+
+
+def used_of(usage: Any) -> Used | None:
+    """What *usage* tells of. A total counts also what it does not name, as tokens in: those that a cache was read or
+    written with."""
+    if not isinstance(usage, dict):
+        return None
+    tokens = [
+        _amount(usage.get(f"{what}Tokens", usage.get(f"{what}_tokens")))
+        for what in ("input", "output", "total", "cachedRead")
+    ]
+    amounts = [*tokens, _amount(usage.get("requests"))]
+    if all(one is None for one in amounts):
+        return None
+    into, out, total, cached, requests = (one or 0 for one in amounts)
+    return Used(max(into, total - out), out, cached, requests)
+
+
+def _amount(told: Any) -> int | None:
+    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
+
+
+class InfoUpdate(Wire):
+    """What an agent says about the conversation: nothing that we read but ``_meta``."""
+
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+class CompactionUpdate(Wire):
+    compaction_id: str
+    status: str
+
+
+# ------------------------------------------------------------------------------------------------- their requests
+class PermissionOption(Wire):
+    option_id: str
+    kind: str
+
+
+class PermissionRequest(Wire):
+    tool_call: ToolUpdate
+    options: tuple[PermissionOption, ...]
+
+
+class FileRead(Wire):
+    """``line`` counts from 1, ``limit`` lines."""
+
+    path: _Path
+    line: _Count | None = None
+    limit: _Count | None = None
+
+
+class FileWrite(Wire):
+    path: _Path
+    content: str
+
+
+class Withdrawn(Wire):
+    """``$/cancel_request``: nobody waits for the answer to that request any more."""
+
+    request_id: RpcId
+
+
+class Tagged(Wire, kw_only=True):
+    """A request that may say which tool call it serves, in ``_meta.toolCallId``."""
+
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+    @property
+    def tool_call_id(self) -> str | None:
+        found = (self.meta or {}).get("toolCallId")
+        return found if isinstance(found, str) else None
+
+
+class EnvVariable(Wire):
+    name: _Variable
+    value: _Word
+
+
+class TerminalCreate(Tagged):
+    command: _Program
+    args: tuple[_Word, ...] | None = None
+    env: tuple[EnvVariable, ...] | None = None
+    cwd: _Path | None = None
+    output_byte_limit: _Count | None = None
+
+
+class TerminalNamed(Wire):
+    """What ``terminal/output``, ``wait_for_exit``, ``kill`` and ``release`` ask about."""
+
+    terminal_id: str
+
+
+class ChildRun(Tagged):
+    name: str
+    prompt: str
+    agent: str | None = None
+    cancel_mode: CancelMode = CancelMode.WAIT_COMPLETED
+
+
+# -------------------------------------------------------------------------------------------------- in and out
+JSON_RPC: Final = Writer({"jsonrpc": "2.0"})
+request, notification, result, error = JSON_RPC.request, JSON_RPC.notification, JSON_RPC.result, JSON_RPC.error

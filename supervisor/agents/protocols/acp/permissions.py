@@ -1,0 +1,84 @@
+"""What an ACP agent waits for us to permit: each request is answered once, by an option of its own or a cancel.
+
+A request may be the first word about a tool call: then it opens it, and where it is not granted closes it, since some
+agents say nothing more of a call that they did not make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import supervisor.agents.protocols.acp.messages as wire
+from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.acp.messages import RpcId
+from supervisor.agents.protocols.acp.updates import detail_of
+from supervisor.ports import Out, PermissionAsked, Send
+
+__all__ = ["Permissions"]
+
+
+class _Open(NamedTuple):
+    rpc_id: RpcId
+    options: dict[str, str]
+    """The kind of each option, by its id."""
+    call_id: str
+    opened: bool
+    """The request was the first word about its call."""
+
+
+class Permissions:
+    """The requests of one conversation that are not answered yet, by the ids that we gave them."""
+
+    def __init__(self, calls: ToolCalls) -> None:
+        self._calls = calls
+        self._open: dict[str, _Open] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._open))
+
+    def asked(self, rpc_id: RpcId, request_id: str, asked: wire.PermissionRequest) -> list[Out]:
+        call = asked.tool_call
+        title, kind = call.title or call.tool_call_id, call.kind or "other"
+        opened = self._calls.asked_for(call.tool_call_id, title, kind, call.parent)
+        options = {one.option_id: one.kind for one in asked.options}
+        self._open[request_id] = _Open(rpc_id, options, call.tool_call_id, bool(opened))
+        choices = tuple(options.items())
+        return [
+            *opened,
+            PermissionAsked(request_id, title, choices, kind, tool=call.tool, detail=detail_of(call), paths=call.paths),
+        ]
+
+    def answer(self, request_id: str, option_id: str | None) -> list[Out]:
+        """Answer; a request that is answered already is left alone.
+
+        Raises:
+            ValueError: the agent did not offer *option_id*.
+        """
+        if request_id not in self._open:
+            return []
+        options = self._open[request_id].options
+        if option_id is not None and option_id not in options:
+            raise ValueError(f"acp: permission option {option_id!r} was not offered; choose of: {', '.join(options)}")
+        one = self._open.pop(request_id)
+        granted = option_id is not None and options[option_id].startswith("allow")
+        refused = self._calls.closed(one.call_id, "failed") if one.opened and not granted else []
+        return [cancelled(one.rpc_id) if option_id is None else _selected(one.rpc_id, option_id), *refused]
+
+    def withdraw(self, rpc_id: RpcId) -> list[Out]:
+        """The agent waits for that request no more: it is answered so, and whoever answers it comes too late."""
+        for request_id, one in self._open.items():
+            if one.rpc_id == rpc_id:
+                del self._open[request_id]
+                closed = self._calls.closed(one.call_id, "failed") if one.opened else []
+                return [wire.error(rpc_id, wire.CANCELLED, "withdrawn"), *closed]
+        return []
+
+
+def cancelled(rpc_id: RpcId) -> Send:
+    """The answer while a turn is being cancelled."""
+    return wire.result(rpc_id, {"outcome": {"outcome": "cancelled"}})
+
+
+def _selected(rpc_id: RpcId, option_id: str) -> Send:
+    return wire.result(rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})

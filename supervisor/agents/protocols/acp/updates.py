@@ -1,0 +1,114 @@
+"""What an ACP agent tells of its use, of its calls, and of its model: running totals become what each adds.
+
+Cost is told as a total of the conversation, tokens as a total of the turn: in the prompt's answer, which is still a
+draft of the protocol, or in ``_meta.usage`` of an update. ``used`` and ``size`` of an update are the context's, and
+count for nothing. A total that falls adds nothing. The protocol has no word for a model that fails and is asked again:
+one who says so does it in ``_meta.modelTrouble`` of an update. Nothing here writes messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Raw
+
+import supervisor.agents.protocols.acp.messages as wire
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.budgets import COUNT_MAX
+from supervisor.policies.loop_detection import EDITS
+from supervisor.ports import ModelTrouble, Usage
+
+__all__ = ["COST_MAX", "Meter", "detail_of", "told_of", "trouble_of"]
+
+COST_MAX: Final = 1e9
+"""US dollars that are believed."""
+
+
+class Meter:
+    """The totals of one conversation that were told last."""
+
+    def __init__(self) -> None:
+        self._cost_usd = 0.0
+        self._used = wire.Used()
+
+    def begin(self) -> None:
+        """Another turn: what it uses counts from nothing."""
+        self._used = wire.Used()
+
+    def update(self, update: wire.UsageUpdate) -> Usage:
+        """What a ``usage_update`` says."""
+        said: dict[str, Any] = {"used": update.used, "size": update.size}
+        added_usd = 0.0
+        if update.cost is not None:
+            said["cost"] = {"amount": update.cost.amount, "currency": update.cost.currency}
+            if update.cost.currency == "USD" and 0 <= update.cost.amount <= COST_MAX:
+                added_usd = max(0.0, update.cost.amount - self._cost_usd)
+                self._cost_usd += added_usd
+        return self._usage(said, update.turn_used, added_usd)
+
+    def at_end(self, answer: wire.Prompted) -> list[Usage]:
+        """What the answer to a prompt adds to what was said before."""
+        used = self._usage({}, answer.used)
+        return [used] if used.input_tokens or used.output_tokens or used.requests else []
+
+    def _usage(self, said: dict[str, Any], used: wire.Used | None, added_usd: float = 0.0) -> Usage:
+        if used is None:
+            return Usage(said, cost_usd=added_usd)
+        before = self._used
+        self._used = wire.Used(*map(max, used, before))
+        into, out, cached, requests = (now - then for now, then in zip(self._used, before, strict=True))
+        told = {name: amount for name, amount in used._asdict().items() if amount or name.endswith("put_tokens")}
+        return Usage({**said, **told}, into, out, added_usd, cached, requests)
+
+
+KINDS: Final = {
+    **{one.value: one for one in ModelProblem},
+    "authentication_failed": ModelProblem.AUTH,
+    "billing_error": ModelProblem.QUOTA,
+    "server_error": ModelProblem.SERVER,
+}
+"""The kinds of errors: our words, and those of claude-agent-acp 0.49 (``errorKind``)."""
+
+
+def trouble_of(update: wire.InfoUpdate) -> list[ModelTrouble]:
+    """What an update says in its ``_meta`` of a model that fails."""
+    told = update.meta.get("modelTrouble") if isinstance(update.meta, dict) else None
+    if not isinstance(told, dict):
+        return []
+    status, retry_ms, words = _count(told.get("status")), _count(told.get("retryMs")), told.get("message")
+    trouble = ModelTrouble(
+        KINDS.get(str(told.get("errorKind")), ModelProblem.UNKNOWN),
+        status=status if status is not None and 400 <= status < 600 else None,
+        attempt=_count(told.get("attempt")) or 0,
+        retry_s=retry_ms / 1000 if retry_ms is not None else None,
+        words=words if isinstance(words, str) else "",
+    )
+    return [trouble]
+
+
+def _count(told: Any) -> int | None:
+    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= COUNT_MAX else None
+
+
+def told_of(tool: wire.ToolUpdate) -> tuple[bytes, bytes]:
+    """The arguments and the result that a word about a call tells; ``b""``: nothing.
+
+    The content of an edit says what it does. A terminal's name is no result: what it writes is.
+    """
+    asked, content = _bytes(tool.raw_input), _bytes(tool.content)
+    if b'"terminalId"' in content:
+        content = b""
+    if tool.kind in EDITS and not asked:
+        asked, content = content, b""
+    return asked, _bytes(tool.raw_output) + content
+
+
+def detail_of(tool: wire.ToolUpdate) -> str:
+    """What a human has to see of a call to judge it: its arguments, or else its content."""
+    return (_bytes(tool.raw_input) or _bytes(tool.content)).decode(errors="replace")
+
+
+def _bytes(raw: object) -> bytes:
+    """What was told, without what stands for nothing."""
+    data = bytes(raw) if isinstance(raw, Raw) else b""
+    return b"" if data in (b"null", b"{}", b"[]", b'""') else data

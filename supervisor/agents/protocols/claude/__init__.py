@@ -1,0 +1,3 @@
+"""The stream-json of Claude Code."""
+
+__all__: list[str] = []

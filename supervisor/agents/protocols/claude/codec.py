@@ -1,0 +1,321 @@
+"""The adapter for Claude Code: its stream-json on its standard streams, with control requests both ways.
+
+One process is one conversation, whose name we choose, one turn at a time. The program runs its tools by itself; a
+sub-agent of its own is a call of kind ``agent``, and what that does are calls within it. A result is believed only
+where nothing of it speaks of an error. The first thing that breaks the protocol ends the conversation; what we do not
+know is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import Raw
+
+import supervisor.agents.protocols.claude.messages as wire
+from supervisor.agents.protocols.claude.calls import Calls
+from supervisor.agents.protocols.claude.messages import Head
+from supervisor.agents.protocols.claude.permissions import Permissions
+from supervisor.agents.protocols.claude.updates import Meter, problem_of, verdict_of
+from supervisor.agents.protocols.conversation import Conversation
+from supervisor.agents.protocols.framing import LINE_BYTES_MAX
+from supervisor.agents.protocols.json_rpc import read
+from supervisor.ports import (
+    CallKept,
+    CloseInput,
+    Compaction,
+    Heard,
+    ModelTrouble,
+    Out,
+    Ready,
+    Send,
+    Text,
+    TurnEnded,
+    Wishes,
+)
+
+__all__ = ["ClaudeCodec"]
+
+_FLAGS: Final = (
+    *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
+    *("--replay-user-messages", "--include-partial-messages", "--permission-prompt-tool", "stdio"),
+)
+"""Messages are replayed when they are heard; parts of them are told so that an agent which speaks is not taken for a
+silent one."""
+
+_STEM: Final = "00000000-0000-4000-8000-"
+"""Where we were given no name to make others from."""
+
+_NO_WISHES: Final = Wishes()
+
+_OnAnswer = Callable[["wire.Answer"], list[Out]]
+
+
+class ClaudeCodec(Conversation):
+    """One conversation: one process, one prompt at a time; :meth:`steer` says more within its turn.
+
+    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way.
+    """
+
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, wishes: Wishes = _NO_WISHES) -> None:
+        self._wishes = wishes
+        super().__init__(line_bytes_max)
+        self._waiting: dict[str, _OnAnswer] = {}
+        self._asked = self._sent = 0
+        self._name: str | None = None
+        self._stem = _STEM
+        """What the names of our messages begin with: no two processes of a conversation give the same name."""
+        self._ready = self._prompted = self._cancelling = False
+        self._spoke = self._compacting = False
+        self._calls = Calls()
+        self._permissions = Permissions()
+        self._meter = Meter()
+        self._unheard: dict[str, None] = {}
+        """What was said within the turn, and the model has not heard yet."""
+        self._failed: str | None = None
+        """How the model failed, where that was its last word."""
+
+    # ------------------------------------------------------------------------------------------ what we ask for
+    def argv(
+        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
+    ) -> tuple[str, ...]:
+        self._stem, self._name = new_id[:24] or _STEM, resume_id or new_id or None
+        named = ("--resume", resume_id) if resume_id is not None else ("--session-id", new_id) if new_id else ()
+        wished = (("--model", self._wishes.model), ("--permission-mode", self._wishes.mode))
+        return (*command, *_FLAGS, *(word for flag in wished if flag[1] for word in flag), *named)
+
+    def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
+        return [self._ask(self._initialized, "initialize", hooks=None)]
+
+    def prompt(self, text: str) -> list[Out]:
+        if self._over:
+            return []
+        if not self._ready or self._prompted:
+            raise RuntimeError(f"claude: prompt {'during a turn' if self._prompted else 'before it is ready'}")
+        self._prompted, self._cancelling, self._spoke, self._failed = True, False, False, None
+        self._calls.forget()
+        self._unheard.clear()
+        return [wire.user_message(self._uuid(), text)]
+
+    def steer(self, text: str) -> list[Out] | None:
+        if self._over or not self._prompted or self._cancelling:
+            return None
+        uuid = self._uuid()
+        self._unheard[uuid] = None
+        return [wire.user_message(uuid, text)]
+
+    def interrupt(self) -> list[Out]:
+        if self._over or not self._prompted:
+            return []
+        self._cancelling = True
+        return [*self._unsay(), *self._permissions.cancel_all(), self._ask(_nothing, "interrupt")]
+
+    def end_call(self, call_id: str) -> list[Out] | None:
+        if self._over or not self._prompted or not self._calls.is_open(call_id):
+            return None
+        if refused := self._permissions.end_call(call_id):
+            return [*refused]
+        tasks = self._calls.end(call_id)
+        return None if tasks is None else [self._stop(task_id, call_id) for task_id in tasks]
+
+    def close(self) -> list[Out]:
+        return [CloseInput()]
+
+    # ------------------------------------------------------------------------------------------ what we are told
+    def permission(self, request_id: str, option_id: str | None) -> list[Out]:
+        """Answer once; a request that needs no answer any more is left alone.
+
+        Raises:
+            ValueError: the agent did not offer *option_id*.
+        """
+        return [] if self._over else [*self._permissions.answer(request_id, option_id)]
+
+    # ------------------------------------------------------------------------------------------ messages
+    @property
+    def _is_ready(self) -> bool:
+        return self._ready
+
+    @property
+    def _in_turn(self) -> bool:
+        return self._prompted
+
+    def _hear(self, line: str) -> list[Out]:
+        head = read(line, Head, "the agent wrote a line")
+        name = f"system/{head.subtype}" if head.type == "system" else head.type
+        hear = _HEARD.get(name)
+        return hear(self, line) if hear is not None else []
+
+    def _answered(self, line: str) -> list[Out]:
+        answer = read(line, wire.ControlResponse, "control_response").response
+        on_answer = self._waiting.pop(answer.request_id, None)
+        return on_answer(answer) if on_answer is not None else []
+
+    def _requested(self, line: str) -> list[Out]:
+        asked = read(line, wire.ControlRequest, "control_request")
+        what = read(asked.request, wire.Asked, "control_request").subtype
+        if what != "can_use_tool":
+            return [wire.control_refusal(asked.request_id, f"this client does not do {what}")]
+        return self._permission_asked(asked.request_id, asked.request)
+
+    def _permission_asked(self, request_id: str, request: Raw) -> list[Out]:
+        asked = read(request, wire.PermissionRequest, "can_use_tool")
+        opened = self._calls.asked(asked) if self._prompted else []
+        question = self._permissions.ask(request_id, asked)
+        if self._prompted and not self._cancelling:
+            return [*opened, question]
+        return [*opened, question] if isinstance(question, Send) else [*opened, *self.permission(request_id, None)]
+
+    def _taken_back(self, line: str) -> list[Out]:
+        self._permissions.taken_back(read(line, wire.ControlCancelled, "control_cancel_request").request_id)
+        return []
+
+    # ------------------------------------------------------------------------------------------ opening
+    def _initialized(self, answer: wire.Answer) -> list[Out]:
+        if answer.subtype != "success":
+            return self._end(f"the agent refused to begin: {answer.error or answer.subtype}")
+        if self._wishes.mcp_servers:  # said to it, since a command line is for everybody to read
+            servers = {one.name: wire.mcp_server(one) for one in self._wishes.mcp_servers}
+            return [self._ask(self._equipped, "mcp_set_servers", servers=servers)]
+        return self._begin()
+
+    def _equipped(self, answer: wire.Answer) -> list[Out]:
+        if answer.subtype != "success":
+            return self._end(f"the agent refused its tool servers: {answer.error or answer.subtype}")
+        return self._begin()
+
+    def _begin(self) -> list[Out]:
+        self._ready = True
+        return [Ready(self._name, "claude", steers=True)]
+
+    # ------------------------------------------------------------------------------------------ the turn
+    def _said(self, line: str) -> list[Out]:
+        told = read(line, wire.Assistant, "assistant")
+        outs: list[Out] = []
+        parent = told.parent_tool_use_id
+        if parent is None:
+            self._failed = told.error
+        for block in wire.blocks_of(told.message):
+            if block.type == "tool_use":
+                outs += self._calls.used(block, parent) if self._prompted else []
+            else:
+                outs += self._spoken(block, aside=parent is not None or told.error is not None)
+        return [*outs, *self._meter.answered(told.message.id, told.message.usage)]
+
+    def _spoken(self, block: wire.Block, *, aside: bool) -> list[Out]:
+        """A part of a message. What a sub-agent says, or what stands for an error, is no answer of the agent's."""
+        if block.type == "thinking" and block.thinking:
+            return [Text("thought", block.thinking)]
+        if block.type != "text" or not block.text:
+            return []
+        if aside or not self._prompted:
+            return [Text("log", f"{block.text}\n")]
+        first, self._spoke = not self._spoke, True
+        return [Text("message", block.text if first else f"\n{block.text}")]
+
+    def _heard(self, line: str) -> list[Out]:
+        """Results of calls, or a message of ours that the model hears now."""
+        told = read(line, wire.User, "user")
+        if told.is_replay:
+            known = told.uuid in self._unheard
+            self._unheard.pop(told.uuid or "", None)
+            return [Heard()] if known else []
+        blocks = wire.blocks_of(told.message)
+        results = [one for one in blocks if one.type == "tool_result" and one.tool_use_id is not None]
+        return [out for one in results for out in self._calls.returned(one)]
+
+    def _result(self, line: str) -> list[Out]:
+        result = read(line, wire.Result, "result")
+        used = self._meter.at_end(result)  # what it used is heard after its end
+        if not self._prompted or (result.origin is not None and result.origin.kind != "human"):
+            return [*used]
+        ended = verdict_of(result, self._failed)
+        if ended.stop == "end_turn" and self._unheard:
+            return [*used]  # it goes on by itself, with what it has not heard yet
+        return [*self._unsay(), *self._turn_ended(ended), *used]
+
+    def _turn_ended(self, ended: TurnEnded) -> list[Out]:
+        self._prompted = False
+        compacted = [Compaction(False)] if self._compacting else []
+        self._compacting = False
+        unfinished = [] if ended.stop == "end_turn" else self._calls.close_all()
+        return [*compacted, *unfinished, ended]
+
+    def _unsay(self) -> list[Send]:
+        """Take back what was said and not heard: it would begin a turn of its own."""
+        taken = [self._ask(_nothing, "cancel_async_message", message_uuid=uuid) for uuid in self._unheard]
+        self._unheard.clear()
+        return taken
+
+    # ------------------------------------------------------------------------------------------ system
+    def _retried(self, line: str) -> list[Out]:
+        told = read(line, wire.ApiRetry, "system/api_retry")
+        problem = problem_of(told.error, told.error_status)
+        wait_s = told.retry_delay_ms / 1000 if told.retry_delay_ms is not None else None
+        return [ModelTrouble(problem, told.error_status, told.attempt, wait_s, told.error or "")]
+
+    def _status(self, line: str) -> list[Out]:
+        told = read(line, wire.Status, "system/status")
+        if told.status == "compacting" and not self._compacting:
+            self._compacting = True
+            return [Compaction(True)]
+        if told.compact_result is None or not self._compacting:
+            return []
+        self._compacting = False
+        # Where it could not compact it says why, and goes on: whether it can work so is for its model to say.
+        why = f"the agent could not compact its context: {told.compact_error}\n"
+        return [Compaction(False), *([] if told.compact_result == "success" else [Text("log", why)])]
+
+    def _compacted(self, line: str) -> list[Out]:
+        over, self._compacting = self._compacting, False
+        return [Compaction(False)] if over else []
+
+    def _task_started(self, line: str) -> list[Out]:
+        task = read(line, wire.Task, "system/task_started")
+        wanted = self._calls.task_started(task) if self._prompted else None
+        return [self._stop(task.task_id, wanted)] if wanted is not None else []
+
+    def _task_ended(self, line: str) -> list[Out]:
+        self._calls.task_ended(read(line, wire.Task, "system/task_notification"))
+        return []
+
+    # ------------------------------------------------------------------------------------------ small parts
+    def _stop(self, task_id: str, call_id: str) -> Send:
+        def kept(answer: wire.Answer) -> list[Out]:
+            failed = answer.subtype != "success" and self._calls.is_open(call_id)
+            return [CallKept(call_id, answer.error or "the agent does not say why")] if failed else []
+
+        return self._ask(kept, "stop_task", task_id=task_id)
+
+    def _ask(self, on_answer: _OnAnswer, subtype: str, **fields: object) -> Send:
+        self._asked += 1
+        name = f"supervisor-{self._asked}"
+        self._waiting[name] = on_answer
+        return wire.control_request(name, subtype, **fields)
+
+    def _uuid(self) -> str:
+        self._sent += 1
+        return f"{self._stem}{self._sent:012x}"
+
+
+def _nothing(answer: wire.Answer) -> list[Out]:
+    return []
+
+
+_HEARD: Final[Mapping[str, Callable[[ClaudeCodec, str], list[Out]]]] = MappingProxyType(
+    {
+        "control_response": ClaudeCodec._answered,
+        "control_request": ClaudeCodec._requested,
+        "control_cancel_request": ClaudeCodec._taken_back,
+        "assistant": ClaudeCodec._said,
+        "user": ClaudeCodec._heard,
+        "result": ClaudeCodec._result,
+        "system/api_retry": ClaudeCodec._retried,
+        "system/status": ClaudeCodec._status,
+        "system/compact_boundary": ClaudeCodec._compacted,
+        "system/task_started": ClaudeCodec._task_started,
+        "system/task_notification": ClaudeCodec._task_ended,
+    }
+)
+"""What we listen to; of the rest nothing is decided by."""

@@ -1,0 +1,255 @@
+"""The messages of Claude Code's stream-json that we read, and how ours are written: one compact object per line.
+
+Only the fields that we use are declared; whatever else a message carries is skipped, and so is a message of a type that
+is not declared here, since the program adds to both. A declared field of the wrong type is an error that names its
+path. The shapes are those of version 2.1.197. Nothing here knows what was said before.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Raw
+
+from supervisor.agents.protocols.json_rpc import WireError
+from supervisor.policies.budgets import COUNT_MAX
+from supervisor.ports import McpServer, Send
+
+__all__ = [
+    "Answer",
+    "ApiRetry",
+    "Asked",
+    "Assistant",
+    "Block",
+    "ControlCancelled",
+    "ControlRequest",
+    "ControlResponse",
+    "Head",
+    "ModelUse",
+    "Origin",
+    "PermissionRequest",
+    "Result",
+    "Role",
+    "Said",
+    "Status",
+    "Task",
+    "Tokens",
+    "User",
+    "blocks_of",
+    "control_answer",
+    "control_refusal",
+    "control_request",
+    "mcp_server",
+    "user_message",
+]
+
+_Id: TypeAlias = Annotated[str, Meta(max_length=256)]
+"""What names something; longer words need not be kept."""
+_Seconds: Final = Meta(ge=0, le=1e12)
+
+
+class Role(msgspec.Struct):
+    """A message, or a part of one. Whatever else it carries is skipped."""
+
+
+class Head(Role):
+    """What every message has: its type, and what it is about."""
+
+    type: str
+    subtype: str | None = None
+
+
+# ------------------------------------------------------------------------------------------------- control
+class Answer(Role):
+    subtype: str
+    request_id: _Id
+    error: str | None = None
+
+
+class ControlResponse(Role):
+    """The answer to a request of ours."""
+
+    response: Answer
+
+
+class Asked(Role):
+    subtype: str
+
+
+class ControlRequest(Role):
+    """A request of the agent's; what it asks for is in ``request``."""
+
+    request_id: _Id
+    request: Raw
+
+
+class ControlCancelled(Role):
+    """A request of the agent's that needs no answer any more."""
+
+    request_id: _Id
+
+
+class PermissionRequest(Role):
+    """``can_use_tool``. ``input`` goes back as it came where it is permitted."""
+
+    tool_name: str
+    input: Raw
+    tool_use_id: _Id | None = None
+    description: str | None = None
+    blocked_path: str | None = None
+    decision_reason: str | None = None
+    agent_id: str | None = None
+    permission_suggestions: Any = None
+
+
+# ------------------------------------------------------------------------------------------------- conversation
+class Tokens(Role):
+    """What one request to the model used. Tokens in are those that no cache had."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+class Block(Role):
+    """A part of a message: text, thinking, a tool call, or the result of one."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: _Id | None = None
+    name: str | None = None
+    input: Raw = Raw(b"")
+    tool_use_id: _Id | None = None
+    content: Raw = Raw(b"")
+    is_error: bool | None = None
+
+
+class Said(Role):
+    content: Raw
+    id: _Id | None = None
+    usage: Tokens | None = None
+
+
+class Assistant(Role):
+    """Something of the model's. ``error``: it is no answer but says how the model failed."""
+
+    message: Said
+    parent_tool_use_id: _Id | None = None
+    error: str | None = None
+
+
+class User(Role):
+    """Something that was said to the model: results of its calls, or a message that is replayed to us."""
+
+    message: Said
+    parent_tool_use_id: _Id | None = None
+    uuid: _Id | None = None
+    is_replay: bool | None = msgspec.field(default=None, name="isReplay")
+
+
+class ModelUse(Role, rename="camel"):
+    """What one model has used since the program began."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+
+
+class Origin(Role):
+    kind: str
+
+
+class Result(Role):
+    """The end of a turn. Of ``model_usage`` and the cost the totals since the program began are told."""
+
+    subtype: str
+    is_error: bool = False
+    result: str | None = None
+    errors: list[str] = []
+    stop_reason: str | None = None
+    terminal_reason: str | None = None
+    api_error_status: int | None = None
+    total_cost_usd: float | None = None
+    origin: Origin | None = None
+    model_usage: dict[str, ModelUse] | None = msgspec.field(default=None, name="modelUsage")
+
+
+# ------------------------------------------------------------------------------------------------- system
+class ApiRetry(Role):
+    """A request to the model failed, and is made again."""
+
+    attempt: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    retry_delay_ms: Annotated[float, _Seconds] | None = None
+    error_status: int | None = None
+    error: str | None = None
+
+
+class Status(Role):
+    status: str | None = None
+    compact_result: str | None = None
+    compact_error: str | None = None
+
+
+class Task(Role):
+    """``task_started`` and ``task_notification``: work that has a name of its own, and the call that it is for."""
+
+    task_id: _Id
+    tool_use_id: _Id | None = None
+    task_type: str | None = None
+    status: str | None = None
+
+
+# ------------------------------------------------------------------------------------------------- in and out
+_BLOCKS: Final = msgspec.json.Decoder(list[Block])
+
+
+def blocks_of(said: Said) -> list[Block]:
+    """The parts of what was said; plain text is one part.
+
+    Raises:
+        WireError: it is neither text nor parts.
+    """
+    try:
+        if bytes(said.content).startswith(b'"'):
+            return [Block("text", msgspec.json.decode(said.content, type=str))]
+        return _BLOCKS.decode(said.content)
+    except msgspec.DecodeError as wrong:
+        raise WireError(f"the content of a message: {wrong}") from None
+    except RecursionError:
+        raise WireError("the content of a message: it is nested too deeply") from None
+
+
+def control_request(request_id: str, subtype: str, **fields: Any) -> Send:
+    return _line({"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **fields}})
+
+
+def control_answer(request_id: str, value: dict[str, Any]) -> Send:
+    return _response({"subtype": "success", "request_id": request_id, "response": value})
+
+
+def control_refusal(request_id: str, why: str) -> Send:
+    return _response({"subtype": "error", "request_id": request_id, "error": why})
+
+
+def mcp_server(server: McpServer) -> dict[str, Any]:
+    """A server of tools, as the program has it in its settings."""
+    if server.url:
+        return {"type": server.transport, "url": server.url, "headers": server.headers}
+    return {"type": "stdio", "command": server.command[0], "args": server.command[1:], "env": server.env}
+
+
+def user_message(uuid: str, text: str) -> Send:
+    message = {"role": "user", "content": [{"type": "text", "text": text}]}
+    return _line({"type": "user", "message": message, "parent_tool_use_id": None, "session_id": "", "uuid": uuid})
+
+
+def _response(response: dict[str, Any]) -> Send:
+    return _line({"type": "control_response", "response": response})
+
+
+def _line(message: dict[str, Any]) -> Send:
+    return Send(msgspec.json.encode(message) + b"\n")

@@ -1,0 +1,217 @@
+"""What Claude Code tells of its calls, its use and its model's failures, in the words of the house.
+
+Of one request to the model the use is told with each part of its answer, and is what was used so far; of everything the
+totals since the program began are told at the end of each turn. What each adds is counted once: a total that falls adds
+nothing. Nothing here writes messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+import supervisor.agents.protocols.claude.messages as wire
+from supervisor.agents.protocols.acp.updates import COST_MAX
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.budgets import COUNT_MAX
+from supervisor.ports import TurnEnded, Usage
+
+__all__ = ["AGENT", "EXECUTE", "Meter", "described", "kind_of", "problem_of", "verdict_of"]
+
+AGENT: Final = "agent"
+EXECUTE: Final = "execute"
+_KINDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "Agent": AGENT,
+        "Task": AGENT,
+        "Bash": EXECUTE,
+        "BashOutput": "read",
+        "TaskOutput": "read",
+        "Read": "read",
+        "NotebookRead": "read",
+        "Glob": "search",
+        "Grep": "search",
+        "LS": "search",
+        "Edit": "edit",
+        "MultiEdit": "edit",
+        "NotebookEdit": "edit",
+        "Write": "edit",
+        "WebFetch": "fetch",
+        "WebSearch": "fetch",
+        "EnterPlanMode": "switch_mode",
+        "ExitPlanMode": "switch_mode",
+        "TodoWrite": "think",
+    }
+)
+"""The tools of version 2.1.197 by the kinds of ACP; ``agent`` is a sub-agent of its own."""
+
+_PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
+    {
+        "authentication_failed": ModelProblem.AUTH,
+        "oauth_org_not_allowed": ModelProblem.AUTH,
+        "billing_error": ModelProblem.QUOTA,
+        "rate_limit": ModelProblem.RATE_LIMIT,
+        "overloaded": ModelProblem.OVERLOADED,
+        "model_not_found": ModelProblem.NOT_FOUND,
+        "server_error": ModelProblem.SERVER,
+    }
+)
+"""The errors that it names; of the others their words say more."""
+
+_TERMINAL_PROBLEMS: Final[Mapping[str, ModelProblem]] = MappingProxyType(
+    {"prompt_too_long": ModelProblem.CONTEXT_LENGTH, "blocking_limit": ModelProblem.CONTEXT_LENGTH}
+)
+_STOPS: Final[Mapping[str, str]] = MappingProxyType({"max_tokens": "max_tokens", "refusal": "refusal"})
+_REQUESTS_MAX: Final = 256
+"""Requests to the model whose use may still grow."""
+
+
+def kind_of(tool: str) -> str:
+    """The kind of call that a use of *tool* is."""
+    return _KINDS.get(tool, "other")
+
+
+class Described(NamedTuple):
+    """A call as people read it, the detail of what it does, and the files that it names."""
+
+    title: str
+    detail: str
+    paths: tuple[str, ...]
+
+
+def described(tool: str, given: Raw) -> Described:
+    """What a use of *tool* with these arguments is about."""
+    values = _object(given)
+    paths = tuple(one for one in (_text(values, "file_path"), _text(values, "notebook_path")) if one)
+    if (command := _text(values, "command")) and tool == "Bash":
+        return Described(command, command, ())
+    about = _text(values, "description") or _text(values, "url") or _text(values, "pattern")
+    title = " ".join((tool, *(paths or (about,)))).strip()
+    return Described(title, bytes(given).decode(errors="replace"), paths)
+
+
+def _object(given: Raw) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(given)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(values: dict[str, Any], name: str) -> str:
+    value = values.get(name)
+    return value if isinstance(value, str) else ""
+
+
+# ------------------------------------------------------------------------------------------------- ends
+def problem_of(error: str | None, status: int | None) -> ModelProblem:
+    """What was the matter with the model, by the name that the program has for it. Without a status there was no
+    answer, or none that was whole: it could not be reached, or was cut off."""
+    if error == "server_error" and status is None:
+        return ModelProblem.CONNECTION
+    problem = _PROBLEMS.get(error or "")
+    return problem or (ModelProblem.CONNECTION if status is None else ModelProblem.UNKNOWN)
+
+
+def verdict_of(result: wire.Result, error: str | None) -> TurnEnded:
+    """The agent's word on the turn; *error* is how its model failed last, where that was its last word."""
+    why = result.terminal_reason
+    if why is not None and why.startswith("aborted"):
+        return TurnEnded("cancelled")
+    if result.subtype == "error_max_turns":
+        return TurnEnded("max_turns")
+    if result.subtype != "success" or result.is_error:
+        return _failure(result, error)
+    if (stop := _STOPS.get(result.stop_reason or "")) is not None:
+        return TurnEnded(stop)
+    if why not in (None, "completed"):
+        return TurnEnded("error", f"the agent ended the turn early: {why}", _TERMINAL_PROBLEMS.get(why or ""))
+    if result.stop_reason == "tool_use":
+        return TurnEnded("error", "the agent ended the turn while its model waited for a tool")
+    return TurnEnded("end_turn")
+
+
+def _failure(result: wire.Result, error: str | None) -> TurnEnded:
+    words = result.result or "; ".join(result.errors) or f"the agent ended the turn with {result.subtype}"
+    status = result.api_error_status
+    problem = problem_of(error, status) if error in _PROBLEMS else _TERMINAL_PROBLEMS.get(result.terminal_reason or "")
+    return TurnEnded("error", words, problem, status)
+
+
+# ------------------------------------------------------------------------------------------------- use
+class _Amount(NamedTuple):
+    into: int = 0
+    out: int = 0
+    cached: int = 0
+
+    def beyond(self, before: _Amount) -> _Amount:
+        """What this adds to *before*; what is less adds nothing."""
+        return _Amount(*(max(0, now - then) for now, then in zip(self, before, strict=True)))
+
+    def plus(self, more: _Amount) -> _Amount:
+        return _Amount(*(one + other for one, other in zip(self, more, strict=True)))
+
+
+_NOTHING: Final = _Amount()
+
+
+class Meter:
+    """What one process has told of its use."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, _Amount] = {}
+        self._counted = _NOTHING
+        self._cost_usd = 0.0
+
+    def answered(self, request: str | None, tokens: wire.Tokens | None) -> list[Usage]:
+        """What a part of the model's answer to that *request* says."""
+        if request is None or tokens is None or not (tokens.input_tokens or tokens.output_tokens):
+            return []
+        known, amount = request in self._requests, _of_request(tokens)
+        added = amount.beyond(self._requests.get(request, _NOTHING))
+        self._requests[request] = amount
+        if len(self._requests) > _REQUESTS_MAX:
+            del self._requests[next(iter(self._requests))]
+        if known and not any(added):
+            return []
+        self._counted = self._counted.plus(added)
+        return [_usage({}, added, requests=0 if known else 1)]
+
+    def at_end(self, result: wire.Result) -> list[Usage]:
+        """What the totals at the end of a turn add to what was said before."""
+        told = _total(result.model_usage or {})
+        added = told.beyond(self._counted)
+        self._counted = self._counted.plus(added)
+        cost_usd = result.total_cost_usd if result.total_cost_usd is not None else 0.0
+        added_usd = max(0.0, cost_usd - self._cost_usd) if cost_usd <= COST_MAX else 0.0
+        self._cost_usd += added_usd
+        if not any(added) and not added_usd:
+            return []
+        said = {"input_tokens": told.into, "output_tokens": told.out, "total_cost_usd": cost_usd}
+        return [_usage(said, added, cost_usd=added_usd)]
+
+
+def _usage(said: dict[str, Any], added: _Amount, *, requests: int = 0, cost_usd: float = 0.0) -> Usage:
+    return Usage(said, added.into, added.out, cost_usd, cached_tokens=added.cached, requests=requests)
+
+
+def _of_request(tokens: wire.Tokens) -> _Amount:
+    made, read = _count(tokens.cache_creation_input_tokens), _count(tokens.cache_read_input_tokens)
+    return _Amount(_count(tokens.input_tokens) + made + read, _count(tokens.output_tokens), read)
+
+
+def _total(models: dict[str, wire.ModelUse]) -> _Amount:
+    total = _NOTHING
+    for one in models.values():
+        read = _count(one.cache_read_input_tokens)
+        into = _count(one.input_tokens) + _count(one.cache_creation_input_tokens) + read
+        total = total.plus(_Amount(into, _count(one.output_tokens), read))
+    return total
+
+
+def _count(told: int | None) -> int:
+    return told if told is not None and 0 <= told <= COUNT_MAX else 0

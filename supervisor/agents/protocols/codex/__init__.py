@@ -1,0 +1,3 @@
+"""The app-server of codex."""
+
+__all__: list[str] = []

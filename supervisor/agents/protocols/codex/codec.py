@@ -1,0 +1,434 @@
+"""The adapter for codex: ``codex app-server``, threads and turns over its standard streams.
+
+We are the client: one thread, one turn at a time. What codex runs it runs by itself, and it leaves commands running
+when a turn is interrupted, or ends without having waited for them: so no turn is over for us before codex has ended
+what it left. The first thing that breaks the protocol ends the conversation; what we do not know is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from msgspec import UNSET, Raw
+
+import supervisor.agents.protocols.codex.messages as wire
+from supervisor.agents.protocols.codex.approvals import KINDS, Approvals, Pending
+from supervisor.agents.protocols.codex.calls import AGENT, Calls
+from supervisor.agents.protocols.codex.items import COMMAND, COMPACTION, MESSAGE, SAID, call_of
+from supervisor.agents.protocols.codex.model_errors import Problem, problem_of
+from supervisor.agents.protocols.codex.usage import Meter
+from supervisor.agents.protocols.conversation import Conversation
+from supervisor.agents.protocols.framing import LINE_BYTES_MAX
+from supervisor.agents.protocols.json_rpc import METHOD_NOT_FOUND, Asked, OnResult, RpcError, RpcId, read
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.ports import (
+    CallKept,
+    CloseInput,
+    Compaction,
+    Heard,
+    ModelTrouble,
+    Out,
+    Ready,
+    Send,
+    Text,
+    TurnEnded,
+)
+
+__all__ = ["CodexCodec"]
+
+_HELLO: Final = {
+    "clientInfo": {"name": "supervisor-runtime", "title": "supervisor-runtime", "version": "0.1.0"},
+    "capabilities": {"experimentalApi": True},
+}
+"""Without the experimental part nothing of what codex leaves running could be ended."""
+
+_NOTHING_GIVEN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
+    {"item/tool/requestUserInput": {"answers": {}}, "mcpServer/elicitation/request": {"action": "decline"}}
+)
+"""Requests for what nobody is there to give, and the answers that say so."""
+
+
+class CodexCodec(Conversation):
+    """One conversation: one process, one thread, one prompt at a time.
+
+    ``prompt`` raises RuntimeError before :class:`Ready` and while a turn is under way; ``steer`` is for that.
+    """
+
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
+        super().__init__(line_bytes_max)
+        self._asked = Asked(wire.JSON_RPC)
+        self._thread: str | None = None
+        self._turn: str | None = None
+        """What codex calls the turn under way, once it has said so."""
+        self._prompted = self._cancelling = self._settling = False
+        self._calls = Calls()
+        self._approvals = Approvals()
+        self._meter = Meter()
+        self._compacting: dict[str, None] = {}
+        self._spoken: dict[str, None] = {}
+        """The messages of this turn that were heard as they were written."""
+        self._told = 0
+        """What it was told within the turn and has not taken up."""
+        self._begun = False
+        """It has taken up the prompt."""
+        self._trouble = 0
+        self._problem = Problem(None)
+        """How often the model failed in this turn, and how it did last."""
+
+    # ------------------------------------------------------------------------------------------ what we ask for
+    def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
+        return [self._ask("initialize", _HELLO, lambda result: self._initialized(result, cwd, resume_id))]
+
+    def prompt(self, text: str) -> list[Out]:
+        if self._over:
+            return []
+        if self._thread is None or self._prompted:
+            raise RuntimeError(f"codex: prompt {'during a turn' if self._prompted else 'before the thread is open'}")
+        self._begin_turn()
+        params = {"threadId": self._thread, "input": _words(text)}
+        return [self._ask("turn/start", params, self._turn_answered, self._turn_refused)]
+
+    def steer(self, text: str) -> list[Out] | None:
+        if self._over or self._turn is None or self._cancelling or self._settling:
+            return None
+        self._told += 1
+        params = {"threadId": self._thread, "expectedTurnId": self._turn, "input": _words(text)}
+        return [self._ask("turn/steer", params, _nothing, _not_steered)]
+
+    def interrupt(self) -> list[Out]:
+        if self._over or not self._prompted or self._settling:
+            return []
+        self._cancelling = True
+        unanswered = [self._grant(one, None) for one in self._approvals.take_all()]
+        return [*self._interrupted(self._turn), *unanswered]
+
+    def end_call(self, call_id: str) -> list[Out] | None:
+        call = self._calls.running(call_id)
+        if self._over or call is None:
+            return None
+        if (pending := self._approvals.take_of(call_id)) is not None:
+            return [self._grant(pending, "decline")]
+        if call.type == AGENT:
+            return self._end_agent(call.thread, call.turn)
+        return [self._find_terminal(call_id, call.thread)] if call.type == COMMAND else None
+
+    def close(self) -> list[Out]:
+        return [CloseInput()]
+
+    # ------------------------------------------------------------------------------------------ what we are told
+    def permission(self, request_id: str, option_id: str | None) -> list[Out]:
+        """Answer once; a request that needs no answer any more is left alone.
+
+        Raises:
+            ValueError: *option_id* is none of those that were offered.
+        """
+        pending = None if self._over else self._approvals.take(request_id, option_id)
+        return [self._grant(pending, option_id)] if pending is not None else []
+
+    # ------------------------------------------------------------------------------------------ messages
+    @property
+    def _is_ready(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def _in_turn(self) -> bool:
+        return self._prompted
+
+    def _hear(self, line: str) -> list[Out]:
+        message = read(line, wire.Message, "the agent wrote a line")
+        if not isinstance(message.method, str):
+            return self._asked.answered(message.id, message.result, message.error)
+        if message.id is not UNSET:
+            return self._request(message.id, message.method, message.params)
+        hear = _NOTIFICATIONS.get(message.method)
+        return hear(self, message.params) if hear is not None else []
+
+    def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
+        if method in _NOTHING_GIVEN:
+            return [wire.JSON_RPC.result(rpc_id, _NOTHING_GIVEN[method])]
+        if method not in KINDS:
+            return [wire.JSON_RPC.error(rpc_id, METHOD_NOT_FOUND, f"method not found: {method}")]
+        pending = Pending(rpc_id, method, read(params, wire.Approval, method))
+        if self._cancelling or not self._prompted:
+            return [self._grant(pending, None)]
+        return [self._approvals.ask(pending)]
+
+    # ------------------------------------------------------------------------------------------ opening
+    def _initialized(self, result: Raw, cwd: str, resume_id: str | None) -> list[Out]:
+        read(result, wire.Initialized, "the answer to initialize")
+        ready = wire.JSON_RPC.notification("initialized", {})
+        if resume_id is None:
+            return [ready, self._new(cwd)]
+        params = {"threadId": resume_id, "cwd": cwd, "excludeTurns": True}
+        return [ready, self._ask("thread/resume", params, self._loaded, lambda error: self._not_loaded(error, cwd))]
+
+    def _new(self, cwd: str) -> Send:
+        return self._ask("thread/start", {"cwd": cwd}, self._opened)
+
+    def _opened(self, result: Raw) -> list[Out]:
+        thread = read(result, wire.ThreadOpened, "the answer to thread/start").thread
+        self._thread = thread.id
+        return [Ready(thread.id, f"codex {thread.cli_version}".strip(), steers=True)]
+
+    def _loaded(self, result: Raw) -> list[Out]:
+        ready = self._opened(result)
+        self._meter.loaded(self._thread or "")
+        return ready
+
+    def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
+        """The conversation is lost: the work goes on in a new one."""
+        words = f"the conversation could not be loaded, a new one is begun: {error.text} (code {error.code})\n"
+        return [Text("log", words), self._new(cwd)]
+
+    def _not_ready(self, error: RpcError) -> list[Out]:
+        return self._end(f"the agent refused to open a thread: {error.text} (code {error.code})")
+
+    # ------------------------------------------------------------------------------------------ the turn
+    def _begin_turn(self) -> None:
+        self._prompted, self._cancelling, self._settling, self._turn = True, False, False, None
+        self._calls.forget()
+        self._compacting.clear()
+        self._spoken.clear()
+        self._trouble, self._problem = 0, Problem(None)
+
+    def _turn_answered(self, result: Raw) -> list[Out]:
+        return self._turn_named(read(result, wire.TurnOpened, "the answer to turn/start").turn.id)
+
+    def _turn_named(self, turn: str) -> list[Out]:
+        """Its name is known: what was to be said to it can be said."""
+        if self._turn is not None or not self._prompted:
+            return []
+        self._turn = turn
+        return self._interrupted(turn) if self._cancelling else []
+
+    def _turn_refused(self, error: RpcError) -> list[Out]:
+        return self._turn_over(TurnEnded("error", f"the agent refused the turn: {error.text} (code {error.code})"))
+
+    def _interrupted(self, turn: str | None) -> list[Out]:
+        if turn is None:
+            return []
+        return [self._ask("turn/interrupt", {"threadId": self._thread, "turnId": turn}, _nothing, _passed_over)]
+
+    def _turn_started(self, params: Raw) -> list[Out]:
+        told = read(params, wire.TurnTold, "turn/started")
+        if told.thread_id == self._thread:
+            return self._turn_named(told.turn.id)
+        return self._calls.agent_started(told.thread_id, told.turn.id) if self._heard else []
+
+    def _turn_completed(self, params: Raw) -> list[Out]:
+        told = read(params, wire.TurnTold, "turn/completed")
+        if told.thread_id != self._thread:
+            return self._calls.agent_ended(told.turn.id, told.turn.status)
+        if not self._heard or self._turn not in (None, told.turn.id):
+            return []
+        ended = self._verdict(told.turn)
+        return self._settle(ended) if ended.stop == "cancelled" or self._calls else self._turn_over(ended)
+
+    def _verdict(self, turn: wire.Turn) -> TurnEnded:
+        match turn.status:
+            case "completed":
+                return TurnEnded("end_turn")
+            case "interrupted":
+                return TurnEnded("cancelled")
+            case "failed":
+                return self._failure(turn.error or wire.TurnError("the turn failed, and the agent does not say why"))
+            case status:
+                return TurnEnded("error", f"the agent ended the turn with an unknown status, {status!r}")
+
+    def _failure(self, error: wire.TurnError) -> TurnEnded:
+        """The last word is often vaguer than what the agent said when it tried again."""
+        problem = problem_of(error.codex_error_info)
+        if problem.kind is ModelProblem.UNKNOWN and self._problem.kind is not None:
+            problem = self._problem
+        return TurnEnded("error", error.message, problem.kind, problem.status)
+
+    def _settle(self, ended: TurnEnded) -> list[Out]:
+        """Codex leaves commands and sub-agents running: the turn is over when it has ended them."""
+        self._settling = True
+        left = [out for agent in self._calls.agents for out in self._end_agent(agent.thread, agent.turn)]
+
+        def over(_: object) -> list[Out]:
+            return self._turn_over(ended)
+
+        return [*left, self._clean(self._thread or "", over, over)]
+
+    def _turn_over(self, ended: TurnEnded) -> list[Out]:
+        if not self._prompted:
+            return []
+        self._prompted, self._turn = False, None
+        return [*self._calls.close_all(), ended]
+
+    @property
+    def _heard(self) -> bool:
+        """Whether what is told belongs to a turn of ours."""
+        return self._prompted and not self._settling
+
+    # ------------------------------------------------------------------------------------------ ending one thing
+    def _clean(self, thread: str, on_result: Callable[[Any], list[Out]], on_error: Callable[[Any], list[Out]]) -> Send:
+        return self._asked.ask("thread/backgroundTerminals/clean", {"threadId": thread}, on_result, on_error)
+
+    def _end_agent(self, thread: str, turn: str) -> list[Out]:
+        stop = self._ask("turn/interrupt", {"threadId": thread, "turnId": turn}, _nothing, _passed_over)
+        return [stop, self._clean(thread, _nothing, _passed_over)]
+
+    def _find_terminal(self, call_id: str, thread: str) -> Send:
+        """Codex ends a command by a name of its own, which it does not always tell with the call."""
+
+        def found(result: Raw) -> list[Out]:
+            terminals = read(result, wire.Terminals, "the answer to thread/backgroundTerminals/list").data
+            name = next((one.process_id for one in terminals if one.item_id == call_id), None)
+            return self._kept(call_id, "it runs no command for it") if name is None else [terminate(name)]
+
+        def terminate(name: str) -> Send:
+            params = {"threadId": thread, "processId": name}
+            return self._ask("thread/backgroundTerminals/terminate", params, terminated, refused)
+
+        def terminated(result: Raw) -> list[Out]:
+            done = read(result, wire.Terminated, "the answer to thread/backgroundTerminals/terminate").terminated
+            return [] if done else self._kept(call_id, "its command had ended")
+
+        def refused(error: RpcError) -> list[Out]:
+            return self._kept(call_id, error.text)
+
+        return self._ask("thread/backgroundTerminals/list", {"threadId": thread}, found, refused)
+
+    def _kept(self, call_id: str, why: str) -> list[Out]:
+        return [CallKept(call_id, why)] if self._calls.running(call_id) is not None else []
+
+    # ------------------------------------------------------------------------------------------ items
+    def _item_started(self, params: Raw) -> list[Out]:
+        told = read(params, wire.ItemTold, "item/started")
+        item = self._item(told, "item/started")
+        if item is None or not self._heard:
+            return []
+        if item.type == COMPACTION and item.id not in self._compacting:
+            self._compacting[item.id] = None
+            return [Compaction(True)]
+        if item.type == SAID:
+            return self._taken_up()
+        return self._calls.started(told, item)
+
+    def _taken_up(self) -> list[Out]:
+        """The first words of a turn are its prompt; each further ones are what it was told within it."""
+        first, self._begun = not self._begun, True
+        if first or not self._told:
+            return []
+        self._told -= 1
+        return [Heard()]
+
+    def _item_completed(self, params: Raw) -> list[Out]:
+        told = read(params, wire.ItemTold, "item/completed")
+        item = self._item(told, "item/completed")
+        if item is None or not self._prompted:
+            return []
+        if item.type == COMPACTION:
+            return self._compacted(item.id)
+        if item.type == MESSAGE:
+            return self._said(told.thread_id, item.id, "" if item.id in self._spoken else item.text)
+        late = self._settling and self._calls.running(item.id) is None
+        return [] if late else self._calls.completed(told, item)
+
+    def _item(self, told: wire.ItemTold, where: str) -> wire.Item | None:
+        """The item, if it is of a type that we know: what others look like, nobody says."""
+        named = read(told.item, wire.ItemNamed, where)
+        known = named.type in (COMPACTION, MESSAGE, SAID) or call_of(wire.Item(named.id, named.type)) is not None
+        return read(told.item, wire.Item, f"{where}: {named.type}") if known else None
+
+    def _compacted(self, item_id: str) -> list[Out]:
+        if item_id not in self._compacting:
+            return []
+        del self._compacting[item_id]
+        return [Compaction(False)]
+
+    # ------------------------------------------------------------------------------------------ words
+    def _message_delta(self, params: Raw) -> list[Out]:
+        told = read(params, wire.Delta, "item/agentMessage/delta")
+        return self._said(told.thread_id, told.item_id, told.delta)
+
+    def _said(self, thread: str, item_id: str, text: str) -> list[Out]:
+        """A message begins on a line of its own."""
+        if not text or not self._prompted:
+            return []
+        if thread != self._thread:
+            return [Text("log", text)]
+        first, another = item_id not in self._spoken, bool(self._spoken)
+        self._spoken[item_id] = None
+        return [Text("message", f"\n{text}" if first and another else text)]
+
+    def _thought_delta(self, params: Raw) -> list[Out]:
+        told = read(params, wire.Delta, "item/reasoning/textDelta")
+        return [Text("thought", told.delta)] if told.delta and told.thread_id == self._thread else []
+
+    def _warning(self, params: Raw) -> list[Out]:
+        return [Text("log", f"{read(params, wire.Warned, 'warning').message}\n")]
+
+    # ------------------------------------------------------------------------------------------ its model
+    def _used(self, params: Raw) -> list[Out]:
+        return [*self._meter.told(read(params, wire.TokensUsed, "thread/tokenUsage/updated"), in_turn=self._prompted)]
+
+    def _troubled(self, params: Raw) -> list[Out]:
+        """A try that failed, and is made again; what is not made again ends the turn, which says so."""
+        told = read(params, wire.Trouble, "error")
+        problem = problem_of(told.error.codex_error_info)
+        if not (told.will_retry and self._prompted):
+            return []
+        self._trouble += 1
+        if told.thread_id == self._thread:
+            self._problem = problem
+        words = told.error.additional_details or told.error.message
+        kind = problem.kind or ModelProblem.UNKNOWN
+        return [ModelTrouble(kind, problem.status, attempt=self._trouble, words=words)]
+
+    def _resolved(self, params: Raw) -> list[Out]:
+        self._approvals.resolved(read(params, wire.Resolved, "serverRequest/resolved").request_id)
+        return []
+
+    # ------------------------------------------------------------------------------------------ small parts
+    def _ask(
+        self,
+        method: str,
+        params: dict[str, Any],
+        on_result: OnResult,
+        on_error: Callable[[RpcError], list[Out]] | None = None,
+    ) -> Send:
+        return self._asked.ask(method, params, on_result, on_error or self._not_ready)
+
+    def _grant(self, pending: Pending, option_id: str | None) -> Send:
+        return wire.JSON_RPC.result(pending.rpc_id, pending.answer(option_id))
+
+
+def _words(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def _nothing(result: Raw) -> list[Out]:
+    return []
+
+
+def _passed_over(error: RpcError) -> list[Out]:
+    """There was nothing to end any more."""
+    return []
+
+
+def _not_steered(error: RpcError) -> list[Out]:
+    return [Text("log", f"the agent did not take the message: {error.text} (code {error.code})\n")]
+
+
+_NOTIFICATIONS: Final[Mapping[str, Callable[[CodexCodec, Raw], list[Out]]]] = MappingProxyType(
+    {
+        "turn/started": CodexCodec._turn_started,
+        "turn/completed": CodexCodec._turn_completed,
+        "item/started": CodexCodec._item_started,
+        "item/completed": CodexCodec._item_completed,
+        "item/agentMessage/delta": CodexCodec._message_delta,
+        "item/reasoning/textDelta": CodexCodec._thought_delta,
+        "item/reasoning/summaryTextDelta": CodexCodec._thought_delta,
+        "thread/tokenUsage/updated": CodexCodec._used,
+        "serverRequest/resolved": CodexCodec._resolved,
+        "error": CodexCodec._troubled,
+        "warning": CodexCodec._warning,
+    }
+)
+"""What we listen to; of the rest nothing is decided by."""

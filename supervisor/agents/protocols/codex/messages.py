@@ -1,0 +1,224 @@
+"""The messages of ``codex app-server`` that we read: JSON-RPC without the ``jsonrpc`` member, threads, turns, items.
+
+Only the fields that we use are declared, as the schema that the program itself prints has them (``codex app-server
+generate-json-schema``, 0.169.0). Nothing here knows what was said before.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeAlias
+
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from supervisor.agents.protocols.json_rpc import RpcError, RpcId, Wire, Writer
+from supervisor.policies.budgets import COUNT_MAX
+
+__all__ = [
+    "JSON_RPC",
+    "Approval",
+    "Delta",
+    "FileChange",
+    "Initialized",
+    "Item",
+    "ItemNamed",
+    "ItemTold",
+    "Message",
+    "Resolved",
+    "Terminal",
+    "Terminals",
+    "Terminated",
+    "Thread",
+    "ThreadOpened",
+    "Tokens",
+    "TokensUsed",
+    "Trouble",
+    "Turn",
+    "TurnError",
+    "TurnOpened",
+    "TurnTold",
+    "Usage",
+    "Warned",
+]
+
+JSON_RPC: Final = Writer({})
+
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+
+
+class Message(Wire):
+    """A request (method and id), a notification (method), or a response (id)."""
+
+    id: RpcId | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw = Raw(b"{}")
+    result: Raw | UnsetType = UNSET
+    error: RpcError | None = None
+
+
+# ------------------------------------------------------------------------------------------------ its answers
+class Initialized(Wire):
+    user_agent: str = ""
+
+
+class Thread(Wire):
+    id: str
+    cli_version: str = ""
+
+
+class ThreadOpened(Wire):
+    """The answer to ``thread/start`` and ``thread/resume``."""
+
+    thread: Thread
+
+
+class TurnError(Wire):
+    """``codex_error_info`` is a word, or an object whose one key is a word."""
+
+    message: str
+    codex_error_info: Any = None
+    additional_details: str | None = None
+
+
+class Turn(Wire):
+    """``status``: completed, interrupted, failed or inProgress."""
+
+    id: str
+    status: str
+    error: TurnError | None = None
+
+
+class TurnOpened(Wire):
+    """The answer to ``turn/start``."""
+
+    turn: Turn
+
+
+class Terminal(Wire):
+    """A command that the agent runs: ``item_id`` is its call."""
+
+    item_id: str
+    process_id: str
+
+
+class Terminals(Wire):
+    """The answer to ``thread/backgroundTerminals/list``."""
+
+    data: tuple[Terminal, ...]
+
+
+class Terminated(Wire):
+    """The answer to ``thread/backgroundTerminals/terminate``."""
+
+    terminated: bool
+
+
+# ------------------------------------------------------------------------------------------------ its notifications
+class TurnTold(Wire):
+    """``turn/started`` and ``turn/completed``."""
+
+    thread_id: str
+    turn: Turn
+
+
+class FileChange(Wire):
+    path: str
+    diff: str = ""
+
+
+class Item(Wire):
+    """One thing of a turn; which fields it has, its type says."""
+
+    id: str
+    type: str
+    status: str | None = None
+    text: str = ""
+    command: str = ""
+    cwd: str = ""
+    exit_code: int | None = None
+    aggregated_output: str | None = None
+    changes: tuple[FileChange, ...] = ()
+    server: str = ""
+    tool: str = ""
+    arguments: Raw = Raw(b"")
+    result: Raw = Raw(b"")
+    query: str = ""
+    prompt: str | None = None
+    receiver_thread_ids: tuple[str, ...] = ()
+
+
+class ItemNamed(Wire):
+    id: str
+    type: str
+
+
+class ItemTold(Wire):
+    """``item/started`` and ``item/completed``: of the types that are known, the item is read."""
+
+    thread_id: str
+    turn_id: str
+    item: Raw
+
+
+class Delta(Wire):
+    """More of a message, or of a thought."""
+
+    thread_id: str
+    item_id: str
+    delta: str
+
+
+class Tokens(Wire):
+    total_tokens: _Count = 0
+    input_tokens: _Count = 0
+    cached_input_tokens: _Count = 0
+    output_tokens: _Count = 0
+    reasoning_output_tokens: _Count = 0
+
+
+class Usage(Wire):
+    """``total`` is the thread's, ``last`` its last request's."""
+
+    total: Tokens
+    last: Tokens
+    model_context_window: _Count | None = None
+
+
+class TokensUsed(Wire):
+    """``thread/tokenUsage/updated``."""
+
+    thread_id: str
+    turn_id: str
+    token_usage: Usage
+
+
+class Trouble(Wire):
+    """``error``: a request to the model failed."""
+
+    thread_id: str
+    error: TurnError
+    will_retry: bool = False
+
+
+class Warned(Wire):
+    """``warning``."""
+
+    message: str
+
+
+class Resolved(Wire):
+    """``serverRequest/resolved``: a request of the agent's needs no answer any more."""
+
+    request_id: RpcId
+
+
+# ------------------------------------------------------------------------------------------------ its requests
+class Approval(Wire):
+    """``item/*/requestApproval``; which of the fields are there, the method says."""
+
+    item_id: str
+    thread_id: str = ""
+    command: str | None = None
+    cwd: str | None = None
+    reason: str | None = None
+    grant_root: str | None = None
+    permissions: Raw = Raw(b"{}")

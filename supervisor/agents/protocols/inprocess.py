@@ -1,0 +1,365 @@
+"""An agent that is an async function of the embedding program.
+
+The function is given its turn and works on it: it may speak, call tools, and delegate. It runs in the turn's cancel
+scope and every tool in a scope of its own, so that an abort reaches exactly what it names. What it returns ends the
+turn well; an exception ends it badly, ``SystemExit`` too; swallowing a cancellation only makes the ladder go on. What
+else is no ``Exception``, as a Ctrl-C or what a test framework raises, is the host's: it ends the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import anyio
+
+from actors import ActorStopped
+from actors.parking import RAISED, as_error, is_cancellation
+from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
+from supervisor.lifecycles.types import CancelMode, ToolOutcome, Verdict
+from supervisor.policies.budgets import COUNT_MAX, Amounts
+from supervisor.policies.loop_detection import digest
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import AgentFunction, Outcome, Work
+from supervisor.runtime.one_shot_event import Moment
+from supervisor.sessions.agent_connection import Delegate, LinkBase
+
+if TYPE_CHECKING:
+    from supervisor.plans.task_control import Answer
+    from supervisor.plans.tasks import TaskConfig
+
+__all__ = ["AgentTurn", "FunctionLink", "ToolAborted"]
+
+T = TypeVar("T")
+
+_OWN = (*RAISED, SystemExit)
+"""What a function may raise and end only itself: an agent that exits does not take its host along."""
+
+
+def _as_error(error: BaseException) -> Exception:
+    return RuntimeError(f"it exited with {error.code!r}") if isinstance(error, SystemExit) else as_error(error)
+
+
+def _words(error: Exception) -> str:
+    """What it says, where it can say that."""
+    try:
+        return str(error)
+    except Exception as fault:
+        return f"(its __str__ raised {type(fault).__name__})"
+
+
+class ToolAborted(Exception):
+    """The tool call was aborted; the turn goes on."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        super().__init__(f"the call {title!r} was aborted")
+
+
+class _Call:
+    """One call's result, on its way from the tool's task to the agent's. It is settled when it is done, or aborted.
+
+    Which of the two is decided at one point without an await: what was aborted before it had returned is aborted,
+    even if it commits something under a shield and returns after all; what has returned cannot be aborted any more.
+    """
+
+    def __init__(self) -> None:
+        self.done = Moment()
+        self.settled = Moment()
+        self.value: Any = None
+        self.error: Exception | None = None
+        self.finished = False
+        self.aborted = False
+
+    def finish(self, value: Any, error: Exception | None) -> None:
+        if not self.aborted:
+            self.value, self.error, self.finished = value, error, True
+
+    def abort(self) -> None:
+        self.aborted = not self.finished
+        self.settled.set()
+
+
+class AgentTurn:
+    """What an in-process agent is given: the prompt, and what it can do with it."""
+
+    def __init__(self, link: FunctionLink, turn_id: str, prompt: str) -> None:
+        self._link = link
+        self.turn_id = turn_id
+        self.prompt = prompt
+
+    @property
+    def session_id(self) -> str:
+        return self._link.work.session_id
+
+    def say(self, text: str) -> None:
+        """Add to the answer, and to the transcript."""
+        self._link.speak(text)
+
+    def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float = 0.0) -> None:
+        """Say that so much more was used: tokens, and US dollars. It counts in every budget that holds for the session.
+
+        Raises:
+            ValueError: an amount is negative, or no number.
+        """
+        said = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
+        for name, amount in said.items():
+            if not 0 <= amount < COUNT_MAX:
+                raise ValueError(f"used: {name}: {amount!r} is no amount; give what was used since the last time")
+        amounts = Amounts(input_tokens=int(input_tokens), output_tokens=int(output_tokens), cost_usd=float(cost_usd))
+        self._link.use(self.turn_id, amounts)
+
+    def heartbeat(self) -> None:
+        """Say that work goes on, where nothing else says so: who is not heard of for long is taken for stuck."""
+        self._link.work.moved = True
+
+    async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run ``fn(*args)`` as a tool call: a scope, and a durable record before it starts.
+
+        Raises:
+            ToolAborted: an abort ended this call; the turn goes on.
+            TypeError: *title* is no text.
+            Exception: whatever *fn* raised.
+        """
+        if not isinstance(title, str):
+            raise TypeError(f"title: {title!r} is no str")
+        value: T = await self._link.call(title, fn, args)
+        return value
+
+    async def delegate(
+        self,
+        name: str,
+        prompt: str,
+        *,
+        agent: str | None = None,
+        cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
+    ) -> Outcome:
+        """Have a child session work on *prompt*, and wait for how it ended. *cancel_mode*: what our end means to it.
+
+        Raises:
+            ToolAborted: the call was aborted before the child was born.
+            UnknownWord: there is no such cancel mode.
+        """
+        return await self._link.hand_over(name, prompt, agent, CancelMode.named(cancel_mode))
+
+    async def split(self, subtasks: Sequence[TaskConfig], *, reason: str = "") -> Answer:
+        """Split the task that this session works on: it is completed when *subtasks* are, and this turn has ended.
+
+        Raises:
+            Refused: the plan does not let this session split a task, or its task cannot be split now.
+            BadPlan: the subtasks cannot be.
+        """
+        own = self._link.work.own_task
+        if own is None or own.split is None:
+            known = "set may_split in the plan; with access: configured, its agent must be trusted, too"
+            raise Refused(f"session {self.session_id!r} has no task that it may split; {known}")
+        answer: Answer = await own.split(own.name, subtasks, by=f"agent of {own.name}", reason=reason)
+        return answer
+
+    async def block(self, on: Sequence[str], *, reason: str = "") -> NoReturn:
+        """Leave the task that this session works on until *on* is there: other tasks of the plan, or anything that a
+        person knows of. This turn is ended with that, and another session goes on with the task later.
+
+        Raises:
+            Refused: this session works on no task, or its task cannot wait for that.
+        """
+        own = self._link.work.own_task
+        if own is None:
+            raise Refused(f"session {self.session_id!r} works on no task of a plan that could be blocked")
+        await own.block(own.name, on, by=f"agent of {own.name}", reason=reason)
+        await anyio.sleep_forever()  # its session is being ended
+        raise AssertionError("it was ended")
+
+
+class FunctionLink(LinkBase):
+    """A link to an async function."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        work: Work,
+        agent_id: str,
+        incarnation: int,
+        *,
+        function: AgentFunction,
+        delegate: Delegate,
+    ) -> None:
+        super().__init__(tree, work, agent_id, incarnation)
+        self._function = function
+        self._delegate = delegate
+        self._stop = Moment()
+        self._scope: anyio.CancelScope | None = None
+        self._made = 0
+        self._results: dict[str, _Call] = {}
+
+    async def run(self) -> None:
+        exited = AgentExited(ended_by="kill", reason="it was cancelled")
+        try:
+            launched = AgentLaunched(incarnation=self._incarnation, agent_id=self.agent_id)
+            await self._report(self.work.session_id, launched)
+            self._report_ready("in-process")
+            await self._stop.wait()
+            # A function may clean up after its cancellation, but one that swallows it is abandoned.
+            with self.tree.system.timers.limit(self.work.policy.ladder.cancel_s):
+                await self.free()
+            exited = AgentExited(status=0, ended_by="exit")
+        finally:
+            self._report_end(exited)
+
+    # ------------------------------------------------------------------ commands
+    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+        if not self._begin(turn_id, incarnation):
+            return
+        ctx = self.tree.system.context(turn_id)
+        try:
+            if ctx is None:
+                raise ActorStopped(turn_id)
+            self.work.start(ctx, self._run_turn, AgentTurn(self, turn_id, prompt))
+        except ActorStopped as error:
+            self._conclude("error", str(error))
+
+    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
+        if self._note_intent(turn_id, intent, abort_id) and self._scope is not None:
+            self._scope.cancel()
+
+    def finish(self) -> None:
+        self._finishing = True
+        if self.turn_id is None:
+            self._stop.set()
+
+    def kill(self, intent: Verdict) -> None:
+        self._intent = self._intent or intent
+        self._dying = True
+        self._stop.set()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def runs(self, call_id: str) -> bool:
+        return True
+
+    def has_returned(self, turn_id: str, call_id: str) -> bool:
+        call = self._results.get(call_id)
+        return super().has_returned(turn_id, call_id) or (call is not None and call.finished)
+
+    def abandon_call(self, call_id: str) -> None:
+        super().abandon_call(call_id)
+        if call_id in self._results:
+            self._results[call_id].abort()
+
+    # ------------------------------------------------------------------ the turn
+    async def _run_turn(self, turn: AgentTurn) -> None:
+        stop, error = "cancelled", ""
+        try:
+            with anyio.CancelScope() as self._scope:
+                if not self._dying and self._intent is None:
+                    result = await self._function(turn)
+                    if isinstance(result, str):
+                        self.speak(result)
+                    stop = "end_turn"
+        except _OWN as raised:
+            if is_cancellation(raised):
+                raise
+            stop, error = "error", f"{type(raised).__name__}: {_words(_as_error(raised))}"
+        finally:
+            self._scope = None
+            self._conclude(stop, error)
+            if self._finishing:
+                self._stop.set()
+
+    def use(self, turn_id: str, amounts: Amounts) -> None:
+        self.work.moved = True
+        if self.work.watch is not None:
+            self.work.watch.reported(amounts, {"turn": turn_id, **amounts.told})
+
+    def speak(self, text: str) -> None:
+        self.work.moved = True
+        self.work.say(text)
+        self.tree.write(self.work, "message", text)
+
+    async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
+        self.work.moved = True
+        self._made += 1
+        call_id = f"call-{self._made}"
+        tool_id = await self._open_call(call_id, title, "other")
+        ctx = self.tree.system.context(tool_id) if tool_id is not None else None
+        if ctx is None:
+            raise ToolAborted(title)
+        call = self._results[call_id] = _Call()
+        try:
+            self.work.start(ctx, self._run_call, call, fn, args)
+            await self._returned(call)
+        except ActorStopped:
+            raise ToolAborted(title) from None
+        except anyio.get_cancelled_exc_class():
+            self._give_up(call_id)
+            raise
+        finally:
+            del self._results[call_id]
+        if not call.finished:
+            raise ToolAborted(title)
+        outcome = ToolOutcome.FAILED if call.error else ToolOutcome.COMPLETED
+        error = _words(call.error) if call.error is not None else ""
+        answered = digest(repr(call.error) if call.error is not None else call.value)
+        await self._close_call(call_id, outcome, error, asked=digest(args), answered=answered)
+        if call.error is not None:
+            raise call.error
+        return call.value
+
+    def _give_up(self, call_id: str) -> None:
+        """The agent does not wait for that call any more: it is ended, with its one result."""
+        if self.turn_id is not None and self._calls.pop(call_id, None) is not None:
+            reason = "the agent gave it up" if self._intent is None else self._intent.error
+            gone = ToolCompleted(call_id=call_id, outcome=ToolOutcome.ABORTED, reason=reason, abort_id=self._abort_id)
+            self._tell(self.turn_id, gone)
+
+    async def _returned(self, call: _Call) -> None:
+        """Wait for the result. A tool that was aborted may clean up, but not keep the agent from going on."""
+        await call.settled.wait()
+        if call.done.is_set():
+            return
+        with self.tree.system.timers.limit(self.work.policy.ladder.cancel_s):
+            await call.done.wait()
+
+    async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        try:
+            call.finish(await fn(*args), None)
+        except _OWN as error:
+            if is_cancellation(error):
+                raise
+            call.finish(None, _as_error(error))
+        finally:
+            call.done.set()
+            call.settled.set()
+
+    async def hand_over(self, name: str, prompt: str, agent: str | None, mode: CancelMode) -> Outcome:
+        self._made += 1
+        call_id = f"call-{self._made}"
+        tool_id = await self._open_call(call_id, f"delegate to {name}", "think")
+        if tool_id is None:
+            raise ToolAborted(f"delegate to {name}")
+        call = self._results[call_id] = _Call()
+        outcomes: list[Outcome] = []
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            call.finish(outcome, None)
+            call.done.set()
+
+        cause = Cause(self._causes.get(tool_id), None, self.work.session_id)
+        once = self._delegated(call_id, answer)
+        self._delegate(self.work, name, prompt, agent, tool_id, once, cause, mode)
+        try:
+            await call.done.wait()
+        except anyio.get_cancelled_exc_class():
+            self._give_up(call_id)
+            raise
+        finally:
+            del self._results[call_id]
+        if call.aborted:
+            return outcomes[0]._replace(outcome="aborted")
+        self._causes[tool_id] = outcomes[0].seq
+        done = outcomes[0].outcome == "completed"
+        await self._close_call(call_id, ToolOutcome.COMPLETED if done else ToolOutcome.FAILED)
+        return outcomes[0]

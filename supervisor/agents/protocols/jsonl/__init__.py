@@ -1,0 +1,3 @@
+"""Programs that print lines of JSON, as a mapping says what those mean."""
+
+__all__: list[str] = []

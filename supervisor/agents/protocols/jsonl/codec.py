@@ -1,0 +1,239 @@
+"""The adapter for programs that serve one prompt and print lines of JSON, as a mapping says what those mean.
+
+One process, one prompt. A turn has succeeded only if a line says so that the mapping takes for the program's last word;
+an exit status says nothing. A line that is no JSON object is a note for people, unless it begins like one: then the
+program broke its protocol. The first such line ends the conversation: from then on nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.agent_catalogue.mapping import (
+    ID,
+    PROMPT,
+    Compacting,
+    Ending,
+    Fits,
+    Mapping,
+    Naming,
+    Requesting,
+    Saying,
+    Spending,
+    ToolBeginning,
+    ToolEnding,
+    Troubled,
+)
+from supervisor.agents.protocols.acp.calls import ToolCalls
+from supervisor.agents.protocols.codec_defaults import Unasked
+from supervisor.agents.protocols.exit_status import exit_words
+from supervisor.agents.protocols.framing import LINE_BYTES_MAX, Lines
+from supervisor.agents.protocols.jsonl.paths import amount_at, bytes_at, fits, look, text_at
+from supervisor.agents.protocols.jsonl.usage import Spent
+from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.error_classification import problem_of
+from supervisor.ports import (
+    CloseInput,
+    Compaction,
+    Malformed,
+    ModelTrouble,
+    Named,
+    Out,
+    Ready,
+    Send,
+    Signal,
+    Text,
+    TurnEnded,
+    Usage,
+)
+
+__all__ = ["JsonlCodec"]
+
+_LINE_CHARS: Final = 200
+_MS: Final = 1000.0
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class JsonlCodec(Unasked):
+    """One run of one program. ``argv`` comes first: it decides what the conversation is called."""
+
+    def __init__(self, mapping: Mapping, line_bytes_max: int = LINE_BYTES_MAX) -> None:
+        self._mapping = mapping
+        self._lines = Lines(line_bytes_max)
+        self._calls = ToolCalls()
+        self._spent = Spent()
+        self._chosen: str | None = None
+        """What the conversation is called by our choice, or by an earlier one."""
+        self._confirmed = False
+        self._interrupted = False
+        self._compacting = False
+        self._over = False
+        self._end: TurnEnded | None = None
+        """The program's last word on the turn, so far."""
+        self._told: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
+            "session": self._session,
+            "text": self._text,
+            "thought": self._text,
+            "log": self._text,
+            "tool_begin": self._tool_begun,
+            "tool_end": self._tool_ended,
+            "request": self._requested,
+            "usage": self._used,
+            "end": self._ended,
+            "trouble": self._troubled,
+            "compaction": self._compacted,
+        }
+
+    # ------------------------------------------------------------------------------------------ what we ask for
+    @property
+    def one_shot(self) -> bool:
+        return True
+
+    def argv(
+        self, command: Sequence[str], prompt: str, new_id: str = "", resume_id: str | None = None
+    ) -> tuple[str, ...]:
+        arguments = self._mapping.resume_arguments if resume_id is not None else self._mapping.new_arguments
+        self._chosen = (resume_id or new_id) if arguments else None
+        named = (word.replace(ID, self._chosen or "") for word in arguments)
+        return (*command, *named, *(word.replace(PROMPT, prompt) for word in self._mapping.prompt_arguments))
+
+    def start(self, cwd: str, resume_id: str | None = None) -> list[Out]:
+        lost = resume_id is not None and self._chosen != resume_id
+        words = "supervisor: the conversation is not gone on with: the mapping knows no way\n"
+        return [*([Text("log", words)] if lost else []), Ready(self._chosen)]
+
+    def prompt(self, text: str) -> list[Out]:
+        return [Send(text.encode()), CloseInput()] if self._mapping.prompt == "stdin" else [CloseInput()]
+
+    def interrupt(self) -> list[Out]:
+        self._interrupted = True
+        return [Signal(self._mapping.interrupt_number)]
+
+    def close(self) -> list[Out]:
+        return []
+
+    # ------------------------------------------------------------------------------------------ what we are told
+    def feed(self, data: bytes) -> list[Out]:
+        outs: list[Out] = []
+        if not data and not self._lines.unfinished:
+            return outs
+        for line in self._lines.feed(data or b"\n"):  # a last line may lack its end
+            if self._over:
+                break
+            outs += self._end_here(line.why) if isinstance(line, Malformed) else self._line(line)
+        return outs
+
+    def exited(self, status: int | None) -> list[Out]:
+        if self._over:
+            return []
+        outs = self.feed(b"")
+        if self._over:
+            return outs
+        self._over = True
+        if self._interrupted and (self._end is None or self._end.stop != "end_turn"):
+            return [*outs, *self._calls.close_all("failed"), TurnEnded("cancelled")]
+        silent = TurnEnded("error", f"the agent {exit_words(status)} and did not say how its turn ended")
+        return [*outs, self._end or silent]
+
+    # ------------------------------------------------------------------------------------------ a line
+    def _line(self, line: str) -> list[Out]:
+        try:
+            value = _decode(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            return self._no_json(line, str(error))
+        if not isinstance(value, dict):
+            return _note(line)
+        return list(self._rules(value))
+
+    def _no_json(self, line: str, why: str) -> list[Out]:
+        """A program that was asked to stop may stop within a line."""
+        if not line.lstrip().startswith("{"):
+            return _note(line)
+        if self._interrupted:
+            return []
+        shown = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."
+        return self._end_here(f"the agent wrote a line that is not JSON: {shown!r}, {why}")
+
+    def _end_here(self, why: str) -> list[Out]:
+        self._over = True
+        return [Malformed(why)]
+
+    def _rules(self, line: dict[str, Any]) -> Iterator[Out]:
+        """What each rule that fits says of the line, in the order of the rules; of the last words only the first."""
+        ended = False
+        for rule in self._mapping.rules:
+            if not _fits(line, rule) or (ended and isinstance(rule, Ending)):
+                continue
+            for item in (line,) if rule.each is None else _items(look(line, rule.each)):
+                if fits(item, rule.where):
+                    ended = ended or isinstance(rule, Ending)
+                    yield from self._told[rule.says](rule, item)
+
+    # ------------------------------------------------------------------------------------------ what rules say
+    def _session(self, rule: Naming, item: Any) -> Iterator[Out]:
+        """The program's own name for the conversation: what it says is so, whatever we chose."""
+        name = text_at(item, rule.id)
+        if name and not self._confirmed and self._mapping.resume_arguments:
+            self._confirmed = True
+            yield Named(name)
+
+    def _text(self, rule: Saying, item: Any) -> Iterator[Out]:
+        kind = "message" if rule.says == "text" else rule.says
+        if said := text_at(item, rule.text):
+            yield Text(kind, said if kind == "message" else f"{said}\n")
+
+    def _tool_begun(self, rule: ToolBeginning, item: Any) -> Iterator[Out]:
+        call_id = text_at(item, rule.id)
+        if call_id:
+            kind = self._mapping.kinds.get(text_at(item, rule.kind), "other")
+            yield from self._calls.opened(call_id, text_at(item, rule.title) or call_id, kind)
+            self._calls.tell(call_id, asked=bytes_at(item, rule.asked))
+
+    def _tool_ended(self, rule: ToolEnding, item: Any) -> Iterator[Out]:
+        call_id = text_at(item, rule.id)
+        failed = bool(rule.failed) and fits(item, rule.failed)
+        self._calls.tell(call_id, answered=bytes_at(item, rule.answered))
+        yield from self._calls.closed(call_id, "failed" if failed else "completed")
+
+    def _requested(self, rule: Requesting, item: Any) -> Iterator[Out]:
+        yield Usage({}, requests=1)
+
+    def _used(self, rule: Spending, item: Any) -> Iterator[Out]:
+        told = [amount_at(item, paths) for paths in (rule.input, rule.output, rule.cost)]
+        if any(told):
+            yield self._spent.usage(told[0] or 0, told[1] or 0, told[2] or 0, total=rule.counts == "total")
+
+    def _ended(self, rule: Ending, item: Any) -> Iterator[Out]:
+        words = text_at(item, rule.words)
+        status = amount_at(item, rule.status)
+        error = (words or "the agent said that its turn failed") if rule.stop == "error" else ""
+        self._end = TurnEnded(rule.stop, error, status=int(status) if status else None)
+        yield from ()
+
+    def _troubled(self, rule: Troubled, item: Any) -> Iterator[Out]:
+        words = text_at(item, rule.words)
+        status, attempt, retry_ms = (amount_at(item, paths) for paths in (rule.status, rule.attempt, rule.retry_ms))
+        code = int(status) if status else None
+        problem = problem_of(words, code) or ModelProblem.UNKNOWN
+        retry_s = None if retry_ms is None else retry_ms / _MS
+        yield ModelTrouble(problem, code, int(attempt or 0), retry_s, words)
+
+    def _compacted(self, rule: Compacting, item: Any) -> Iterator[Out]:
+        if rule.active != self._compacting:
+            self._compacting = rule.active
+            yield Compaction(rule.active)
+
+
+def _fits(line: dict[str, Any], rule: Fits) -> bool:
+    return fits(line, rule.when) and not (rule.unless and fits(line, rule.unless))
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _note(line: str) -> list[Out]:
+    return [Text("log", f"{line}\n")] if line.strip() else []

@@ -1,0 +1,189 @@
+"""``supervisor agents``: what is known of agents, what of it this machine has, and the probe of one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import click
+import msgspec
+
+from supervisor.agent_catalogue import Known, UnknownAgent, Way, catalogue, known
+from supervisor.agents.probe.conformance import CASES, Case, probe
+from supervisor.agents.probe.discovery import Found, find, find_all
+from supervisor.agents.probe.sandbox import place_for
+from supervisor.cli.options import json_option, say
+from supervisor.cli.rendering import json_text
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
+from supervisor.processes.host import WardenHost
+
+__all__ = ["agents_group"]
+
+
+_ASKS: Final[Mapping[bool | str, str]] = {True: "yes", False: "no", "with flags": "with flags", "unknown": "unknown"}
+
+
+@click.group("agents", invoke_without_command=True)
+@json_option
+@click.pass_context
+def agents_group(context: click.Context, as_json: bool) -> int:
+    """List the agents that are known, and say which of them are installed here.
+
+    A plan names one by `known: NAME`; `supervisor agents show NAME` says all that is known of it.
+    """
+    if context.invoked_subcommand is None:
+        found = list(find_all(catalogue().values()))
+        if as_json:
+            say(json_text([_listed(one) for one in found]))
+        else:
+            say("\n".join(_lines(found)))
+    return DONE
+
+
+@agents_group.command("show")
+@click.argument("name")
+@json_option
+def _show(name: str, as_json: bool) -> int:
+    """Say what is known of an agent: how it is started, installed and pointed at another model, and its quirks."""
+    agent = _named(name)
+    found = find(agent)
+    if as_json:
+        say(json_text({**_listed(found), "known": agent.model_dump(mode="json", exclude_defaults=True)}))
+    else:
+        say("\n".join(_told(found)))
+    return DONE
+
+
+@agents_group.command("probe")
+@click.argument("name")
+@click.option("--adapter", help="Which way to have it; by default the usual one.")
+@click.option("--model-url", metavar="URL", help="The model server; by default a scripted one of our own, on loopback.")
+@click.option("--case", "cases", multiple=True, type=click.Choice(CASES), help="Only this; may be given again.")
+@click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
+@json_option
+def _probe(
+    name: str, adapter: str | None, model_url: str | None, cases: tuple[str, ...], backend: str, as_json: bool
+) -> int:
+    """Try an agent in a scratch directory, and say what it does.
+
+    Does a cancel end the tool, does it take another prompt then, does it resume, does it tell what it uses, and what
+    does it leave behind when it is ended? The model must do what the prompt says, as `supervisor stub-model` does.
+    Exit status 1: something is not as a supervisor would wish; the runtime copes with it.
+    """
+    agent = _named(name)
+    way = _way(agent, adapter)
+    found = find(agent)
+    if way.adapter not in found.ways:
+        install = f"; install it: {agent.install.command}" if agent.install else ""
+        raise BadInput(f"{agent.name}: no program {way.command[0]!r} on PATH{install}")
+    if not as_json:
+        say(f"{agent.name} {found.version}, by {way.adapter}:")
+    rows = anyio.run(partial(_run, agent, way, model_url, cases or CASES, not as_json), backend=backend)
+    if as_json:
+        told = {"agent": agent.name, "version": found.version, "adapter": way.adapter}
+        say(json_text({**told, "cases": msgspec.to_builtins(rows)}))
+    return WORK_FAILED if any(one.good is False for one in rows) else DONE
+
+
+async def _run(agent: Known, way: Way, model_url: str | None, cases: tuple[str, ...], shows: bool) -> list[Case]:
+    if model_url is not None:
+        return await _probed(agent, way, model_url, cases, shows)
+    try:
+        from supervisor.mock_model.server import open_stub_model
+    except ModuleNotFoundError:
+        need = "pip install 'supervisor-runtime[stub-model]'"
+        raise BadInput(f"a scripted model is needed, and h11 is not installed: {need}, or give --model-url") from None
+    async with open_stub_model() as stub:
+        return await _probed(agent, way, stub.base_url, cases, shows)
+
+
+async def _probed(agent: Known, way: Way, base_url: str, cases: tuple[str, ...], shows: bool) -> list[Case]:
+    rows: list[Case] = []
+    with tempfile.TemporaryDirectory(prefix="supervisor-probe-", ignore_cleanup_errors=True) as folder:
+        place = place_for(agent, way, base_url, Path(folder))
+        async with WardenHost() as host:
+            async for one in probe(host, place, cases):
+                rows.append(one)
+                if shows:
+                    say(f"  {one.case:<32} {one.found}")
+    return rows
+
+
+def _named(name: str) -> Known:
+    try:
+        return known(name)
+    except UnknownAgent as error:
+        raise BadInput(str(error)) from None
+
+
+def _way(agent: Known, adapter: str | None) -> Way:
+    try:
+        return agent.way(adapter)
+    except UnknownAgent as error:
+        raise BadInput(f"--adapter: {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------------ what is shown
+def _listed(found: Found) -> dict[str, object]:
+    agent = found.agent
+    return {
+        "name": agent.name,
+        "title": agent.title,
+        "installed": bool(found.path),
+        "version": found.version,
+        "path": found.path,
+        "old": found.is_old,
+        "adapters": [way.adapter for way in agent.ways],
+        "asks": {way.adapter: way.asks for way in agent.ways},
+        "install": agent.install.command if agent.install else "",
+    }
+
+
+def _lines(found: list[Found]) -> Iterator[str]:
+    rows = [("NAME", "VERSION", "ADAPTERS", "WHERE"), *map(_row, found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _row(found: Found) -> tuple[str, str, str, str]:
+    agent, version = found.agent, f"{found.version or '?'}{' (old)' if found.is_old else ''}"
+    where = found.path or f"not installed: {agent.install.command if agent.install else ''}"
+    return agent.name, version if found.path else "-", ", ".join(way.adapter for way in agent.ways), where
+
+
+def _told(found: Found) -> Iterator[str]:
+    agent = found.agent
+    also = f" (also {', '.join(agent.also)})" if agent.also else ""
+    yield f"{agent.name}{also}: {agent.title}"
+    if agent.about:
+        yield f"  {agent.about}"
+    yield f"  here      {found.path or 'not installed'}{f', version {found.version}' if found.version else ''}"
+    if agent.install:
+        least = f"; older than {agent.install.least} was not tried" if agent.install.least else "; not tried"
+        yield f"  install   {agent.install.command}{least}"
+    for way in agent.ways:
+        yield f"  {way.adapter:<9} {' '.join(way.command)}"
+        quirks = [name for name, has in way.quirks.model_dump().items() if has]
+        notes = [*quirks, *(["sub_agents"] if way.sub_agents else []), f"urgent messages: {way.urgent}"]
+        yield f"            {', '.join(notes)}, asks leave: {_ASKS[way.asks]}"
+    if agent.passes:
+        yield f"  may have  {', '.join(agent.passes)}"
+    for name, value in agent.env.items():
+        yield f"  gets      {name}={value}"
+    yield from _pointed(agent)
+
+
+def _pointed(agent: Known) -> Iterator[str]:
+    """How it is pointed at another model server."""
+    for name, value in agent.model.env.items():
+        yield f"  model     {name}={value}"
+    if agent.model.arguments:
+        yield f"  model     {' '.join(agent.model.arguments)}"
+    for one in agent.model.files:
+        yield f"  model     ~/{one.path}:"
+        yield from (f"              {line}" for line in one.text.strip().splitlines())

@@ -1,0 +1,41 @@
+"""``supervisor doctor``: which promises about processes this machine can keep, and how to get the missing ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from supervisor.processes.capabilities import Ability, Guarantee, abilities, guarantees
+
+__all__ = ["examine"]
+
+
+def examine(say: Callable[[str], object], *, as_json: bool) -> None:
+    """Try everything and say what came of it.
+
+    JSON: ``abilities`` is a list of ``{name, there, used_for, fix}``; ``guarantees`` one of ``{dies, given, missing}``
+    with ``given`` one of ``at once``, ``at the next start``, ``mostly at the next start``, ``not``.
+    """
+    found = abilities()
+    promised = guarantees(found)
+    if as_json:
+        told = {"abilities": [one._asdict() for one in found], "guarantees": [one._asdict() for one in promised]}
+        say(json.dumps(told, indent=2))
+        return
+    say("When one of these dies, nothing of what it had started is left:")
+    width = max(len(one.dies) for one in promised)
+    for guarantee in promised:
+        say(f"  {guarantee.dies:<{width}}  {_given(guarantee)}")
+    say("What this machine has for it:")
+    for ability in found:
+        say(f"  {_sentence(ability)}")
+
+
+def _given(guarantee: Guarantee) -> str:
+    return guarantee.given + (f" (no {', no '.join(guarantee.missing)})" if guarantee.missing else "")
+
+
+def _sentence(ability: Ability) -> str:
+    if ability.there:
+        return f"{ability.name}: yes"
+    return f"{ability.name}: NO\n    used for: {ability.used_for}\n    to get it: {ability.fix}"

@@ -1,0 +1,92 @@
+"""``supervisor events``: the records of everything, or of one thing, those to come included.
+
+What was recorded is read from the journal; what happens from then on is told by the running supervisor, since it
+knows first. A tool call has no log of its own: its records are those of its turn that are about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from supervisor.cli.calls import Calls
+from supervisor.cli.rendering import event_line, json_line
+from supervisor.control.client import request
+from supervisor.control.error_messages import NotRunning, UnknownId
+from supervisor.diagnostics.causal_trace import split_call
+from supervisor.diagnostics.tree_view import tool_calls
+from supervisor.journal.history import History
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import LifecycleEvent
+
+__all__ = ["Records"]
+
+Say = Callable[[str], None]
+"""Prints text, and a newline."""
+
+
+class Records:
+    """Prints the records of *entity_id*, or of everything that the journal has, with *say*; *warn* is told how many it
+    has not any more."""
+
+    def __init__(self, state_dir: Path, entity_id: str | None, say: Say, warn: Say, *, as_json: bool) -> None:
+        self._state_dir, self._id, self._say, self._warn, self._as_json = state_dir, entity_id, say, warn, as_json
+        self._entity: str | None = None
+        self._call: int | None = None
+        if entity_id is not None:
+            self._entity, self._call = split_call(entity_id)
+        self._calls = Calls()
+
+    def read(self, *, after: int, follow: bool) -> int:
+        """Print what the journal holds after record *after*; the number of the last record.
+
+        Raises:
+            BadInput: nothing of that id is recorded, and nothing of it is waited for.
+        """
+        last = after
+        with History(StateDir.open(self._state_dir, create=False).journal) as reader:
+            if not follow:
+                self._check_known(reader)
+            for event in self._where(reader).events(self._entity):  # from the first: what starts a call names it
+                self._show(event, after)
+                last = max(last, event.seq)
+            archived = reader.live.elsewhere(after) if self._entity is None else 0  # what is lost is no part of it
+        if archived:
+            words = "`supervisor events ID` prints those of one entity, `supervisor journal export` every transition"
+            self._warn(f"{archived} records are in an archive: {words}")
+        return last
+
+    def _where(self, history: History) -> History | JournalReader:
+        """What has left the journal is looked for by its id only: all of an entity's records, or the first of them."""
+        if self._entity is None:
+            return history.live
+        first = next(iter(history.live.events(self._entity)), None)
+        return history.live if first is not None and first.entity_seq == 1 else history
+
+    def _check_known(self, reader: History) -> None:
+        if self._id is None or self._entity is None:
+            return
+        row = reader.entity(self._entity)
+        if row is None or (self._call is not None and self._id not in tool_calls(row)):
+            raise UnknownId(self._id)
+
+    async def follow(self, after: int) -> None:
+        """Print records as they happen, until the supervisor ends; at once if there is none."""
+        asked: dict[str, Any] = {"do": "follow", "after": after, "entity": self._entity}
+        try:
+            async with aclosing(request(StateDir(self._state_dir).control_socket, asked)) as answers:
+                async for answer in answers:
+                    self._show(msgspec.convert(answer["event"], LifecycleEvent), after)
+        except NotRunning:
+            return
+
+    def _show(self, event: LifecycleEvent, after: int) -> None:
+        label = self._calls.label(event)
+        about_it = self._call is None or self._calls.take(event) == self._call
+        if about_it and event.seq > after:
+            self._say(json_line(event) if self._as_json else event_line(event, call=label))

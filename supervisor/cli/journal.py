@@ -1,0 +1,163 @@
+"""``supervisor journal``: check it, compact it, export it, whether a supervisor runs on it or not.
+
+A check and an export only read. A compaction is done by the supervisor that runs, asked through its control socket, and
+else here, under its lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from supervisor.cli.rendering import json_text
+from supervisor.cli.sessions import ask
+from supervisor.cli.validate import journal_at
+from supervisor.control.error_messages import BadInput, NotRunning, WorkFailed
+from supervisor.journal.archive import compacting
+from supervisor.journal.database import open_database
+from supervisor.journal.history import Checked, History, checked
+from supervisor.journal.jsonl import transition_line
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.schema import explaining
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.ports import Compacted, JournalError, Retention
+
+__all__ = ["check", "compact", "export"]
+
+Say = Callable[[str], None]
+"""Prints text, and a newline."""
+_encode = msgspec.json.Encoder().encode
+
+
+# ---------------------------------------------------------------------------------------------------------- check
+def check(path: Path, say: Say, *, as_json: bool) -> bool:
+    """Check all there is to check of a journal, of an archive, or of a state directory with its archives; whether it is
+    sound.
+
+    Raises:
+        JournalDamaged: it is one, and too damaged to be opened.
+        JournalError, StateDirError: there is none.
+    """
+    found = list(_checked(path))
+    sound = all(one.problem is None for one in found)
+    say(json_text({"sound": sound, "files": found}) if as_json else "\n".join(map(_told, found)))
+    return sound
+
+
+def _checked(path: Path) -> Iterator[Checked]:
+    journal = journal_at(path)
+    if not path.is_dir():
+        JournalReader(journal).close()  # there is one, or the error says what there is
+        yield checked(path)
+        return
+    with History(journal) as history:
+        yield from history.check()
+
+
+def _told(one: Checked) -> str:
+    if one.problem is not None:
+        return f"{one.file}: {one.problem}"
+    elsewhere = f", {one.gaps} ranges of records are elsewhere" if one.gaps else ""
+    vouched = f"; vouches from record {one.vouched_from} on" if one.vouched_from > 1 else ""
+    if not one.records and not one.gaps:
+        return f"{one.file}: sound, but it holds no record"
+    return f"{one.file}: sound ({one.records} records, {one.entities} entities{elsewhere}{vouched})"
+
+
+# -------------------------------------------------------------------------------------------------------- compact
+def compact(state_dir: Path, retention: Retention | None, say: Say, *, as_json: bool) -> None:
+    """Move what *retention* does not keep to the archive; by default what the settings of the supervisor that runs, or
+    else the defaults, do not.
+
+    Raises:
+        StateDirError: there is no state directory, or a supervisor without a control socket has it.
+        JournalError: the journal cannot be opened.
+        WorkFailed, ControlError: it could not be done to the end; the next one goes on.
+    """
+    state = StateDir.open(state_dir, create=False)
+    try:
+        answer = ask(state_dir, {"do": "compact", "retention": msgspec.to_builtins(retention)})
+        told = msgspec.convert(answer["compacted"], Compacted)
+    except NotRunning:
+        told = _compacted(state, retention or Retention())
+    say(json_text(told) if as_json else _moved(told))
+
+
+def _compacted(state: StateDir, retention: Retention) -> Compacted:
+    if not state.journal.exists():
+        raise BadInput(f"no journal at {state.journal}: run `supervisor run` there first, or give --state-dir")
+    with state.lock():
+        database = open_database(state.journal, state.transitions)
+        told = Compacted()
+        try:
+            for _, now_told in compacting(database, state.archive, retention, time.time()):
+                told = now_told
+            if told.records:
+                with explaining(state.journal):
+                    database.db.execute("VACUUM")  # a running supervisor fills the free pages instead
+        except JournalError as error:  # it was opened: what is wrong now is no bad input
+            raise WorkFailed(str(error)) from error
+        finally:
+            database.close()
+    return told
+
+
+def _moved(told: Compacted) -> str:
+    left = f"the journal has {told.records_left} records of {told.entities_left} entities"
+    if not told.archives:
+        return f"nothing to move: {left}"
+    return f"moved {told.records} records of {told.entities} entities to {', '.join(told.archives)}; {left}"
+
+
+# --------------------------------------------------------------------------------------------------------- export
+def export(path: Path, out: Path | None, say: Say, *, as_json: bool) -> None:
+    """Write every transition that the journal and its archives know as a line of JSON, as in ``transitions.jsonl``.
+
+    Raises:
+        BadInput: *out* is there already, or cannot be written.
+        JournalDamaged: it is damaged, or an archive is missing; then there is no *out*.
+        JournalError, StateDirError: there is no journal.
+    """
+    with History(journal_at(path)) as history:
+        lines = _lines(history.events())
+        if out is None:
+            for line in lines:
+                say(line)
+            return
+        try:
+            count = _written(out, lines)
+        except FileExistsError:
+            raise BadInput(f"--out: {out} is there already; name another file, or move it away") from None
+        except OSError as error:
+            raise BadInput(f"--out: {out} cannot be written: {error.strerror}; name another file") from None
+    told: dict[str, Any] = {"file": str(out), "lines": count}
+    say(json_text(told) if as_json else f"{out}: {count} transitions")
+
+
+def _written(out: Path, lines: Iterable[str]) -> int:
+    """All of them, or no file: a part of a log looks like all of one."""
+    count = 0
+    with out.open("x", encoding="utf-8") as file:
+        try:
+            for line in lines:
+                file.write(f"{line}\n")
+                count += 1
+            file.flush()
+        except BaseException:
+            out.unlink()
+            raise
+    return count
+
+
+def _lines(events: Iterable[LifecycleEvent]) -> Iterator[str]:
+    timestamp = ""
+    for record in events:
+        if record.outcome == "transition":
+            line = transition_line(record, not_before=timestamp)
+            timestamp = line.timestamp
+            yield _encode(line).decode()

@@ -1,0 +1,199 @@
+"""A running supervisor as an MCP server on standard streams, so that an agent can drive it: what the command line does.
+
+Every tool asks over the control socket, or reads the journal, just as the command of the same name; nothing is decided
+here. What cannot be granted is a tool error with the words of the command line. The library is the extra ``mcp``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import anyio
+import anyio.to_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel, Field
+
+from supervisor.control.client import request
+from supervisor.control.error_messages import BadInput, ControlError, NotRunning
+from supervisor.journal.statedir import StateDir, StateDirError
+from supervisor.ports import JournalError
+
+__all__ = ["Answered", "Entity", "Permission", "Sent", "serve", "server_of"]
+
+ACTOR: Final = "mcp"
+"""Who gives the commands, as the records name them."""
+_REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalError)
+_LOOKS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_SPEAKS: Final = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+_ENDS: Final = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+_WORDS: Final = (
+    "A supervisor of AI agent sessions. `list` shows what there is; ids look like lead (a session), lead:t1 (a turn), "
+    "lead:t1:c2 (a tool call), lead:t1:p1 (a permission). Give `abort` dry_run=true first: it says whom it would end."
+)
+
+Id = Annotated[str, Field(description="the id of a session, turn, agent, task or tool call, as `list` shows it")]
+
+
+class Entity(BaseModel):
+    """A session, agent, turn or task. ``visual`` is how a person sees an agent; ``age_s`` counts until its end."""
+
+    id: str
+    kind: str
+    state: str
+    visual: str | None
+    age_s: float
+    parent: str | None
+    ended: bool
+    pid: int | None
+    note: str
+
+
+class Permission(BaseModel):
+    """What an agent asks for and waits for; after ``left_s`` seconds it is denied."""
+
+    id: str
+    session: str
+    agent: str
+    title: str
+    kind: str
+    tool: str
+    detail: str
+    options: list[str]
+    left_s: float
+
+
+class Sent(BaseModel):
+    """The message is durable."""
+
+    message_id: str
+
+
+class Answered(BaseModel):
+    """What the agent is told: which of its options, and its kind; ``None``: that nothing was chosen."""
+
+    option: str | None
+    kind: str | None
+
+
+@asynccontextmanager
+async def _told() -> AsyncIterator[None]:
+    """A refusal is the tool's error, in its own words."""
+    try:
+        yield
+    except _REFUSALS as error:
+        raise ToolError(str(error)) from error
+
+
+class _Tools:
+    """The tools of one state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+
+    async def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        async with _told(), aclosing(request(StateDir(self._state_dir).control_socket, message)) as answers:
+            told = [answer async for answer in answers]
+        return told[0]
+
+    async def _read(self, read: Callable[[Callable[[str], None]], None]) -> Any:
+        """What a command that reads the journal prints as JSON; it blocks, so it has a thread."""
+        said: list[str] = []
+        async with _told():
+            await anyio.to_thread.run_sync(read, said.append)
+        return json.loads(said[0])
+
+    async def listed(
+        self, ended: Annotated[bool, Field(description="also agents and turns that have ended")] = False
+    ) -> list[Entity]:
+        """List the sessions, and their agents, turns and tasks."""
+        from supervisor.cli.query import read_ps
+
+        rows = await self._read(
+            lambda say: read_ps(self._state_dir, say, lambda _: None, all_of_it=ended, as_json=True)
+        )
+        return [Entity.model_validate(row) for row in rows]
+
+    async def inspect(self, id: Id) -> dict[str, Any]:
+        """Show what goes on in something that lives, right now: its mailbox, its tasks, where each of them waits."""
+        told: dict[str, Any] = (await self._ask({"do": "inspect", "entity": id}))["inspected"]
+        return told
+
+    async def why(self, id: Id) -> dict[str, Any]:
+        """Explain how something came to be as it is: the tree of causes, from the one root event to the end."""
+        from supervisor.cli.query import read_why
+
+        told: dict[str, Any] = await self._read(lambda say: read_why(self._state_dir, id, say, as_json=True))
+        return told
+
+    async def send(
+        self,
+        session: Annotated[str, Field(description="the id of the session")],
+        text: str,
+        urgent: Annotated[bool, Field(description="do not wait for the next prompt")] = False,
+        at: Annotated[
+            Literal["now", "tool_boundary", "turn_end"] | None,
+            Field(description="when an urgent message is heard; by default now"),
+        ] = None,
+    ) -> Sent:
+        """Give a session a message: for its next prompt, or, if it is urgent, within the turn that runs."""
+        asked = {"do": "send", "session": session, "text": text, "urgent": urgent, "at": at, "sender": ACTOR}
+        return Sent.model_validate(await self._ask(asked))
+
+    async def abort(
+        self,
+        target: Annotated[str, Field(description="the id of a tool call or session")],
+        scope: Annotated[
+            Literal["tool", "sibling", "session"],
+            Field(description="that call; the siblings of the session; the session with all below it"),
+        ],
+        reason: str = "aborted over MCP",
+        dry_run: Annotated[bool, Field(description="only say whom it would end, and the plan's id")] = False,
+        plan: Annotated[str | None, Field(description="only if it would do what the plan of that id said")] = None,
+        now: Annotated[bool, Field(description="kill at once, without asking first")] = False,
+    ) -> dict[str, Any]:
+        """End a tool call, a session, or its siblings; the receipt says how. With dry_run it is only planned."""
+        asked = {"do": "abort", "target": target, "scope": scope, "reason": reason, "actor": ACTOR, "now": now}
+        told = await self._ask({**asked, "dry_run": dry_run, "plan": plan})
+        answer: dict[str, Any] = told["plan"] if dry_run else told["receipt"]
+        return answer
+
+    async def permissions(self) -> list[Permission]:
+        """List what agents ask for and wait for, oldest first."""
+        told = (await self._ask({"do": "permissions"}))["permissions"]
+        return [Permission.model_validate(one) for one in told]
+
+    async def answer(
+        self,
+        permission: Annotated[str, Field(description="the id of the permission")],
+        allow: bool,
+        always: Annotated[bool, Field(description="as often as the agent asks for the same in its session")] = False,
+        because: Annotated[str, Field(description="why, for the record")] = "",
+    ) -> Answered:
+        """Answer a permission that an agent waits for. The first answer counts; a later one is an error."""
+        asked = {"do": "answer", "permission": permission, "allow": allow, "always": always, "because": because}
+        return Answered.model_validate((await self._ask({**asked, "by": ACTOR}))["answered"])
+
+
+def server_of(state_dir: Path) -> MCPServer[Any]:
+    """The server for the supervisor that runs on that state directory; it need not run yet."""
+    server = MCPServer[Any]("supervisor", instructions=_WORDS, log_level="WARNING")
+    tools = _Tools(state_dir)
+    server.tool("list", annotations=_LOOKS)(tools.listed)
+    server.tool(annotations=_LOOKS)(tools.inspect)
+    server.tool(annotations=_LOOKS)(tools.why)
+    server.tool(annotations=_LOOKS)(tools.permissions)
+    server.tool(annotations=_SPEAKS)(tools.send)
+    server.tool(annotations=_SPEAKS)(tools.answer)
+    server.tool(annotations=_ENDS)(tools.abort)
+    return server
+
+
+def serve(state_dir: Path) -> None:
+    """Serve on standard input and output until the input ends."""
+    anyio.run(server_of(state_dir).run_stdio_async)

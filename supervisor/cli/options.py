@@ -1,0 +1,62 @@
+"""Options that many commands have: where the state directory is, and whether JSON is wanted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from supervisor.policies.redaction import printable
+
+__all__ = ["PATH", "TASK", "json_option", "say", "state_dir_option", "warn"]
+
+PATH: Any = click.Path(path_type=Path)
+STATE_DIR: Final = "SUPERVISOR_STATE_DIR"
+TASK: Final = "SUPERVISOR_TASK"
+"""The task that an agent works on: set for those that may split it."""
+DEFAULT: Final = Path(".sdd")
+
+
+class Named(click.Path):
+    """A path that is not empty: an empty one would mean the working directory, which nobody asked for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "" or (value == DEFAULT and _given_empty(param, ctx)):
+            self.fail(f"it is empty; name a directory, or leave it and {STATE_DIR} out for {DEFAULT}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _given_empty(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    """Whether the variable stands there with nothing in it, which click takes for one that is not there."""
+    if param is None or ctx is None or os.environ.get(STATE_DIR) != "":
+        return False
+    return ctx.get_parameter_source(param.name or "") is not click.core.ParameterSource.COMMANDLINE
+
+
+def state_dir_option(command: Any) -> Any:
+    return click.option(
+        "--state-dir",
+        type=Named(path_type=Path),
+        default=DEFAULT,
+        envvar=STATE_DIR,
+        show_default=True,
+        show_envvar=True,
+        help="Where the supervisor keeps its journal.",
+    )(command)
+
+
+def json_option(command: Any) -> Any:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def say(text: str, *, err: bool = False, newline: bool = True) -> None:
+    """Print *text*, JSON or not, on standard output or, with *err*, standard error. Everything that the program prints
+    goes through here: what a terminal would act on is escaped."""
+    click.echo(printable(text, lines=True), err=err, nl=newline)
+
+
+def warn(words: str) -> None:
+    """Print *words* on standard error."""
+    say(f"supervisor: {words}", err=True)

@@ -1,0 +1,78 @@
+"""``supervisor plan``: a plan checked without being run, and what a plan may hold as a JSON Schema for editors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from supervisor.cli.options import say
+from supervisor.control.error_messages import DONE, BadInput
+from supervisor.plans import BadPlan, Plan
+from supervisor.plans.tasks import every_task
+from supervisor.plugins.reading import load_plan
+from supervisor.work.budgeting import narrowings
+
+__all__ = ["plan_group", "schema"]
+
+
+@click.group("plan")
+def plan_group() -> None:
+    """Check a plan, or say what one may hold."""
+
+
+@plan_group.command("check")
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def _check(plan: Path, as_json: bool) -> int:
+    """Check the plan whole, as `run` does before it starts anything."""
+    try:
+        found = load_plan(plan)
+    except BadPlan as error:
+        raise BadInput(str(error)) from None
+    say(json.dumps(_told(found)) if as_json else f"{plan}: {_summary(found)}: nothing to object to")
+    for words in () if as_json else (*narrowings(found), *_unguarded(found)):
+        say(f"{plan}: {words}")
+    return DONE
+
+
+def _told(plan: Plan) -> dict[str, object]:
+    """What is in *plan*, by name; subtasks stand among the tasks, each after the one it is of."""
+    tasks = [one.task.id for one in every_task(plan.tasks)]
+    said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
+    more = {"narrowed": list(narrowings(plan)), "unguarded": list(_unguarded(plan))}
+    return {"ok": True, **said, **{name: words for name, words in more.items() if words}}
+
+
+def _unguarded(plan: Plan) -> Iterator[str]:
+    """The agents that no permissions hold, in words."""
+    for name, agent in plan.agents.items():
+        if agent.unguarded:
+            asked = f"'{agent.permissions.default}' answers what it asks"
+            yield f"agents.{name}.unguarded: it may act without asking; permissions {asked}, and hold nothing else"
+
+
+def _summary(plan: Plan) -> str:
+    subtasks = sum(one.parent is not None for one in every_task(plan.tasks))
+    counts = [("task", len(plan.tasks)), ("subtask", subtasks), ("agent", len(plan.agents))]
+    counts += [("worker", len(plan.workers))]
+    return ", ".join(_counted(number, what) for what, number in counts if number)
+
+
+@plan_group.command("schema")
+def _schema() -> int:
+    """Print the JSON Schema of a plan: an editor can complete and check a plan with it."""
+    say(json.dumps(schema(), indent=2))
+    return DONE
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a plan. What hangs together across fields, only `check` sees."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Plan.model_json_schema()}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

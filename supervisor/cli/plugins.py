@@ -1,0 +1,45 @@
+"""``supervisor plugins``: the plug-ins that a run would use, each loaded as a run loads it, and what they add.
+
+One that cannot be used is listed with its problem: that is no error of the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from supervisor.cli.rendering import json_text
+from supervisor.plans.agents import ADAPTERS
+from supervisor.plugins import PluginReport, Plugins
+
+__all__ = ["show"]
+
+Say = Callable[[str], None]
+
+
+def show(say: Say, *, as_json: bool) -> None:
+    """Load the installed plug-ins, and list them."""
+    found = Plugins.load(None, reserved=ADAPTERS)
+    found.dismiss()
+    reports = found.reports()
+    if as_json:
+        say(json_text([{key: value for key, value in _told(one).items() if key != "counts"} for one in reports]))
+    elif not reports:
+        say("no plug-in is installed")
+    for one in () if as_json else reports:
+        say("\n".join(_lines(one)))
+
+
+def _told(one: PluginReport) -> dict[str, object]:
+    told: dict[str, object] = msgspec.to_builtins(one)
+    return told
+
+
+def _lines(one: PluginReport) -> Iterator[str]:
+    yield f"{one.name} {one.version or '(no version)'}, from {one.source}{'' if one.used else ': NOT USED'}"
+    for what, names in (("hooks", one.hooks), ("adapters", one.adapters), ("verifiers", one.verifiers)):
+        if names:
+            yield f"  {what}: {', '.join(names)}"
+    for problem in one.problems:
+        yield f"  problem: {problem}"

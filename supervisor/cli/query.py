@@ -1,0 +1,320 @@
+"""The commands that only read: ``ps``, ``tree``, ``why`` and ``logs``.
+
+They read the state directory, whether a supervisor runs on it or not, and never write to it. What the journal of a
+dead supervisor shows as alive is said to be so no longer, and what a living one cannot write now is said to be missing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from supervisor.cli.rendering import (
+    clock,
+    dead_letters_text,
+    json_line,
+    json_text,
+    ps_text,
+    tree_json,
+    tree_text,
+    why_text,
+)
+from supervisor.control.client import is_running, troubles_of
+from supervisor.control.error_messages import UnknownId
+from supervisor.diagnostics.causal_trace import Explanation, why
+from supervisor.diagnostics.task_status import DeadLetter, dead_letters
+from supervisor.diagnostics.tree_view import STAYING, Seen, ps, tool_calls, tree
+from supervisor.journal.history import History
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from supervisor.journal.transcript import follow_from
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.policies.budgets import Amounts
+from supervisor.policies.redaction import printable
+from supervisor.policies.usage import TOLD_IN, UsageBooks
+from supervisor.ports import EntityRow, JournalDamaged
+
+__all__ = [
+    "ended",
+    "namesakes",
+    "read_dead_letters",
+    "read_logs",
+    "read_ps",
+    "read_tree",
+    "read_why",
+    "used_by",
+]
+
+Say = Callable[[str], None]
+"""Prints text, and a newline."""
+
+_LOOK_AGAIN_S: Final = 0.2
+_RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, Run.CIRCUIT_OPEN.value))
+"""States that only a person, or the task that a run is for, leads out of."""
+_NUMBER: Final = re.compile(r"-\d+")
+"""What distinguishes the sessions of one name."""
+_SAID: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
+"""A line of a transcript; the time of day is UTC. Other lines are the transcript's own notes."""
+
+
+@contextmanager
+def _journal(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
+    state = StateDir.open(state_dir, create=False)
+    with History(state.journal) as reader:
+        yield state, reader
+
+
+# ------------------------------------------------------------------------------------------------- what there is
+def read_ps(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
+    """One line for each session, and for each agent and turn that has not ended."""
+    with _journal(state_dir) as (state, reader):
+        running = as_json or is_running(state.control_socket)
+        rows = _wanted(reader.live.entities(), all_of_it)
+    seen = _aged(ps(rows, now=time.time(), active_at=_spoken(state, rows)), rows)
+    say(json_text(seen) if as_json else ps_text(seen))
+    if not running:
+        _tell_of_the_dead(state, rows, warn)
+    else:
+        for words in troubles_of(state.control_socket):
+            warn(words)
+
+
+def read_tree(state_dir: Path, say: Say, warn: Say, *, all_of_it: bool, as_json: bool) -> None:
+    """Sessions under their parents, with their agents, turns and open tool calls."""
+    with _journal(state_dir) as (state, reader):
+        running = as_json or is_running(state.control_socket)  # before the rows: one that ends now leaves none alive
+        rows = _wanted(reader.live.entities(), all_of_it)
+        used = _used(reader, warn) if as_json else {}
+    nodes = tree(rows, used)
+    say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
+    if not running:
+        _tell_of_the_dead(state, rows, warn)
+    else:
+        for words in troubles_of(state.control_socket):
+            warn(words)
+
+
+def used_by(state_dir: Path, entity_id: str, warn: Say) -> Amounts | None:
+    """What agents say that it, and all below it, has used; ``None``: nothing."""
+    with _journal(state_dir) as (_, reader):
+        return _used(reader, warn).get(entity_id)
+
+
+def _used(reader: History, warn: Say) -> Mapping[str, Amounts]:
+    """By the id of every entity that has used something, itself or below it. Where an archive is missing, what stands
+    there is not counted: that keeps nobody from seeing what there is."""
+    try:
+        return _sums(reader)
+    except JournalDamaged as error:
+        sums = _sums(reader.live)
+        warn(f"what was used is told without what is archived: {error}")
+        return sums
+
+
+def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
+    def parent_of(session_id: str) -> str | None:
+        row = reader.entity(session_id)
+        return row.parent_id if row is not None else None
+
+    return UsageBooks(reader.named(*TOLD_IN), parent_of).sums()
+
+
+def _tell_of_the_dead(state: StateDir, rows: list[EntityRow], warn: Say) -> None:
+    """No supervisor answers: what has not ended is what a killed one was doing."""
+    if any(not _settled(row) for row in rows):
+        heard = max([*(row.changed_at for row in rows), *_spoken(state, rows).values()])
+        warn(
+            f"no supervisor runs on {state.root}: what looks alive was so when it died, at {clock(heard)[:8]};"
+            " the next run closes its books"
+        )
+
+
+def _settled(row: EntityRow) -> bool:
+    """Whether nothing more will come of it by itself; a task that FAILED could be tried again, and is not."""
+    return row.ended or (row.kind, row.state) in _RESTING
+
+
+def _aged(seen: Iterable[Seen], rows: Iterable[EntityRow]) -> list[Seen]:
+    """What is settled does not grow older."""
+    ages = {row.id: max(0.0, row.changed_at - row.born_at) for row in rows if _settled(row)}
+    return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
+
+
+def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
+    return [row for row in rows if all_of_it or not row.ended or row.kind in STAYING]
+
+
+def _spoken(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
+    """When each living session last said something: its transcript is written at once."""
+    live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
+    return {one: spoken for one in live if (spoken := _changed_at(state.transcript(one))) is not None}
+
+
+def _changed_at(transcript: Path) -> float | None:
+    parts = transcript.parent.glob(f"{transcript.name}*")
+    return max((part.stat().st_mtime for part in parts if part.exists()), default=None)
+
+
+# -------------------------------------------------------------------------------------------------- dead letters
+def read_dead_letters(state_dir: Path, say: Say, *, as_json: bool) -> None:
+    """The tasks that were given up, each with how to try it again."""
+    with _journal(state_dir) as (state, reader):
+        running = is_running(state.control_socket)
+        rows = reader.live.entities()
+    live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended} if running else set()
+    letters = [(one, _again(one, live=one.workstream in live)) for one in dead_letters(rows)]
+    if as_json:
+        say(json_text([{**to_builtins(one), "try_again": again} for one, again in letters]))
+    else:
+        say(dead_letters_text(letters) if letters else "no task was given up")
+
+
+def _again(letter: DeadLetter, *, live: bool) -> str:
+    return f"supervisor task reset {letter.task}" if live else "its run has ended: run the plan again"
+
+
+def ended(state_dir: Path, entity_id: str) -> bool | None:
+    """Whether a session, turn or tool call has ended as far as the journal knows; ``None`` if it knows none."""
+    with _journal(state_dir) as (_, reader):
+        row = reader.entity(entity_id)
+        if row is not None:
+            return row.ended
+        turn = reader.entity(entity_id.rpartition(":")[0])
+    if turn is None or entity_id not in tool_calls(turn):
+        return None
+    return entity_id not in {one.id for node in tree([turn]) for one in node.children}
+
+
+def namesakes(state_dir: Path, entity_id: str) -> list[str]:
+    """The sessions that run now under the name of a session that has ended, or of the one it belonged to."""
+    with _journal(state_dir) as (state, reader):
+        if not is_running(state.control_socket):
+            return []
+        rows = reader.entities(live_only=True)
+    names = entity_id.partition(":")[0].split("/")
+    return [row.id for row in rows if row.kind == Kind.SESSION and _is_namesake(row.id.split("/"), names)]
+
+
+def _is_namesake(parts: list[str], names: list[str]) -> bool:
+    """Whether each part of an id is the name, or the name with a number behind it."""
+    if len(parts) != len(names):
+        return False
+    pairs = zip(parts, names, strict=True)
+    return all(part == name or (part.startswith(name) and _NUMBER.fullmatch(part, len(name))) for part, name in pairs)
+
+
+# ---------------------------------------------------------------------------------------------------------- why
+def read_why(state_dir: Path, entity_id: str, say: Say, *, as_json: bool) -> None:
+    """Print the tree of causes.
+
+    Raises:
+        BadInput: no record is about that id.
+    """
+    with _journal(state_dir) as (_, reader):
+        events = list(reader.live.events())
+        explanation = _explained(events, entity_id)
+        if reader.live.archives() and (explanation is None or explanation.missing is not None):
+            events = list(reader.events())
+            explanation = _explained(events, entity_id)
+    if explanation is None:
+        raise UnknownId(entity_id)
+    say(json_text(explanation) if as_json else why_text(explanation, events))
+
+
+def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
+    """A task may be named as its plan names it."""
+    for one in (entity_id, f"task:{entity_id}"):
+        with suppress(LookupError):
+            return why(events, one)
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------- logs
+def _pause() -> None:
+    time.sleep(_LOOK_AGAIN_S)
+
+
+def read_logs(
+    state_dir: Path,
+    entity_id: str,
+    say: Say,
+    *,
+    follow: bool,
+    as_json: bool,
+    pause: Callable[[], None] = _pause,
+) -> None:
+    """Print the transcript of a session (or of the one that an agent, turn or call belongs to).
+
+    With *follow* it goes on until the session has ended, or the supervisor.
+
+    Raises:
+        BadInput: there is no such session.
+    """
+    with _journal(state_dir) as (state, reader):
+        session = _session_of(reader, entity_id)
+        lines = _Lines(state.transcript(session), session, say, as_json)
+        going_on = follow
+        while going_on:
+            going_on = _goes_on(reader, state, session)  # asked first: what was said before the end is still read
+            lines.more()
+            if going_on:
+                pause()
+        lines.end()
+
+
+def _session_of(reader: History, entity_id: str) -> str:
+    row = reader.entity(entity_id)
+    session = (
+        _claimed_by(reader, entity_id) if row is not None and row.kind == Kind.TASK else entity_id.partition(":")[0]
+    )
+    found = reader.entity(session)
+    if found is None or found.kind != Kind.SESSION:
+        raise UnknownId(entity_id)
+    return found.id
+
+
+def _claimed_by(reader: History, task_id: str) -> str:
+    """The session that worked on a task last; the task's own id if none ever did."""
+    claims = [one.metadata["by"] for one in reader.events(task_id) if one.metadata.get("by")]
+    return str(claims[-1]) if claims else task_id
+
+
+def _goes_on(reader: History, state: StateDir, session: str) -> bool:
+    row = reader.entity(session)
+    return row is not None and not row.ended and is_running(state.control_socket)
+
+
+class _Lines:
+    """The lines of a transcript, as they are finished."""
+
+    def __init__(self, path: Path, session: str, say: Say, as_json: bool) -> None:
+        self._path, self._session, self._say, self._as_json = path, session, say, as_json
+        self._offset, self._held = 0, ""
+
+    def more(self) -> None:
+        text, self._offset = follow_from(self._path, self._offset)
+        *lines, self._held = (self._held + text).split("\n")
+        for line in lines:
+            self._show(line)
+
+    def end(self) -> None:
+        self.more()
+        if self._held:
+            self._show(self._held)
+
+    def _show(self, line: str) -> None:
+        if self._as_json:
+            said = _SAID.fullmatch(line)
+            parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
+            self._say(json_line({"session": self._session, **parts}))
+        else:
+            self._say(printable(line, lines=True))

@@ -1,0 +1,359 @@
+"""Values as text for people and as JSON for programs. Pure: nothing is printed here, and no clock is read.
+
+What an agent said may hold anything, so that every text from outside is made printable first: no escape sequence of
+an agent reaches a terminal, and none of its newlines makes a line of ours. JSON is what the records themselves are,
+unabridged; what a terminal would act on is escaped in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from supervisor.cli.calls import Calls
+from supervisor.diagnostics.causal_trace import Branch, Explanation, Step
+from supervisor.diagnostics.task_status import DeadLetter
+from supervisor.diagnostics.tree_view import Node, Seen
+from supervisor.diagnostics.validate import Report
+from supervisor.diagnostics.visual_state import Inspected
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.policies.abort_plan import (
+    AbortPlan,
+    Crossing,
+    NodeReceipt,
+    PlannedNode,
+    ProcessFate,
+    Receipt,
+    SparedNode,
+)
+from supervisor.policies.redaction import printable
+
+__all__ = [
+    "clock",
+    "columns",
+    "dead_letters_text",
+    "duration",
+    "event_line",
+    "inspected_text",
+    "json_line",
+    "json_text",
+    "plan_text",
+    "ps_text",
+    "receipt_text",
+    "report_text",
+    "tree_json",
+    "tree_text",
+    "why_text",
+]
+
+
+INDENTED_MAX = 64
+"""Levels of a tree that are still indented as JSON."""
+
+
+# ------------------------------------------------------------------------------------------------------- pieces
+def json_line(value: Any) -> str:
+    """One line of JSON."""
+    return printable(msgspec.json.encode(value).decode())
+
+
+def json_text(value: Any) -> str:
+    """A JSON document, indented."""
+    return printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), lines=True)
+
+
+def duration(seconds: float) -> str:
+    """``0.42 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``: as much as a person reads."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def clock(timestamp: float) -> str:
+    """The local time of day."""
+    return datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines with aligned columns; the last one is as long as it is."""
+    cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- events
+def event_line(event: LifecycleEvent, call: str | None = None) -> str:
+    """A record in one line: when, which, who, what, and why.
+
+    *call* says which tool call it is about, where somebody who knows the records before it has found out.
+    """
+    who = f"{event.entity_type:<7} {printable(event.entity_id):<15}"
+    return f"{clock(event.timestamp)} {event.seq:>6}  {who}  {_what(event, call or Calls().label(event))}"
+
+
+def _what(event: LifecycleEvent, call: str) -> str:
+    parts = [event.event, call, _change(event), *_metadata(event, "title" if call else "")]
+    if event.outcome not in ("transition", "fact", "born"):
+        parts.append(f"({event.outcome})")
+    reasons = dict.fromkeys(filter(None, (event.transition_reason, event.abort_reason)))
+    if reasons:
+        parts.append(f"[{', '.join(reasons)}]")
+    if event.abort_id:
+        parts.append(f"abort {event.abort_id}")
+    if event.actor:
+        parts.append(f"by {event.actor}")
+    told = printable("  ".join(part for part in parts if part))
+    return f"{told}: {printable(event.reason)}" if event.reason else told
+
+
+def _change(event: LifecycleEvent) -> str:
+    if event.outcome not in ("transition", "born") or event.from_status == event.to_status:
+        return event.to_status and f"in {event.to_status}"
+    return f"{event.from_status} -> {event.to_status}" if event.from_status else f"-> {event.to_status}"
+
+
+def _metadata(event: LifecycleEvent, told: str) -> list[str]:
+    """The few facts that a line of an event is not understood without, but for what is *told* already."""
+    shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
+    found = {name: event.metadata.get(name) for name in shown if name != told}
+    return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
+
+
+# ---------------------------------------------------------------------------------------------------------- why
+def why_text(explanation: Explanation, events: Iterable[LifecycleEvent] = ()) -> str:
+    """The tree of causes: the trunk from the root event to the end, each record with its branches below it.
+
+    *events* tell which tool calls the records are about. The trunk is not indented: it may be thousands long.
+    """
+    calls = Calls()
+    for one in events:
+        calls.take(one)
+    last = len(explanation.steps) - 1
+    lines = [f"why {printable(explanation.entity_id)}: {_asked(explanation)}"]
+    for number, step in enumerate(explanation.steps):
+        lines += _step_lines(step, calls, first=number == 0, last=number == last)
+    return "\n".join(lines)
+
+
+def _asked(explanation: Explanation) -> str:
+    """Where it all comes from, and who is behind it."""
+    if explanation.root is None:
+        return f"the journal does not hold record {explanation.missing}, which caused the first one"
+    counted = _counted(explanation.roots, "root", "roots")
+    return f"{counted}, {explanation.root.event} by {printable(explanation.root.actor or 'nobody who is named')}"
+
+
+def _step_lines(step: Step, calls: Calls, *, first: bool, last: bool) -> list[str]:
+    mark = "─" if first and last else "┌" if first else "└" if last else "├"
+    below = " " if last else "│"
+    lines = [f"{mark} {event_line(step.record, calls.label(step.record))}"]
+    for branch in step.branches:
+        fork = "└─" if branch is step.branches[-1] else "├─"
+        lines.append(f"{below}   {fork} {_branch(branch, calls)}")
+    return lines
+
+
+def _branch(branch: Branch, calls: Calls) -> str:
+    return f"{branch.role}: {event_line(branch.record, calls.label(branch.record))}"
+
+
+# ----------------------------------------------------------------------------------------------- what there is
+def ps_text(rows: Iterable[Seen]) -> str:
+    heads = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "PARENT", "NOTE")
+    return columns(heads, (_ps_row(row) for row in rows))
+
+
+def _ps_row(row: Seen) -> tuple[str, ...]:
+    return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), row.parent or "", row.note)
+
+
+def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
+    """The tasks that were given up, each with how to try it again."""
+    heads = ("TASK", "ATTEMPTS", "RUNS", "TRY AGAIN", "LAST ERROR")
+    rows = ((one.task, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
+    return columns(heads, rows)
+
+
+def tree_text(nodes: Sequence[Node]) -> str:
+    """The forest with its branches drawn. Iterative: it may be thousands deep."""
+    lines: list[str] = []
+    pending = [(node, "", "", "") for node in reversed(nodes)]
+    while pending:
+        node, indent, branch, below = pending.pop()
+        lines.append(f"{indent}{branch}{_node_line(node)}")
+        inner = indent + below
+        last = node.children[-1:] and node.children[-1]
+        pending += [
+            (one, inner, "└─ ", "   ") if one is last else (one, inner, "├─ ", "│  ") for one in reversed(node.children)
+        ]
+    return "\n".join(lines)
+
+
+def tree_json(nodes: Sequence[Node]) -> str:
+    """The forest as JSON, in one line where indenting it would be most of it. Iterative: it may be thousands deep."""
+    order = [(1, node) for node in nodes]
+    below: list[range] = []
+    for depth, node in order:
+        below.append(range(len(order), len(order) + len(node.children)))
+        order += [(depth + 1, child) for child in node.children]
+    made: list[msgspec.Raw] = [msgspec.Raw()] * len(order)
+    for number in reversed(range(len(order))):
+        made[number] = _node_json(order[number][1], [made[one] for one in below[number]])
+        for one in below[number]:
+            made[one] = msgspec.Raw()
+    text = msgspec.json.encode(made[: len(nodes)])
+    deep = order and order[-1][0] > INDENTED_MAX
+    return printable((text if deep else msgspec.json.format(text, indent=2)).decode(), lines=True)
+
+
+def _node_json(node: Node, children: list[msgspec.Raw]) -> msgspec.Raw:
+    fields = {name: getattr(node, name) for name in node.__struct_fields__}
+    return msgspec.Raw(msgspec.json.encode({**fields, "children": children}))
+
+
+def _node_line(node: Node) -> str:
+    if node.kind == "tool":
+        return f'{printable(node.id)} "{printable(node.note)}"'
+    note = f"  ({printable(node.note)})" if node.note else ""
+    return f"{printable(node.id)}  {node.kind} {node.state}{note}"
+
+
+# ------------------------------------------------------------------------------------------------------- aborts
+def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
+    """What an abort would do, in the order in which it would."""
+    head = f"abort of {printable(plan.target)}, scope {plan.scope}"
+    if plan.already_ended:
+        return f"{head}: {_over(namesakes)}"
+    lines = [f"{head}: would end {len(plan.nodes)} within {plan.deadline_s:g} s; nothing was done; plan {plan.id}"]
+    if plan.nodes:
+        heads = ("KIND", "ID", "REACHED AS", "OVER", "MODE", "REQUEST/CANCEL/TERMINATE/KILL BY", "PIDS")
+        lines.append(columns(heads, (_planned_node(one) for one in plan.nodes)))
+    lines += [_crossing(one) for one in plan.crossings]
+    lines += [f"joins {printable(one.id)}, which is ending already" for one in plan.ending]
+    lines += [_spared(one) for one in plan.spared]
+    return "\n".join(lines)
+
+
+def _planned_node(one: PlannedNode) -> tuple[str, ...]:
+    due = one.due
+    rungs = (due.request_s, due.cancel_s, due.terminate_s, due.kill_s) if due is not None else ()
+    by = "/".join(f"{rung_s:g}" for rung_s in rungs) + " s"
+    pids = " ".join(str(process.pid) for process in one.processes)
+    return (one.kind, one.id, f"scope {one.scope}", one.edge or "asked for", one.mode, by, pids or "-")
+
+
+def _crossing(one: Crossing) -> str:
+    before = f" (after {one.after})" if one.after else ""
+    return f"crosses to scope {one.scope} over {one.edge}, the policy of {printable(one.ruled_by)}{before}"
+
+
+def _spared(one: SparedNode) -> str:
+    whose = f"a child of {printable(one.parent)}" if one.parent is not None else "a root"
+    return f"spares {printable(one.id)}, whose cancel mode is abandon: it lives on as {whose}"
+
+
+def _over(namesakes: Sequence[str]) -> str:
+    """What is said of a target that has ended; *namesakes* are the living sessions that have its name now."""
+    now = f"; running under that name now: {printable(', '.join(namesakes))}" if namesakes else ""
+    return f"it had already ended, nothing was done{now}"
+
+
+def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
+    """What an abort did."""
+    head = f"abort of {printable(receipt.target)}, scope {receipt.scope}"
+    if receipt.already_ended:
+        joined = f"; it was ending by {receipt.joined}, and has ended" if receipt.joined is not None else ""
+        late = f"; not recorded yet: {printable(receipt.outage)}" if receipt.outage is not None else ""
+        left = f"; survivors: {receipt.survivors}" if receipt.survivors else ""
+        return f"{head}: {_over(namesakes)}{joined}{left}{late}"
+    lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
+    lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
+    lines += [f"  {_ended_process(one)}" for one in receipt.processes]
+    lines += [f"  {_spared(one)}" for one in receipt.spared]
+    return "\n".join([*lines, f"  survivors: {receipt.survivors}; {_recorded(receipt)}"])
+
+
+def _ended_node(one: NodeReceipt) -> str:
+    rung = f" on the rung {one.rung}" if one.rung else ""
+    how = f" ({printable(one.how)})" if one.how else ""
+    return f"{one.kind} {printable(one.id)}: {one.outcome}{rung} after {duration(one.took_s)}{how}"
+
+
+def _ended_process(one: ProcessFate) -> str:
+    if not one.ended_by:
+        whose = f"of {printable(one.owner)}"
+        if not one.pid:
+            return f"processes {whose}: could not be looked for"
+        state = "has ended" if one.survivors == 0 else "was alive when looked for last"
+        return f"process {one.pid}, perhaps {whose}: {state}"
+    status = "status unknown" if one.status is None else f"status {one.status}"
+    more = f", {one.killed} below it killed" if one.killed else ""
+    return f"process {one.pid} of {printable(one.owner)}: ended by {one.ended_by}, {status}{more}"
+
+
+def _recorded(receipt: Receipt) -> str:
+    killed = f"killed at {clock(receipt.killed_at)}, " if receipt.killed_at is not None else ""
+    if receipt.recorded_at is None:
+        why = "the disk has not answered" if receipt.outage is None else printable(receipt.outage)
+        return f"{killed}not recorded yet: {why}"
+    return f"{killed}recorded at {clock(receipt.recorded_at)}"
+
+
+# ------------------------------------------------------------------------------------------------------ inspect
+def inspected_text(seen: Inspected) -> str:
+    """What goes on in one entity: a headline, what it is busy with, and where each of its tasks waits."""
+    ending = f", {seen.phase}: {seen.reason}" if seen.reason else ""
+    lines = [f"{seen.kind} {printable(seen.id)}: {seen.state}{ending}"]
+    queued = ", ".join(f"{count} {lane}" for lane, count in seen.queued.items() if count) or "nothing"
+    late = f", {_counted(seen.late_replies, 'late reply', 'late replies')}" if seen.late_replies else ""
+    timers = _counted(seen.timers, "timer", "timers")
+    lines.append(f"  mailbox: {queued} queued, {seen.handled} handled{late}; {timers}")
+    if seen.handling:
+        lines.append(f"  handling {seen.handling} for {duration(seen.handling_s)}")
+    if seen.waits_for:
+        lines.append(f"  its handler waits for {' -> '.join(seen.waits_for)}")
+    if seen.agent is not None:
+        at_work = f", at work on {seen.turn}" if seen.turn else ", idle"
+        lines.append(f"  agent {seen.agent}{f' (pid {seen.pid})' if seen.pid else ''}{at_work}")
+    if seen.open_calls:
+        lines.append(f"  open calls: {', '.join(seen.open_calls)}")
+    if seen.checkpoint:
+        lines.append(f"  checkpoint: {printable(seen.checkpoint)}")
+    if seen.permissions:
+        lines.append(f"  waits for a human: {', '.join(seen.permissions)}")
+    if seen.cancelled_for:
+        lines.append(f"  its scope was cancelled: {'; '.join(map(printable, seen.cancelled_for))}")
+    if seen.children:
+        lines.append(f"  children: {', '.join(map(printable, seen.children))}")
+    for task in seen.tasks:
+        lines.append(f"  task {printable(task.name)}{', cleaning up' if task.cleaning else ''}")
+        lines += [f"    {printable(where)}" for where in task.stack]
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------------------------------- validation
+def report_text(name: str, report: Report) -> str:
+    """``valid``, or every problem with its line."""
+    counted = f"{_counted(report.lines, 'line', 'lines')}, {_counted(report.entities, 'entity', 'entities')}"
+    if not report.lines:
+        return f"{name}: valid, but it holds no line"
+    if not report.problems:
+        return f"{name}: valid ({counted})"
+    lines = [
+        f"{name}:{one.line}: {f'{one.field}: ' if one.field else ''}{printable(one.message)}" for one in report.problems
+    ]
+    more = f", the last {report.omitted} not shown" if report.omitted else ""
+    problems = _counted(len(lines) + report.omitted, "problem", "problems")
+    return "\n".join([*lines, f"{name}: {problems} in {counted}{more}"])
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,228 @@
+"""``supervisor replay``: a journal run again: compared, looked at as of any record, or under other policies.
+
+The journal is only read, whether a supervisor runs on it or not. A policy is read strictly: an unknown key or a value
+that is none is bad input, and names what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.cli.rendering import duration, json_text, tree_json, tree_text
+from supervisor.cli.validate import VIOLATIONS_MAX, changed_since, journal_at, violation_line
+from supervisor.control.error_messages import BadInput
+from supervisor.diagnostics.invariants.aborting import EDGES
+from supervisor.diagnostics.replay import Difference, Replay
+from supervisor.diagnostics.tree_view import STAYING, tree
+from supervisor.diagnostics.what_if import LIMITS, Outcome, what_if
+from supervisor.journal.history import History
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.policies.redaction import printable
+from supervisor.policies.usage import TOLD_IN, UsageBooks
+
+__all__ = ["parse_edges", "parse_limits", "replay_all", "replay_tree", "replay_under"]
+
+Say = Callable[[str], None]
+"""Prints text, and a newline."""
+
+_WORDS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_VALUE_MAX: Final = 120
+"""Characters of a value that is shown to people; JSON has all of it."""
+_LEAST: Final[Mapping[str, float]] = {"max_consecutive_errors": 1, "max_total_errors": 1}
+"""The least value of a limit, where it is not 0."""
+_MOST: Final = 10**9
+"""The most that a limit can be: more than ever happens."""
+
+
+# ------------------------------------------------------------------------------------------------- all of it, again
+def replay_all(path: Path, say: Say, *, as_json: bool) -> bool:
+    """Run everything again and compare; whether nothing differs and no invariant is broken.
+
+    Raises:
+        BadInput, JournalError, StateDirError: it cannot be read.
+        JournalDamaged: it is damaged, and cannot be read to its end.
+    """
+    path = journal_at(path)
+    with History(path) as reader:
+        _refuse_part(path, reader)
+        changed = changed_since(reader)
+        last_seq = reader.last_seq
+        replay = Replay(reader.entities(), reader.effects(), last_seq=last_seq)
+        for record in reader.events():
+            replay.take(record)
+    replay.finish()
+    replay.violations[:0] = changed
+    same = not (replay.differences or replay.violations)
+    if as_json:
+        say(json_text({"file": str(path), "same": same, **_told(replay)}))
+    else:
+        say(_replay_text(str(path), replay))
+    return same
+
+
+def _refuse_part(path: Path, reader: History) -> None:
+    if reader.is_part:
+        raise BadInput(f"{path} is an archive, a part of a journal: give the state directory, or `validate` it")
+
+
+def _told(replay: Replay) -> dict[str, Any]:
+    differences, violations = replay.differences[:VIOLATIONS_MAX], replay.violations[:VIOLATIONS_MAX]
+    omitted = len(replay.differences) - len(differences) + len(replay.violations) - len(violations)
+    counted = {"records": replay.records, "entities": len(replay.books), "omitted": omitted}
+    return {**counted, "differences": differences, "violations": violations}
+
+
+def _replay_text(name: str, replay: Replay) -> str:
+    lines = [_difference_line(one) for one in replay.differences[:VIOLATIONS_MAX]]
+    lines += [violation_line(one) for one in replay.violations[:VIOLATIONS_MAX]]
+    counted = f"{replay.records} records, {len(replay.books)} entities"
+    found = f"{len(replay.differences)} differences, {len(replay.violations)} violations"
+    return "\n".join([*(f"{name}: {line}" for line in lines), f"{name}: {counted}: {found}"])
+
+
+def _difference_line(one: Difference) -> str:
+    where = f"record {one.seq}" if one.seq is not None else "at the end"
+    recorded, replayed = _short(one.recorded), _short(one.replayed)
+    return f"{where}: {printable(one.entity_id)}: {one.field}: the journal has {recorded}, its records give {replayed}"
+
+
+def _short(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}…"
+
+
+# -------------------------------------------------------------------------------------------------- as of a record
+def replay_tree(path: Path, at: int, say: Say, *, as_json: bool) -> None:
+    """Print the tree as it stood after record *at*.
+
+    Raises:
+        BadInput: there is no such record, or the journal cannot be read.
+    """
+    path = journal_at(path)
+    replay, told = Replay(), list[LifecycleEvent]()
+    with History(path) as reader:
+        _refuse_part(path, reader)
+        last_seq = reader.last_seq
+        if not 1 <= at <= last_seq:
+            raise BadInput(f"--at: {path} has no record {at}; give 1 to {last_seq}" if last_seq else _empty(path))
+        for record in reader.events():
+            replay.take(record)
+            if as_json and record.event in TOLD_IN:
+                told.append(record)
+            if record.seq >= at:
+                break
+    rows = replay.rows()
+    parents = {row.id: row.parent_id for row in rows}
+    used = UsageBooks(told, parents.get).sums()
+    nodes = tree([row for row in rows if not row.ended or row.kind in STAYING], used)
+    say(tree_json(nodes) if as_json else tree_text(nodes))
+
+
+def _empty(path: Path) -> str:
+    return f"--at: {path} has no records yet"
+
+
+# -------------------------------------------------------------------------------------------- under other policies
+def replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any], say: Say, *, as_json: bool) -> None:
+    """Print how the run would have gone under other policies.
+
+    Raises:
+        BadInput, JournalError, StateDirError: it cannot be read.
+    """
+    path = journal_at(path)
+    with History(path) as reader:
+        _refuse_part(path, reader)
+        outcome = what_if(list(reader.events()), edges=edges, limits=limits)
+    if as_json:
+        told = msgspec.to_builtins(outcome)
+        say(json_text({"file": str(path), "abort_policy": edges, "restart_policy": limits, **told}))
+    else:
+        say(_outcome_text(outcome))
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    lines = [_parting_text(outcome)]
+    for abort in outcome.aborts:
+        lines.append(f"record {abort.seq}: {abort.abort_id}, a {abort.scope} abort of {abort.target}")
+        lines += [f"  would have ended {one}" for one in abort.would_end]
+        lines += [f"  would not have ended {one}" for one in abort.would_live]
+    for one in outcome.sessions:
+        would = "would have given up" if one.would == "give_up" else "would have tried again"
+        lines.append(f"record {one.seq}: {one.session_id} {would} ({one.why})")
+    lines.append(f"ended earlier, or never born: {_names(outcome.ended)}")
+    lines.append(f"not ended there: {_names(outcome.lived)}")
+    saved, spent = outcome.launches_saved, outcome.launches_spent
+    lines.append(f"launches: {outcome.launches} as it was, {saved} saved, at least {spent} more")
+    if outcome.waited_s != outcome.would_wait_s:
+        lines.append(
+            f"backoff: {duration(outcome.waited_s)} as it was, {duration(outcome.would_wait_s)} as it would be"
+        )
+    return "\n".join(printable(line) for line in lines)
+
+
+def _parting_text(outcome: Outcome) -> str:
+    if outcome.parts_at is None:
+        return f"the runs do not part: {outcome.records} records, the same ends"
+    return f"the runs part at record {outcome.parts_at} of {outcome.records}"
+
+
+def _names(ids: tuple[str, ...]) -> str:
+    return ", ".join(ids) or "nobody"
+
+
+# ------------------------------------------------------------------------------------------------ reading policies
+def parse_edges(text: str) -> dict[str, bool]:
+    """``tool_to_sibling=true,sibling_to_session=false``.
+
+    Raises:
+        BadInput: an unknown edge, or a value that is neither true nor false.
+    """
+    found: dict[str, bool] = {}
+    for key, value in _pairs("--abort-policy", text, EDGES):
+        word = _WORDS.get(value.lower())
+        if word is None:
+            raise BadInput(
+                f"--abort-policy: {key}: {value!r} is neither true nor false; give {key}=true or {key}=false"
+            )
+        found[key] = word
+    return found
+
+
+def parse_limits(text: str) -> dict[str, int | float]:
+    """``max_total_errors=3,restarts_within_s=30``.
+
+    Raises:
+        BadInput: an unknown limit, or a value that is none, or beyond a thousand million.
+    """
+    return {key: _limit(key, value) for key, value in _pairs("--restart-policy", text, tuple(LIMITS))}
+
+
+def _limit(key: str, value: str) -> int | float:
+    kind, least = LIMITS[key], _LEAST.get(key, 0)
+    words = "a whole number" if kind is int else "seconds"
+    try:
+        number = kind(value)
+    except ValueError:  # also a whole number of thousands of digits
+        number = -1
+    if not (least <= number <= _MOST and (kind is int or number > 0)):
+        above = f"{least:g} to {_MOST}" if kind is int else f"above 0, up to {_MOST}"
+        raise BadInput(f"--restart-policy: {key}: {_short(value)!r} cannot be it; give {words}, {above}")
+    return int(number) if kind is int else float(number)
+
+
+def _pairs(option: str, text: str, known: tuple[str, ...]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for part in text.split(","):
+        key, equals, value = (one.strip() for one in part.partition("="))
+        if key not in known:
+            raise BadInput(f"{option}: {key!r} is unknown; use {', '.join(known)}")
+        if not equals or not value:
+            raise BadInput(f"{option}: {key} has no value; give {key}=VALUE")
+        if key in dict(found):
+            raise BadInput(f"{option}: {key} is given twice; give it once")
+        found.append((key, value))
+    return found

@@ -1,0 +1,186 @@
+"""``supervisor run``: a plan, the runtime, the control socket, signals and progress put together.
+
+This is the only place that installs signal handlers or configures logging, and only the command line comes here: a
+host that embeds the runtime keeps its own. A plan is checked before anything is opened; nothing is written for a bad
+one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Collection, Sequence
+from functools import partial
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from supervisor.cli.commands import RunRequest
+from supervisor.cli.live_view import TICK_S, Reporter, teller_for
+from supervisor.cli.options import warn
+from supervisor.cli.run_controller import Attendant
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
+from supervisor.control.server import serve_control
+from supervisor.embedding.runtime import Supervisor, close_sessions, open_supervisor, reconfigure
+from supervisor.journal.reader import JournalReader, last_seq_of
+from supervisor.journal.statedir import StateDir
+from supervisor.plans import BadPlan, Plan
+from supervisor.plans.task_control import WorkControl
+from supervisor.plugins.reading import load_plan
+from supervisor.ports import EntityRow, JournalError
+from supervisor.recovery.resumable import continued, heirs_of
+from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.previous_run import before
+from supervisor.work.results import PlanResult
+
+__all__ = ["configure_logging", "run"]
+
+
+def run(request: RunRequest) -> int:
+    """Run a plan to its end; the exit status.
+
+    Raises:
+        BadInput, StateDirError, JournalError: nothing was started.
+        WorkFailed: the run could not be finished.
+    """
+    try:
+        plan = load_plan(request.plan, installed=request.plugins, instead=request.instead)
+    except BadPlan as error:
+        raise BadInput(str(error)) from None
+    configure_logging(verbose=request.verbose)
+    return anyio.run(_run, request, plan, backend=request.backend)
+
+
+def configure_logging(*, verbose: bool) -> None:
+    """Logs of the runtime go to standard error; a library would not decide that."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("supervisor")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO if verbose else logging.WARNING)
+    logger.propagate = False
+
+
+async def _run(request: RunRequest, plan: Plan) -> int:
+    state = StateDir(request.state_dir)
+    if request.resume:
+        _check_resumable(plan, state)
+    reporter = Reporter(state.journal, after=_last_seq(state))
+    try:
+        result = await _supervised(request, plan, state, reporter)
+    except Exception as error:
+        if reporter.started and isinstance(cause_of(error), JournalError):
+            raise WorkFailed(f"the journal is lost, the run was given up: {cause_of(error)}") from error
+        raise
+    finally:
+        reporter.close()
+    return DONE if result.ok else WORK_FAILED
+
+
+def _check_resumable(plan: Plan, state: StateDir) -> None:
+    """Raises:
+    BadInput: no run of the plan has left anything to go on with.
+    """
+    rows: list[EntityRow] = []
+    if state.journal.exists():
+        with JournalReader(state.journal) as reader:
+            rows = reader.entities()
+    left = before(plan, plan.settings, rows)
+    if left is None or not (left.again or left.unmerged or continued(plan, plan.settings, rows)):
+        words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
+        raise BadInput(f"--resume: {words}; run it without --resume")
+
+
+def _last_seq(state: StateDir) -> int:
+    """The number of the last record of the runs before this one."""
+    if not os.path.exists(state.journal):  # Path.exists() raises where the name cannot be; opening it says why
+        return 0
+    return last_seq_of(state.journal)
+
+
+async def _supervised(request: RunRequest, plan: Plan, state: StateDir, reporter: Reporter) -> PlanResult:
+    """Run the plan, and print its result. The socket, the signals and the progress stay until the supervisor has ended.
+
+    The result is printed when all sessions have ended, since it is the last line, and before the journal is closed:
+    that it was printed is the journal's last record.
+    """
+    closing, closed = anyio.Event(), anyio.Event()
+    async with anyio.create_task_group() as around:
+        async with open_supervisor(
+            request.state_dir,
+            agents=plan.agents,
+            settings=plan.settings,
+            workdir=request.workdir,
+            choose=_nobody if request.fresh else partial(heirs_of, plan),
+        ) as sup:
+            reporter.start(teller_for(as_json=request.as_json, state=state))
+            runner = PlanRunner(sup)
+            await around.start(_serve, state, sup, runner.operating, closing, closed)
+            apply = partial(_apply, sup, request)
+            load = partial(load_plan, request.plan, installed=request.plugins, instead=request.instead)
+            attendant = Attendant(sup, runner, load=load, apply=apply)
+            attending = await around.start(attendant.attend)
+            around.start_soon(_report, reporter, sup)
+            around.start_soon(_tell_taken_over, runner)
+            drains = False
+            try:
+                result = await runner.run(plan, resume=request.resume, fresh=request.fresh)
+                drains = True
+            finally:
+                attendant.closing(drains=drains)
+                attending.cancel()  # leaving the block stops it too, and that is no news
+            await close_sessions(sup)  # what the sessions say as they end stands above the result
+            if result.earlier:
+                warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
+            if await anyio.to_thread.run_sync(partial(reporter.end, list(result.tasks.values()), ok=result.ok)):
+                runner.note_reported("printed")
+        closing.set()
+        await closed.wait()
+        around.cancel_scope.cancel()
+    return result
+
+
+def _nobody(rows: Sequence[EntityRow]) -> Collection[str]:
+    """A fresh start: nothing of an earlier supervisor goes on."""
+    return ()
+
+
+async def _tell_taken_over(runner: PlanRunner) -> None:
+    """Say what the run goes on with, once it has begun."""
+    await runner.begun.wait()
+    for how, tasks in (
+        ("going on with the run that was interrupted", runner.taken_over),
+        ("merged what was done before", runner.merged),
+        ("resumed", runner.resumed),
+    ):
+        if tasks:
+            warn(f"{how}: {', '.join(tasks)}")
+    if runner.unshown:
+        warn(f"begins anew; not shown is the result of {runner.unshown}")
+
+
+def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:
+    reconfigure(sup, agents=plan.agents, settings=plan.settings, workdir=request.workdir)
+
+
+async def _serve(
+    state: StateDir,
+    sup: Supervisor,
+    work: WorkControl,
+    closing: anyio.Event,
+    closed: anyio.Event,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    path = state.control_socket
+    await serve_control(path, sup, closing=closing, work=work, task_status=task_status)
+    closed.set()
+
+
+async def _report(reporter: Reporter, sup: Supervisor) -> None:
+    """Have the progress told, in a thread: whoever reads it may be slow."""
+    while True:
+        await anyio.to_thread.run_sync(reporter.look, sup.outage, abandon_on_cancel=True)
+        await anyio.sleep(TICK_S)

@@ -1,0 +1,174 @@
+"""``supervisor validate``: the check of what a run has written, line by line or record by record.
+
+A ``transitions.jsonl`` is checked as text: schema, order, legality, the invariants of spec 004. A journal, or a state
+directory, is checked as records: the chain of their hashes, and every invariant that records can show. Nothing is
+written, and a supervisor may run on it meanwhile: what has not ended is no violation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from supervisor.cli.rendering import json_text, report_text
+from supervisor.control.error_messages import BadInput
+from supervisor.diagnostics.invariants import RecordChecker, Violation
+from supervisor.diagnostics.validate import Report, split_lines, validate_lines
+from supervisor.journal.history import History
+from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.policies.redaction import printable
+
+__all__ = [
+    "VIOLATIONS_MAX",
+    "CheckedRecords",
+    "changed_since",
+    "check_records",
+    "journal_at",
+    "validate_path",
+    "violation_line",
+]
+
+Say = Callable[[str], None]
+"""Prints text, and a newline."""
+
+VIOLATIONS_MAX: Final = 1000
+"""Violations that are kept; the others are counted."""
+_CHUNK_BYTES: Final = 1 << 16
+_CHAIN: Final = "chain"
+"""No law of records: what the hashes beside them say."""
+_SUFFIX: Final = ".db"
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+class CheckedRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of a journal and what it breaks; ``omitted`` counts the violations beyond the limit."""
+
+    records: int
+    entities: int
+    violations: list[Violation]
+    omitted: int = 0
+
+
+# ----------------------------------------------------------------------------------------------------- which it is
+def journal_at(path: Path) -> Path:
+    """The journal that *path* is, or that the state directory *path* has.
+
+    Raises:
+        BadInput: there is none, or this user may not see it.
+        StateDirError: the directory cannot be used.
+    """
+    try:
+        is_directory = path.is_dir()
+        journal = StateDir(path).journal if is_directory else path
+        journal.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        words = "give the path of a journal.db, or of a state directory in which `supervisor run` has run"
+        raise BadInput(f"{path}: no journal there; {words}") from None
+    except OSError as error:
+        raise _unreadable(path, error, "of a journal.db, or of a state directory") from None
+    return StateDir.open(path, create=False).journal if is_directory else journal
+
+
+def validate_path(path: Path, say: Say, *, as_json: bool) -> bool:
+    """Check a log, a journal or a state directory; whether it is valid.
+
+    Raises:
+        BadInput: it cannot be read, or there is no journal.
+        JournalDamaged: it is a journal, and too damaged to be read to its end.
+        JournalError, StateDirError: it is no journal.
+    """
+    report = _read_lines(path)
+    if report is None:
+        return _validate_journal(journal_at(path), say, as_json=as_json)
+    if as_json:
+        say(json_text({"file": str(path), "valid": not report.problems, "report": report}))
+    else:
+        say(report_text(str(path), report))
+    return not report.problems
+
+
+def _read_lines(path: Path) -> Report | None:
+    """The check of a log, ``None`` of what is another thing. It is opened once: what a pipe has given is gone."""
+    try:
+        with path.open("rb") as file:
+            if path.suffix == _SUFFIX or file.peek(len(_MAGIC)).startswith(_MAGIC):  # no log, however damaged it is
+                return None
+            return validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))
+    except IsADirectoryError:
+        return None
+    except OSError as error:
+        raise _unreadable(path, error, "of a .jsonl file, of a journal.db, or of a state directory") from None
+
+
+def _unreadable(path: Path, error: OSError, which: str) -> BadInput:
+    owner = "run the command as its owner, or " if isinstance(error, PermissionError) else ""
+    return BadInput(f"{path}: cannot be read: {error.strerror}; {owner}give the path {which}")
+
+
+# --------------------------------------------------------------------------------------------------------- records
+def _validate_journal(path: Path, say: Say, *, as_json: bool) -> bool:
+    with History(path) as reader:
+        report = check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
+    if as_json:
+        say(json_text({"file": str(path), "valid": not report.violations, "report": report}))
+    else:
+        say(_report_text(str(path), report))
+    return not report.violations
+
+
+def changed_since(reader: History) -> list[Violation]:
+    """What ``journal check`` finds: of each file the first record and an entity that are not as they were written, by
+    the hashes that are kept of them, or what it lacks."""
+    found = []
+    for seq, entity_id, problem in reader.changed():
+        if seq is not None:
+            words = "it is not what was written"
+            found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=seq, message=words))
+        if entity_id is not None:
+            words = "it is not as its last record left it"
+            found.append(Violation(invariant=_CHAIN, entity_id=entity_id, seq=None, message=words))
+        if seq is None and entity_id is None:
+            found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=None, message=problem))
+    return found
+
+
+def check_records(
+    records: Iterator[LifecycleEvent], found: Sequence[Violation] = (), *, whole: bool = True
+) -> CheckedRecords:
+    """Run the invariants over *records*, after what was *found*; what is missing counts only if every session has
+    ended. Where they are not the *whole* of a journal, only what each entity's own log shows is checked."""
+    checker, number = RecordChecker(whole=whole), 0
+    kept = list(found)
+    omitted = 0
+    for record in records:
+        number += 1
+        for one in checker.take(record):
+            omitted += len(kept) >= VIOLATIONS_MAX
+            kept += [one] if len(kept) < VIOLATIONS_MAX else []
+    missing = checker.finish(quiescent=checker.all_ended) if whole else []
+    room = VIOLATIONS_MAX - len(kept)
+    return CheckedRecords(
+        records=number,
+        entities=len(checker.books),
+        violations=[*kept, *missing[:room]],
+        omitted=omitted + len(missing[room:]),
+    )
+
+
+def violation_line(one: Violation) -> str:
+    """A violation for people: where, which law, who, and what."""
+    where = f"record {one.seq}" if one.seq is not None else "at the end"
+    return f"{where}: {one.invariant}: {printable(one.entity_id)}: {printable(one.message)}"
+
+
+def _report_text(name: str, report: CheckedRecords) -> str:
+    counted = f"{report.records} records, {report.entities} entities"
+    if not report.violations:
+        return f"{name}: valid ({counted})" if report.records else f"{name}: valid, but it holds no record"
+    more = f", the last {report.omitted} not shown" if report.omitted else ""
+    lines = [f"{name}: {violation_line(one)}" for one in report.violations]
+    return "\n".join([*lines, f"{name}: {len(lines) + report.omitted} violations in {counted}{more}"])

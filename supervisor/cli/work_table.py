@@ -1,0 +1,144 @@
+"""The work of a run as lines of the board: its workstream, and the tasks that no session has. Pure.
+
+A task that is claimed is seen as its session; it stands here again when it waits for somebody, or was given up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any, Final
+
+from supervisor.diagnostics.task_status import plan_name, settling
+from supervisor.lifecycles.types import Kind, LifecycleEvent
+
+__all__ = ["TaskLine", "WorkBoard"]
+
+_NUMBERED: Final = re.compile(r"-\d+$")
+_ASKED: Final = ("PLANNED", "PENDING_APPROVAL")
+_ALONE: Final = ("OPEN", "BLOCKED", "WAITING_FOR_SUBTASKS", "FAILED", *_ASKED)
+"""States in which no session has the task, though one may have had it."""
+
+
+class TaskLine:
+    """What the board knows of one task."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state = ""
+        self.waits_for: tuple[str, ...] = ()
+        self.claimed = False
+        self.attempts, self.attempts_max = 0, 0
+        self.trouble = ""
+        self.settling = ""
+        """The processes of its turn that are waited for before it is judged, and until when."""
+
+    @property
+    def alone(self) -> bool:
+        """No session stands for it."""
+        return self.state in _ALONE or not self.claimed
+
+    @property
+    def attempt(self) -> str:
+        """``attempt 2 of 5``; nothing of a first one."""
+        return f"attempt {self.attempts} of {self.attempts_max}" if self.attempts > 1 else ""
+
+
+class WorkBoard:
+    """The workstream and the tasks of a run, folded from its records."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, TaskLine] = {}
+        self._names: dict[str, TaskLine] = {}
+        self._holders: dict[str, TaskLine] = {}
+        self._stream, self._state, self._count = "", "", 0
+
+    def take(self, event: LifecycleEvent) -> None:
+        """A birth or a transition of something of the work side."""
+        match event.entity_type:
+            case Kind.WORKSTREAM:
+                self._workstream(event)
+            case Kind.TASK:
+                self._task(event)
+            case Kind.RUN:
+                self._run(event)
+
+    def _workstream(self, event: LifecycleEvent) -> None:
+        if event.outcome == "born":
+            self._stream, self._count = plan_name(event.entity_id), int(event.metadata.get("tasks", 0))
+        if event.event == "tasks_added":
+            self._count += int(event.metadata.get("count", 0))
+        self._state = event.to_status
+
+    def _task(self, event: LifecycleEvent) -> None:
+        told = event.metadata
+        if event.outcome == "born":
+            line = TaskLine(str(told.get("name") or plan_name(event.entity_id)))
+            line.waits_for = tuple(told.get("waiting_for", ()))
+            self.tasks[event.entity_id] = self._names[line.name] = line
+        elif (known := self.tasks.get(event.entity_id)) is None:
+            return
+        else:
+            line = known
+        line.state = event.to_status
+        self._follow(line, event, told)
+
+    def _follow(self, line: TaskLine, event: LifecycleEvent, told: dict[str, Any]) -> None:
+        match event.event:
+            case "claimed":
+                line.claimed, line.trouble, line.waits_for = True, "", ()
+                self._holders[str(told.get("by"))] = line
+            case "split":
+                line.waits_for = tuple(told.get("subtasks", ()))
+            case "blocked":
+                line.waits_for = tuple(told.get("on", ()))
+            case "subtask_timed_out":
+                line.waits_for = (str(told.get("subtask")),)
+            case "failed" | "verification_rejected" | "approval_denied" | "recovery_failed":
+                line.trouble = event.reason
+
+    def _run(self, event: LifecycleEvent) -> None:
+        """A run has the name of its task; a later one of the same task a number, too."""
+        name = plan_name(event.entity_id)
+        line = self._names.get(name) or self._names.get(_NUMBERED.sub("", name))
+        if line is None:
+            return
+        line.settling = settling(event.metadata) if event.event == "turn_settling" else ""
+        if event.outcome == "born":
+            line.attempts, line.attempts_max = 0, int(event.metadata.get("max_attempts", 0))
+        elif event.to_status == "IN_PROGRESS" and event.from_status != "IN_PROGRESS":
+            line.attempts += 1
+        elif event.event in ("execution_failed", "execution_timed_out"):
+            line.trouble = str(event.metadata.get("error", ""))
+        elif event.to_status == "CIRCUIT_OPEN":
+            line.trouble = f"circuit open: {line.trouble}" if line.trouble else "circuit open"
+
+    # ------------------------------------------------------------------ told
+    def headline(self) -> str:
+        """``workstream plan: executing, 2 of 6 tasks closed``; nothing where there is none."""
+        if not self._stream:
+            return ""
+        states = Counter(line.state for line in self.tasks.values())
+        asked = sum(states[state] for state in _ASKED)
+        parts = [f"workstream {self._stream}: {self._state}", f"{states['CLOSED']} of {self._count} tasks closed"]
+        parts += [f"{states['FAILED']} failed"] if states["FAILED"] else []
+        return ", ".join([*parts, *([f"{asked} to be approved"] if asked else [])])
+
+    def waiting(self) -> dict[str, TaskLine]:
+        """The tasks that no session has and that are not over, and those that were given up; by their ids."""
+        return {one: line for one, line in self.tasks.items() if line.alone and line.state != "CLOSED"}
+
+    def doing(self, line: TaskLine) -> str:
+        """What such a task waits for, or why it was given up."""
+        if line.state in _ASKED:
+            return f"supervisor approve {line.name}"
+        waits = [name for name in line.waits_for if not self._is_closed(name)]
+        return f"waits for {', '.join(map(plan_name, waits))}" if waits else line.trouble
+
+    def _is_closed(self, name: str) -> bool:
+        line = self.tasks.get(name) or self._names.get(name)
+        return line is not None and line.state == "CLOSED"
+
+    def of_session(self, session_id: str) -> TaskLine | None:
+        """The task that this session has."""
+        return self._holders.get(session_id)

@@ -1,0 +1,116 @@
+"""The other end of the control socket: what a second terminal uses to ask a running supervisor.
+
+A request is sent, and its answer read line by line. Whatever goes wrong is an error with words of its own: nobody is
+there, the answer is no, or the supervisor ended before it had answered.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream
+
+from supervisor.control.error_messages import BadInput, ControlError, NotRunning
+from supervisor.control.server import reach
+from supervisor.journal.statedir import StateDirError, not_ours
+from supervisor.runtime.availability import Outage, Shortage
+
+__all__ = ["is_running", "request", "troubles_of"]
+
+ANSWER_S: Final = 5.0
+"""How long a supervisor is waited for that is only asked what it waits for."""
+
+
+async def request(path: Path, message: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """Ask the supervisor whose socket is at *path*; the lines of its answer without the last one.
+
+    Close the generator where it is not read to its end (``contextlib.aclosing``).
+
+    Raises:
+        NotRunning: nobody is there.
+        StateDirError, BadInput: this user may not ask, or there can be no such path.
+        ControlError: it refused, or ended before it had answered.
+    """
+    async with await _connect(path) as stream:
+        with suppress(anyio.BrokenResourceError):  # it answers an endless request before it has read it
+            await stream.send(msgspec.json.encode(message) + b"\n")
+        lines = _Lines(stream)
+        while (line := await lines.next()) is not None:
+            answer = msgspec.json.decode(line)
+            if "error" in answer:
+                raise ControlError(answer["error"]["kind"], answer["error"]["message"])
+            if "done" in answer:
+                return
+            yield answer
+    raise ControlError("failed", "the supervisor ended before it had answered; the journal says what came of it")
+
+
+class _Lines:
+    """The lines of an answer, of any length."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._held = bytearray()
+
+    async def next(self) -> bytes | None:
+        """The next whole line; ``None`` when there will be none."""
+        searched = 0
+        while (end := self._held.find(b"\n", searched)) < 0:
+            searched = len(self._held)
+            try:
+                self._held += await self._stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return None
+        line = bytes(self._held[:end])
+        del self._held[: end + 1]
+        return line
+
+
+def is_running(path: Path) -> bool:
+    """Whether a supervisor answers on the socket at *path*."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            with reach(path) as address:
+                probe.connect(address)
+        except OSError:
+            return False
+    return True
+
+
+def troubles_of(path: Path) -> list[str]:
+    """What the supervisor on the socket at *path* waits for now, a disk or descriptors, in a sentence each; none also
+    if it does not say."""
+    try:
+        told = anyio.run(_ping, path)
+    except (NotRunning, StateDirError, BadInput, ControlError, TimeoutError):
+        return []
+    found = (msgspec.convert(told["outage"], Outage | None), msgspec.convert(told["shortage"], Shortage | None))
+    return [one.words for one in found if one is not None]
+
+
+async def _ping(path: Path) -> dict[str, Any]:
+    with anyio.fail_after(ANSWER_S):
+        async with aclosing(request(path, {"do": "ping"})) as answers:
+            told = [answer async for answer in answers]
+    return told[0]
+
+
+async def _connect(path: Path) -> ByteStream:
+    try:
+        with reach(path) as address:
+            return await anyio.connect_unix(address)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        raise NotRunning(path) from None
+    except PermissionError:
+        raise not_ours(path.parent.parent) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise BadInput(f"{path.parent.parent} cannot be a state directory: {error.strerror}") from None
+        raise ControlError("failed", f"{path}: {error.strerror or error}") from None

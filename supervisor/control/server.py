@@ -1,0 +1,454 @@
+"""The control socket: how a second terminal speaks to a running supervisor. One request per connection, in JSON lines.
+
+A request is ``{"do": "abort", ...}``; the answer is any number of lines and a last one, ``{"done": true}`` or
+``{"error": {"kind": ..., "message": ...}}``. Whatever a client sends or fails to read, the supervisor and its other
+clients go on: bad requests get an error line, and one that stops reading is disconnected.
+
+So many clients are served at once (``clients_max``), and no more: a broken monitor must not take the descriptors that
+agents need. A client that comes when all places are taken gets that of the one that has been silent for longest and has
+not sent its request; where all have, the newcomer is told so and may ask again. Without any descriptor left,
+anyio raises ``BrokenResourceError`` for what the system calls EMFILE: then a client is taken with the descriptor that
+is kept in reserve, told so, and let go of.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup, TaskStatus
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from supervisor.control.callers import as_asked_by, refusal
+from supervisor.control.protocol import (
+    Abort,
+    Answer,
+    Compact,
+    Follow,
+    Inspect,
+    Permissions,
+    Ping,
+    Request,
+    Send,
+    Split,
+    Steer,
+    Stop,
+    explained,
+)
+from supervisor.control.task_operations import steered
+from supervisor.diagnostics.visual_state import Inspected
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.plans.task_control import WorkControl
+from supervisor.policies.abort_plan import AbortPlan, Receipt, scope_of
+from supervisor.policies.caller_reach import Reach
+from supervisor.policies.permissions import Choice, OpenPermission
+from supervisor.ports import Caller, Compacted, Origin, Retention
+from supervisor.ports.logs import get_logger
+from supervisor.ports.shortages import shortage_of
+from supervisor.processes.descriptors import Reserve, clients_max
+from supervisor.runtime.availability import Outage, Shortage
+from supervisor.runtime.entity import Refused
+
+__all__ = ["Controlled", "peer", "reach", "serve_control"]
+
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""The longest request."""
+
+PATH_BYTES_MAX: Final = 100
+"""A longer path does not fit into a socket address (108 bytes on Linux) and is reached through its directory."""
+
+REQUEST_S: Final = 30.0
+"""A client that has not sent its request by then is disconnected."""
+
+REFUSE_S: Final = 1.0
+"""How long a client that is refused may take to be told so: a line fits into the buffer of a socket."""
+
+_ACCEPT_AGAIN_S: Final = 0.1
+_TOO_MANY: Final = "too many clients ({}) are connected to the supervisor; close some of them, or ask again later"
+_NO_DESCRIPTOR: Final = (
+    "the supervisor has no file descriptor left; ask again later, or start it with a higher limit (`ulimit -n`)"
+)
+_UCRED: Final = struct.Struct("3i")
+"""``struct ucred``: pid, uid, gid (unix(7))."""
+_log = get_logger()
+
+
+class Controlled(Protocol):
+    """What can be asked of a running supervisor. ``stop_now`` is set when it ends everything; ``outage`` says why its
+    journal cannot be written now, ``shortage`` what programs wait for that cannot be started now."""
+
+    @property
+    def stop_now(self) -> anyio.Event: ...
+
+    @property
+    def outage(self) -> Outage | None: ...
+
+    @property
+    def shortage(self) -> Shortage | None: ...
+
+    def plan_abort(self, target: str, scope: AbortScope, *, now: bool) -> AbortPlan: ...
+
+    async def abort(
+        self,
+        target: str,
+        scope: AbortScope,
+        *,
+        reason: str,
+        actor: str,
+        now: bool,
+        within_s: float | None,
+        plan_id: str | None,
+    ) -> Receipt: ...
+
+    async def send(self, session_id: str, text: str, *, urgent: bool, sender: str, at: str | None = None) -> str: ...
+
+    async def stop(self, *, now: bool, actor: str) -> None: ...
+
+    def inspect(self, entity_id: str) -> Inspected: ...
+
+    def permissions(self) -> list[OpenPermission]: ...
+
+    async def answer(self, permission_id: str, *, allow: bool, always: bool, because: str, by: str) -> Choice: ...
+
+    async def compact(self, retention: Retention | None = None) -> Compacted: ...
+
+    def caller_at(self, connection: socket.socket, pid: int) -> Caller: ...
+
+    def reach_of(self, caller: Caller) -> Reach: ...
+
+    def note_refused(self, caller: Caller, asked: str, why: str) -> None: ...
+
+    def subscribe(self, after_seq: int = 0) -> AbstractAsyncContextManager[AsyncIterator[LifecycleEvent]]: ...
+
+
+# -------------------------------------------------------------------------------------------------------- server
+class ClientGone(Exception):
+    """The client hung up, or does not read."""
+
+
+class _Client:
+    """One connection: a request comes in, lines go out."""
+
+    def __init__(self, stream: ByteStream, stall_s: float) -> None:
+        self._stream, self._stall_s = stream, stall_s
+
+    async def request(self) -> Request:
+        lines = BufferedByteReceiveStream(self._stream)
+        try:
+            with anyio.fail_after(REQUEST_S):
+                line = await lines.receive_until(b"\n", LINE_BYTES_MAX)
+        except anyio.DelimiterNotFound:
+            raise ValueError(f"the request is longer than {LINE_BYTES_MAX} bytes") from None
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
+            raise ClientGone from None
+        try:
+            asked: Request = msgspec.json.decode(line, type=Request)
+        except RecursionError:
+            raise ValueError("the request is nested too deeply") from None
+        return asked
+
+    async def say(self, message: Mapping[str, Any]) -> None:
+        """One line. What the system cannot buffer waits for the client, but only so long."""
+        try:
+            with anyio.fail_after(self._stall_s):
+                await self._stream.send(msgspec.json.encode(message) + b"\n")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
+            raise ClientGone from None
+
+    async def hung_up(self) -> None:
+        """Return when the client closes its side; whatever it says until then is ignored."""
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                await self._stream.receive()
+
+
+class _Door:
+    """What is behind the socket."""
+
+    def __init__(self, controlled: Controlled, work: WorkControl | None, closing: anyio.Event, stall_s: float) -> None:
+        self._controlled, self._work, self._closing, self._stall_s = controlled, work, closing, stall_s
+        self.reserve = Reserve()
+        """Lent where a client is looked at, or refused, although no descriptor is left."""
+
+    async def serve(self, stream: SocketStream, place: _Place) -> None:
+        async with stream:
+            try:
+                # At once: a client may not stay for long.
+                with self.reserve.lent():
+                    place.caller = self._caller(stream.extra(SocketAttribute.raw_socket))
+            except OSError:
+                await self.refuse(stream, _NO_DESCRIPTOR)
+                return
+            with suppress(ClientGone):
+                await self._answer(_Client(stream, self._stall_s), place.caller, place)
+
+    def _caller(self, connection: socket.socket) -> Caller:
+        credentials = peer(connection)
+        return self._controlled.caller_at(connection, credentials[0] if credentials is not None else 0)
+
+    async def refuse(self, stream: ByteStream, why: str) -> None:
+        """Tell a client that it is not served now, and let go of it."""
+        async with stream:
+            with suppress(ClientGone):
+                await _Client(stream, REFUSE_S).say({"error": {"kind": "busy", "message": why}})
+
+    async def _answer(self, client: _Client, caller: Caller, place: _Place) -> None:
+        try:
+            asked = await client.request()
+            place.idle = False
+            await self._do(self._admitted(asked, caller), client)
+            last: dict[str, Any] = {"done": True}
+        except ClientGone:
+            raise
+        except Exception as error:  # told to the client, and logged where it is ours
+            last = {"error": explained(error)}
+        await client.say(last)
+
+    def _admitted(self, asked: Request, caller: Caller) -> Request:
+        """The request, in the name of who asks.
+
+        Raises:
+            Refused: it is not for that caller.
+        """
+        if why := refusal(caller, asked, self._controlled.reach_of(caller), self._plan):
+            self._controlled.note_refused(caller, str(asked.__struct_config__.tag), why)
+            raise Refused(why)
+        return as_asked_by(caller, asked)
+
+    def _plan(self, asked: Abort) -> AbortPlan:
+        return self._controlled.plan_abort(asked.target, scope_of(asked.scope), now=asked.now)
+
+    async def _do(self, asked: Request, client: _Client) -> None:
+        match asked:
+            case Ping():
+                trouble = {"outage": self._controlled.outage, "shortage": self._controlled.shortage}
+                await client.say({"pid": os.getpid(), **trouble})
+            case Abort(dry_run=True):
+                await client.say({"plan": self._plan(asked)})
+            case Abort():
+                receipt = await self._controlled.abort(
+                    asked.target,
+                    scope_of(asked.scope),
+                    reason=asked.reason,
+                    actor=asked.actor,
+                    now=asked.now,
+                    within_s=asked.within_s,
+                    plan_id=asked.plan,
+                )
+                await client.say({"receipt": receipt})
+            case Send():
+                message_id = await self._controlled.send(
+                    asked.session, asked.text, urgent=asked.urgent, sender=asked.sender, at=asked.at
+                )
+                await client.say({"message_id": message_id})
+            case Stop():
+                await self._controlled.stop(now=asked.now, actor=asked.actor)
+                how = "now" if self._controlled.stop_now.is_set() else "drain"
+                await client.say({"stopping": how, "outage": self._controlled.outage})
+            case Inspect():
+                seen = self._controlled.inspect(asked.entity)
+                await client.say({"inspected": seen, "outage": self._controlled.outage})
+            case Permissions():
+                await client.say({"permissions": self._controlled.permissions()})
+            case Answer():
+                choice = await self._controlled.answer(
+                    asked.permission, allow=asked.allow, always=asked.always, because=asked.because, by=asked.by
+                )
+                await client.say({"answered": choice._asdict()})
+            case Compact():
+                await client.say({"compacted": await self._controlled.compact(asked.retention)})
+            case Follow():
+                await self._follow(asked, client)
+            case Steer() | Split():
+                async for told in steered(self._work, asked):
+                    await client.say(told)
+
+    async def _follow(self, asked: Follow, client: _Client) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_then_cancel, client.hung_up, group)
+            group.start_soon(_then_cancel, self._closing.wait, group)
+            with suppress(ClientGone):
+                async with self._controlled.subscribe(asked.after) as events, _closed(events):
+                    async for event in events:
+                        if asked.entity in (None, event.entity_id):
+                            await client.say({"event": event})
+            group.cancel_scope.cancel()
+
+
+class _Place:
+    """One of the places for clients. An idle one, which has not sent its request, may lose it."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.idle = True
+        self.caller: Caller | None = None
+
+    @property
+    def can_be_taken(self) -> bool:
+        """Agents must not keep an operator out: what they do here may be cut short."""
+        return self.idle or (self.caller is not None and self.caller.origin is not Origin.OPERATOR)
+
+
+class _Clients:
+    """Those who are served now, oldest first; no more than there are places."""
+
+    def __init__(self, door: _Door, group: TaskGroup) -> None:
+        self._door, self._group = door, group
+        self._places: dict[int, _Place] = {}
+        self._number = 0
+        self._left = anyio.Event()
+        self._full = False
+
+    async def take(self, stream: SocketStream) -> None:
+        """Serve a client in a task of its own; in the place of an idle one, where all are taken."""
+        most = clients_max()
+        while len(self._places) >= most:
+            takeable = [one for one in self._places.values() if one.can_be_taken]
+            idle = next((one for one in takeable if one.idle), next(iter(takeable), None))
+            self._tell_full(most, "the one that has been idle for longest is" if idle else "the next ones are")
+            if idle is None:
+                await self._door.refuse(stream, _TOO_MANY.format(most))
+                return
+            self._left = anyio.Event()
+            idle.scope.cancel()
+            await self._left.wait()
+        self._number += 1
+        place = self._places[self._number] = _Place()
+        self._group.start_soon(self._serve, self._number, place, stream)
+
+    def _tell_full(self, most: int, who: str) -> None:
+        """Once, until a quarter of the places is free again."""
+        if not self._full:
+            self._full = True
+            _log.warning(f"too many clients of the control socket: {who} disconnected", clients=most)
+
+    async def _serve(self, number: int, place: _Place, stream: SocketStream) -> None:
+        try:
+            with place.scope:
+                await self._door.serve(stream, place)
+        finally:
+            del self._places[number]
+            self._full = self._full and len(self._places) > clients_max() * 3 // 4
+            self._left.set()
+
+
+@asynccontextmanager
+async def _closed(events: AsyncIterator[LifecycleEvent]) -> AsyncIterator[None]:
+    """A generator that is left before its end is closed here, and not by the garbage collector."""
+    try:
+        yield
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
+
+
+async def _then_cancel(wait: Any, group: TaskGroup) -> None:
+    await wait()
+    group.cancel_scope.cancel()
+
+
+async def serve_control(
+    path: Path,
+    controlled: Controlled,
+    *,
+    closing: anyio.Event,
+    work: WorkControl | None = None,
+    stall_s: float = 10.0,
+    grace_s: float = 5.0,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer on the socket at *path* until *closing* is set; answers under way then have *grace_s* to be given. *work*
+    is the plan that runs, if one does.
+
+    The socket's file is left behind, since another supervisor may have put its own there by then; who connects to it
+    is told that nobody is there, and the next supervisor replaces it. Only the lock's holder may call this.
+
+    Raises:
+        OSError: the socket cannot be made.
+    """
+    door = _Door(controlled, work, closing, stall_s)
+    try:
+        async with await _listen(path) as listener, anyio.create_task_group() as clients:
+            async with anyio.create_task_group() as accepting:
+                accepting.start_soon(_accept, listener, door, _Clients(door, clients))
+                task_status.started()
+                await closing.wait()
+                accepting.cancel_scope.cancel()
+            clients.cancel_scope.deadline = anyio.current_time() + grace_s
+    finally:
+        door.reserve.close()
+
+
+async def _accept(listener: SocketListener, door: _Door, clients: _Clients) -> None:
+    """Take clients for ever. What anyio raises of an error of the system is a ``BrokenResourceError``, on a Unix socket
+    on both of its backends; nobody closes the listener meanwhile."""
+    short = False
+    while True:
+        try:
+            stream = await listener.accept()
+        except (OSError, anyio.BrokenResourceError) as error:
+            if not shortage_of(error):
+                _log.warning("control_accept_failed", error=str(error.__cause__ or error))  # a client gone at once
+            elif not short:
+                _log.warning("no file descriptor is left for a client of the control socket: clients are refused")
+            short = bool(shortage_of(error))
+            if short:
+                await _refuse_next(listener, door)
+            await anyio.sleep(_ACCEPT_AGAIN_S)
+        else:
+            short = False
+            if await _is_ours(stream):
+                await clients.take(stream)
+
+
+async def _refuse_next(listener: SocketListener, door: _Door) -> None:
+    """Take the client that waits with the descriptor in reserve, tell it that there is no other, and let go of it."""
+    with door.reserve.lent(), suppress(OSError, anyio.BrokenResourceError):
+        with anyio.move_on_after(REFUSE_S):
+            stream = await listener.accept()
+            await door.refuse(stream, _NO_DESCRIPTOR)
+
+
+async def _is_ours(stream: SocketStream) -> bool:
+    """The socket's mode keeps others out; this is for who got hold of it all the same. They are told nothing."""
+    credentials = peer(stream.extra(SocketAttribute.raw_socket))
+    if credentials is None or credentials[1] in (0, os.geteuid()):
+        return True
+    _log.warning("control_client_refused", uid=credentials[1])
+    await stream.aclose()
+    return False
+
+
+def peer(connection: socket.socket) -> tuple[int, int] | None:
+    """The pid and the uid of the process on the other side, by the kernel's word; ``None`` where it gives none (not on
+    Linux)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(credentials)
+    return pid, uid
+
+
+async def _listen(path: Path) -> SocketListener:
+    with reach(path) as address:
+        return await anyio.create_unix_listener(address, mode=0o600)
+
+
+@contextmanager
+def reach(path: Path) -> Iterator[str]:
+    """*path*, or a short way to it while the context is open."""
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,84 @@
+"""Commands about the work that is under way, as the control socket answers them: one line for each task.
+
+A command for several tasks is as many commands: what one of them is refused does not keep the others. Nothing is
+decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from supervisor.control.protocol import Split, Steer, explained
+from supervisor.plans.task_control import Answer, Verb, WorkControl
+from supervisor.runtime.entity import Refused
+
+__all__ = ["steered"]
+
+
+async def steered(work: WorkControl | None, asked: Steer | Split) -> AsyncIterator[dict[str, Any]]:
+    """``{"task", "answer"}`` for each task, or ``{"task", "refused"}`` with the kind and the reason.
+
+    Raises:
+        Refused: no plan runs here.
+        ValueError: no task is named, or more than can be meant.
+    """
+    if work is None:
+        raise Refused("no plan runs here, so there is no work to steer")
+    tasks = (asked.task,) if isinstance(asked, Split) else await _named(work, asked)
+    for task in tasks:
+        command_id = _id_of(asked.command_id, task, alone=len(tasks) == 1)
+        try:
+            answer = await _done(work, asked, task, command_id)
+        except Exception as error:  # told to the client, and logged where it is ours
+            yield {"task": task, "refused": explained(error)}
+        else:
+            yield {"task": task, "answer": msgspec.to_builtins(answer)}
+
+
+async def _named(work: WorkControl, asked: Steer) -> tuple[str, ...]:
+    if asked.verb is Verb.SPLIT:
+        raise ValueError("split: give its subtasks too, with do: split")
+    if asked.all_planned and (asked.tasks or asked.command_id is not None):
+        raise ValueError("all_planned: these are other tasks each time; name the tasks, or give no command id")
+    if asked.all_planned and asked.verb not in (Verb.APPROVE, Verb.REJECT):
+        raise ValueError(f"all_planned: a planned task can be approved or rejected, not {asked.verb}; name the tasks")
+    if not asked.all_planned and not asked.tasks:
+        raise ValueError("tasks: none is named; name at least one")
+    if bool(asked.on) is not (asked.verb is Verb.BLOCK):
+        raise ValueError("on: what a task is to be blocked on; give it with block, and with nothing else")
+    return await work.planned() if asked.all_planned else tuple(dict.fromkeys(asked.tasks))
+
+
+def _id_of(command_id: str | None, task: str, *, alone: bool) -> str | None:
+    """Each task of a command has an id of its own: one and the same for all would be another command each time."""
+    return command_id if command_id is None or alone else f"{command_id}/{task}"
+
+
+async def _done(work: WorkControl, asked: Steer | Split, task: str, command_id: str | None) -> Answer:
+    how: dict[str, Any] = {"by": asked.by, "reason": asked.reason, "command_id": command_id}
+    if isinstance(asked, Split):
+        from supervisor.plans.splitting import read_subtasks  # a client of the socket does without
+
+        return await work.split(task, read_subtasks(asked.subtasks, asked.source), **how)
+    match asked.verb:
+        case Verb.APPROVE:
+            return await work.approve(task, **how)
+        case Verb.REJECT:
+            return await work.reject(task, **how)
+        case Verb.RESET:
+            return await work.reset(task, **how)
+        case Verb.REQUEUE:
+            return await work.requeue(task, **how)
+        case Verb.UNCLAIM:
+            return await work.unclaim(task, **how)
+        case Verb.CANCEL:
+            return await work.cancel(task, **how)
+        case Verb.BLOCK:
+            return await work.block(task, asked.on, **how)
+        case Verb.UNBLOCK:
+            return await work.unblock(task, **how)
+        case Verb.SPLIT:
+            raise AssertionError("a split comes with its subtasks")

@@ -1,0 +1,249 @@
+"""Why something is as it is: the tree of causes of its last change, and the one root that all of it goes back to.
+
+Pure: records come in, values for a renderer go out. The trunk is the chain of causes, from the root event to the end;
+what belongs to a step without being its cause (the abort that it names, a policy edge, a rung, a later cause) is a
+branch of it. Nothing is invented: where the journal does not hold a cause, the explanation says which one is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from supervisor.lifecycles.types import LifecycleEvent
+
+__all__ = ["Branch", "Explanation", "Role", "Step", "roots", "split_call", "why"]
+
+ABORT_RECORD: Final = "AbortRecord"
+_CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
+"""A number has one spelling, and the most calls of a turn have fewer digits."""
+_CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
+"""Events that end something: one that comes when it has ended already is a later cause."""
+
+Events = Mapping[int, LifecycleEvent] | Iterable[LifecycleEvent]
+BySeq = Mapping[int, LifecycleEvent]
+
+
+def split_call(entity_id: str) -> tuple[str, int | None]:
+    """``lead:t1:c2`` as its turn and number; any other id as itself and ``None``."""
+    found = _CALL.fullmatch(entity_id)
+    return (found["turn"], int(found["number"])) if found else (entity_id, None)
+
+
+class Role(StrEnum):
+    """What a record is to an explanation."""
+
+    ROOT = "root"
+    CAUSE = "cause"
+    ABORT = "abort"
+    EDGE = "policy edge"
+    END = "end"
+    RUNG = "rung"
+    LATER = "later cause"
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that belongs to a step of the chain without being its cause."""
+
+    role: Role
+    record: LifecycleEvent
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the chain of causes, with what belongs to it."""
+
+    role: Role
+    record: LifecycleEvent
+    branches: tuple[Branch, ...] = ()
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an entity is as it is: the steps from the root event to the last change, oldest first.
+
+    ``roots`` counts the root events that anything here goes back to; with a complete journal it is 1, and ``root`` is
+    the one. ``missing`` is the number of a cause that the journal does not hold, or ``None``.
+    """
+
+    entity_id: str
+    root: LifecycleEvent | None
+    roots: int
+    missing: int | None
+    steps: tuple[Step, ...]
+
+    @property
+    def records(self) -> tuple[LifecycleEvent, ...]:
+        """Every record of the tree, oldest first."""
+        found = [one for step in self.steps for one in (step.record, *(branch.record for branch in step.branches))]
+        return tuple(sorted(found, key=_seq))
+
+
+def why(events: Events, entity_id: str) -> Explanation:
+    """Explain the last change of *entity_id*, which may be a tool call (``lead:t1:c2``).
+
+    Raises:
+        LookupError: no record is about it.
+    """
+    by_seq = _by_seq(events)
+    last = _last_change(by_seq, entity_id)
+    chain, missing = _chain(by_seq, last)
+    after = _after(by_seq, entity_id, last)
+    aborts = _aborts(by_seq)
+    told = {one.seq for one in chain}
+    steps = [Step(role=_role(one), record=one, branches=_branches(one, aborts, told)) for one in chain]
+    steps[-1] = Step(
+        role=Role.END if len(steps) > 1 or missing is not None else Role.ROOT,
+        record=last,
+        branches=(*steps[-1].branches, *(branch for branch in after if branch.record.seq not in told)),
+    )
+    found = _roots(by_seq, aborts, [last, *(branch.record for branch in after if branch.role is Role.RUNG)])
+    root = None if missing is not None else chain[0]
+    return Explanation(entity_id=entity_id, root=root, roots=len(found), missing=missing, steps=tuple(steps))
+
+
+def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
+    """The records without a cause that the end of *entity_id* goes back to, over causes and over aborts it names.
+
+    Every end has exactly one. There is none where the journal lacks a cause.
+
+    Raises:
+        LookupError: no record is about it.
+    """
+    by_seq = _by_seq(events)
+    last = _last_change(by_seq, entity_id)
+    rungs = [branch.record for branch in _after(by_seq, entity_id, last) if branch.role is Role.RUNG]
+    return _roots(by_seq, _aborts(by_seq), [last, *rungs])
+
+
+# ------------------------------------------------------------------------------------------------------- the trunk
+def _seq(record: LifecycleEvent) -> int:
+    return record.seq
+
+
+def _by_seq(events: Events) -> BySeq:
+    return events if isinstance(events, Mapping) else {one.seq: one for one in events}
+
+
+def _chain(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
+    """From the root to *last*, and the cause that is missing. A cause is older than its effect, so this ends."""
+    chain = [last]
+    while (cause_id := chain[-1].cause_id) is not None:
+        cause = by_seq.get(cause_id)
+        if cause is None or cause.seq >= chain[-1].seq:
+            return chain[::-1], cause_id
+        chain.append(cause)
+    return chain[::-1], None
+
+
+def _role(record: LifecycleEvent) -> Role:
+    if record.event == ABORT_RECORD and record.metadata.get("policy_edge"):
+        return Role.EDGE
+    return Role.CAUSE if record.cause_id is not None else Role.ROOT
+
+
+# ------------------------------------------------------------------------------------------------------ its branches
+def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
+    """The records of aborts by their own ids: the wish, and each edge that it crossed."""
+    found = (one for one in by_seq.values() if one.event == ABORT_RECORD)
+    return {str(one.metadata.get("id", one.abort_id)): one for one in found}
+
+
+def _branches(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], told: set[int]) -> tuple[Branch, ...]:
+    """What *record* names, and, for an abort, the other edges that it crossed; what is *told* is not told again."""
+    found = list(_named(record, aborts))
+    if record.event == ABORT_RECORD:
+        found += [one for one in aborts.values() if one.metadata.get("parent_record") == record.metadata.get("id")]
+    fresh = {one.seq: one for one in found if one.seq not in told}
+    told.update(fresh)
+    return tuple(
+        Branch(role=Role.EDGE if _role(one) is Role.EDGE else Role.ABORT, record=one)
+        for one in sorted(fresh.values(), key=_seq)
+    )
+
+
+def _named(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent]) -> Iterator[LifecycleEvent]:
+    """The abort that a record names, and those that it was escalated from."""
+    wanted: object = record.metadata.get("parent_record") if record.event == ABORT_RECORD else record.abort_id
+    seen: set[object] = set()
+    while wanted not in seen and (found := aborts.get(str(wanted))) is not None:
+        seen.add(wanted)
+        yield found
+        wanted = found.metadata.get("parent_record")
+
+
+def _after(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Branch]:
+    """What was recorded of it after its last change: how its scope was joined, and causes that came too late."""
+    own = [one for one in _of(by_seq, entity_id) or _aborts_of_call(by_seq, entity_id) if one.seq > last.seq]
+    rungs = [Branch(role=Role.RUNG, record=one) for one in own if "rung" in one.metadata]
+    later = [
+        Branch(role=Role.LATER, record=one)
+        for one in own
+        if "rung" not in one.metadata and (one.event in _CAUSES or (one.outcome == "fact" and one.abort_id))
+    ]
+    return sorted([*rungs, *later], key=lambda branch: branch.record.seq)
+
+
+def _aborts_of_call(by_seq: BySeq, call_id: str) -> list[LifecycleEvent]:
+    """A tool call has no log: aborts of it stand in its turn's."""
+    return [one for one in by_seq.values() if one.event == ABORT_RECORD and one.metadata.get("target") == call_id]
+
+
+def _roots(
+    by_seq: BySeq, aborts: Mapping[str, LifecycleEvent], ends: Iterable[LifecycleEvent]
+) -> tuple[LifecycleEvent, ...]:
+    pending, seen, found = list(ends), set[int](), list[LifecycleEvent]()
+    while pending:
+        one = pending.pop()
+        if one.seq in seen:
+            continue
+        seen.add(one.seq)
+        pending += [named for named in _named(one, aborts) if named.seq <= one.seq]
+        cause = by_seq.get(one.cause_id) if one.cause_id is not None else None
+        if one.cause_id is None:
+            found.append(one)
+        elif cause is not None and cause.seq < one.seq:
+            pending.append(cause)
+    return tuple(sorted(found, key=_seq))
+
+
+# ------------------------------------------------------------------------------------------------------------ its end
+def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
+    own = _of(by_seq, entity_id)
+    if own:
+        return ([one for one in own if _changes_state(one)] or own)[-1]
+    turn_id, number = split_call(entity_id)
+    found = _last_of_call(_of(by_seq, turn_id), number) if number is not None else None
+    if found is None:
+        raise LookupError(f"the journal has no record of {entity_id!r}; `supervisor tree --all` shows the ids")
+    return found
+
+
+def _changes_state(record: LifecycleEvent) -> bool:
+    return record.outcome == "born" or (record.outcome == "transition" and record.from_status != record.to_status)
+
+
+def _of(by_seq: BySeq, entity_id: str) -> list[LifecycleEvent]:
+    return sorted((one for one in by_seq.values() if one.entity_id == entity_id), key=_seq)
+
+
+def _last_of_call(turn: list[LifecycleEvent], number: int) -> LifecycleEvent | None:
+    """The record that ended the call: its result, or the failure of its turn; its start while it is open."""
+    started = next((one for one in turn if _is_call(one, "tool_started", "number", number)), None)
+    if started is None:
+        return None
+    later = [one for one in turn if one.entity_seq > started.entity_seq]
+    call_id = started.metadata.get("call_id")
+    return next((one for one in later if _ends(one, call_id)), started)
+
+
+def _ends(record: LifecycleEvent, call_id: object) -> bool:
+    return _is_call(record, "tool_completed", "call_id", call_id) or (
+        record.event == "task_failed" and record.outcome == "transition"
+    )
+
+
+def _is_call(record: LifecycleEvent, event: str, field: str, value: object) -> bool:
+    return record.event == event and record.outcome == "transition" and record.metadata.get(field) == value

@@ -1,0 +1,129 @@
+"""Records folded back into what they tell of: events rebuilt from their metadata, stepped through the tables again.
+
+Pure. The journal keeps what came in (the event) and what came of it (the state); whoever folds the first must get the
+second. A record that cannot be folded is a :class:`Mismatch` with its words, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from actors.machine import Event, IllegalTransition, Machine, Step
+from supervisor.lifecycles import MACHINES, agent, session, turn
+from supervisor.lifecycles.agent import AgentData
+from supervisor.lifecycles.effects import Bury
+from supervisor.lifecycles.job import JobData
+from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.task_run import RunData
+from supervisor.lifecycles.turn import TurnData
+from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.worker import WorkerData
+from supervisor.lifecycles.workstream import WorkstreamData
+
+__all__ = ["KINDS", "KindOf", "Mismatch", "data_of", "event_of", "step_of"]
+
+_DATA: Final[Mapping[str, type[msgspec.Struct]]] = {
+    Kind.SESSION: SessionData,
+    Kind.AGENT: AgentData,
+    Kind.TURN: TurnData,
+    Kind.TASK: TaskData,
+    Kind.RUN: RunData,
+    Kind.JOB: JobData,
+    Kind.WORKSTREAM: WorkstreamData,
+    Kind.WORKER: WorkerData,
+}
+
+_STALE: Final[Mapping[str, Callable[[Any, Event], bool]]] = {
+    Kind.SESSION: session.stale,
+    Kind.AGENT: agent.stale,
+    Kind.TURN: turn.stale,
+}
+"""What comes too late, for kinds that can tell."""
+
+_ENDS_AT_TERMINAL: Final = frozenset({Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKSTREAM, Kind.WORKER})
+"""Kinds whose log ends in a final state; the log of the others ends with the event that buries them."""
+
+_convert = msgspec.convert
+
+
+class Mismatch(ValueError):
+    """A record cannot be what its table makes of what was before it; the message says why."""
+
+
+def _never(data: Any, event: Event) -> bool:
+    return False
+
+
+class KindOf:
+    """One kind of entity as records spell it: its machine, its data, its states and edges as text."""
+
+    __slots__ = ("data", "edges", "ends_at_terminal", "events", "initial", "machine", "stale", "states", "terminal")
+
+    def __init__(self, machine: Machine[Any, Any]) -> None:
+        self.machine = machine
+        self.data = _DATA[machine.name]
+        self.ends_at_terminal = machine.name in _ENDS_AT_TERMINAL
+        self.events = machine.events
+        self.stale = _STALE.get(machine.name, _never)
+        self.states: dict[str, Enum] = {str(state.value): state for state in machine.states}
+        self.initial = frozenset(str(state.value) for state in machine.initial)
+        self.terminal = frozenset(str(state.value) for state in machine.terminal)
+        self.edges = frozenset((str(one.source.value), one.on.name(), str(one.target.value)) for one in machine.rules)
+
+    def ends_with(self, step: Step[Any, Any]) -> bool:
+        """True if this step ends the entity's log."""
+        if self.ends_at_terminal:
+            return step.state in self.machine.final
+        return Bury in map(type, step.effects)
+
+
+KINDS: Final[Mapping[str, KindOf]] = {name: KindOf(machine) for name, machine in MACHINES.items()}
+"""By the name that records have for them."""
+
+
+def data_of(kind: KindOf, record: LifecycleEvent) -> Any:
+    """What an entity knew when it was born.
+
+    Raises:
+        Mismatch: the record does not hold it.
+    """
+    try:
+        return _convert(record.metadata, kind.data)
+    except msgspec.ValidationError as error:
+        raise Mismatch(f"{record.entity_id} was not born with that: {error}") from None
+
+
+def event_of(kind: KindOf, record: LifecycleEvent) -> Event:
+    """The event that a record tells of.
+
+    Raises:
+        Mismatch: no such event of that kind is known, or its metadata do not make one.
+    """
+    name = record.event
+    found = kind.events.get(name)
+    if found is None:
+        raise Mismatch(f"{kind.machine.name}: no event is named {name!r}")
+    try:
+        return _convert({**record.metadata, "at": record.monotonic_s}, found)
+    except msgspec.ValidationError as error:
+        raise Mismatch(f"{kind.machine.name}: {name} cannot be rebuilt from its metadata: {error}") from None
+
+
+def step_of(kind: KindOf, state: Enum, data: Any, event: Event) -> Step[Any, Any]:
+    """What the production table makes of *event* here.
+
+    Raises:
+        Mismatch: the table refuses it, or cannot make anything of it: its actions trust what a forged record breaks.
+    """
+    try:
+        return kind.machine.step(state, data, event)
+    except IllegalTransition as refusal:
+        raise Mismatch(str(refusal)) from None
+    except Exception as error:
+        words = f"{kind.machine.name}: {type(event).name()} in {state.value} makes no sense: {error!r}"
+        raise Mismatch(words) from error

@@ -1,0 +1,204 @@
+"""An incident, run again: every recorded input goes through the tables once more, and what comes out is compared.
+
+Pure: records, rows and effects come in, differences and the tree at any record go out. The invariants are checked on
+the way. What an earlier version kept may lack fields that came later. Rows may be newer or older than the records,
+since a supervisor may be writing: each is compared at the very record that it was written with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from actors.machine import Effect, Event, Step
+from supervisor.diagnostics.invariants import RecordChecker, Violation
+from supervisor.diagnostics.invariants.shadow_state import Book
+from supervisor.diagnostics.tree_view import Row
+from supervisor.lifecycles.effects import StartTimer, SupervisorEffect, Tell, decoded, encoded
+from supervisor.lifecycles.types import Kind, LifecycleEvent
+
+__all__ = ["Difference", "Kept", "Replay", "RowAt"]
+
+
+class Kept(Row, Protocol):
+    """An entity as the journal keeps it beside its records: after the record *entity_seq* of its log."""
+
+    @property
+    def entity_seq(self) -> int: ...
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What the journal keeps is not what its records lead to. ``field`` is ``state``, ``data``, ``parent``, ``ended``,
+    ``effect`` or ``records``; ``seq`` the record after which it should be, where there is one."""
+
+    seq: int | None
+    entity_id: str
+    field: str
+    recorded: str
+    replayed: str
+
+
+class RowAt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An entity as it was after some record; times are Unix times."""
+
+    kind: str
+    id: str
+    parent_id: str | None
+    state: str
+    data: bytes
+    ended: bool
+    born_seq: int
+    born_at: float
+    changed_at: float
+
+
+class Replay:
+    """Give it the records in order.
+
+    Args:
+        rows: the entities as the journal keeps them, read before the records.
+        effects: the effects that the journal holds, by their ids, as JSON, read before the records; ``None``: they are
+            not compared.
+        last_seq: the last record that was there when the effects were read.
+    """
+
+    def __init__(
+        self, rows: Iterable[Kept] = (), effects: Mapping[str, bytes] | None = None, *, last_seq: int = 0
+    ) -> None:
+        self.checker = RecordChecker(on_step=self._stepped)
+        self.records = 0
+        self.differences: list[Difference] = []
+        self.violations: list[Violation] = []
+        self._rows = {row.id: row for row in rows}
+        self._effects = None if effects is None else dict(effects)
+        self._last_seq = last_seq
+        self._times: dict[str, tuple[float, float]] = {}
+
+    @property
+    def books(self) -> Mapping[str, Book]:
+        return self.checker.books
+
+    def take(self, record: LifecycleEvent) -> None:
+        """One more record."""
+        self.records += 1
+        self.violations += self.checker.take(record)
+        born_at, _ = self._times.get(record.entity_id, (record.timestamp, 0.0))
+        self._times[record.entity_id] = (born_at, record.timestamp)
+        row = self._rows.get(record.entity_id)
+        if row is not None and row.entity_seq == record.entity_seq:
+            del self._rows[row.id]
+            self._compare(row, record)
+
+    def finish(self) -> None:
+        """There are no more: what the journal keeps beyond them is a difference, too."""
+        self.violations += self.checker.finish(quiescent=self.checker.all_ended)
+        for row in self._rows.values():
+            book = self.books.get(row.id)
+            read = str(book.entity_seq) if book is not None else "none"
+            self._differs(None, row.id, "records", f"{row.entity_seq} of its log", read)
+        for effect_id in self._effects or ():
+            seq = _seq_of(effect_id)
+            if seq is None or seq <= self._last_seq:
+                self._differs(seq, "", "effect", f"{effect_id} is owed", "nothing")
+
+    # ------------------------------------------------------------------ comparing
+    def _differs(self, seq: int | None, entity_id: str, field: str, recorded: str, replayed: str) -> None:
+        self.differences.append(
+            Difference(seq=seq, entity_id=entity_id, field=field, recorded=recorded, replayed=replayed)
+        )
+
+    def _compare(self, row: Kept, record: LifecycleEvent) -> None:
+        book = self.books.get(row.id)
+        if book is None:
+            return
+        pairs: list[tuple[str, Any, Any]] = [
+            ("state", row.state, book.status),
+            ("parent", row.parent_id, _parent_of(book)),
+            ("ended", row.ended, book.ended),
+        ]
+        replayed = msgspec.json.encode(book.data)
+        if not (book.lost or _agree(row.data, replayed, partial(msgspec.json.decode, row.data, type=type(book.data)))):
+            pairs.append(("data", row.data.decode(errors="replace"), replayed.decode()))
+        for field, recorded, replayed in pairs:
+            if recorded != replayed:
+                self._differs(record.seq, row.id, field, str(recorded), str(replayed))
+
+    def _stepped(self, record: LifecycleEvent, step: Step[Any, Any]) -> None:
+        """The effects that this step owes are those of the journal."""
+        if self._effects is None or record.seq > self._last_seq:
+            return
+        for number, effect in enumerate(step.effects):
+            if isinstance(effect, SupervisorEffect) and effect.exempt:
+                continue
+            owed, kept = encoded(effect), self._effects.pop(f"{record.seq}.{number}", None)
+            if kept is None or not _agree(kept, owed, partial(_read, kept, effect)):
+                recorded = kept.decode(errors="replace") if kept is not None else "nothing"
+                self._differs(record.seq, record.entity_id, "effect", recorded, owed.decode())
+
+    # ------------------------------------------------------------------ the tree as it stood
+    def rows(self) -> list[RowAt]:
+        """Every entity as it is after the last record that was taken, in the order of birth."""
+        return [self._row(book) for book in self.books.values()]
+
+    def _row(self, book: Book) -> RowAt:
+        born_at, changed_at = self._times[book.id]
+        return RowAt(
+            kind=book.name,
+            id=book.id,
+            parent_id=_parent_of(book),
+            state=book.status,
+            data=msgspec.json.encode(book.data) if book.data is not None else b"",
+            ended=book.ended,
+            born_seq=book.born_seq,
+            born_at=born_at,
+            changed_at=changed_at,
+        )
+
+
+def _agree(kept: bytes, replayed: bytes, read: Callable[[], object]) -> bool:
+    """Whether both are the same, but for fields that the version which wrote *kept* did not know: who knows a field
+    writes it, whatever it is. What cannot be *read* agrees with nothing."""
+    if kept == replayed:
+        return True
+    with suppress(ValueError, KeyError, TypeError):
+        read()
+        return _holds(msgspec.json.decode(kept), msgspec.json.decode(replayed))
+    return False
+
+
+def _read(kept: bytes, effect: Effect) -> SupervisorEffect:
+    event = type(effect.event) if isinstance(effect, Tell | StartTimer) else Event
+    return decoded(kept, lambda name, fields: msgspec.convert(fields, event))
+
+
+def _holds(kept: Any, now: Any) -> bool:
+    """Whether everything in *kept* is in *now*, which may have more fields."""
+    match kept, now:
+        case dict(), dict():
+            return all(name in now and _holds(value, now[name]) for name, value in kept.items())
+        case list(), list():
+            return len(kept) == len(now) and all(map(_holds, kept, now))
+        case _:
+            return bool(kept == now)
+
+
+def _seq_of(effect_id: str) -> int | None:
+    seq = effect_id.partition(".")[0]
+    return int(seq) if seq.isdigit() else None
+
+
+def _parent_of(book: Book) -> str | None:
+    """Whom it belongs to: of work, its own data say so."""
+    if book.parent is not None or book.data is None:
+        return book.parent.id if book.parent is not None else None
+    match book.name:
+        case Kind.TASK | Kind.WORKER:
+            return book.data.workstream or None
+        case Kind.RUN | Kind.JOB:
+            return book.data.task or None
+        case _:
+            return None

@@ -1,0 +1,258 @@
+"""How work stands, in a few words for a person: what a task waits for, who holds it, how often it was tried.
+
+Pure: rows come in, words go out. What is said of one row is looked up in the others: a task's runs, its subtasks, the
+tasks that it waits for by name. Nothing is said of what is as one would expect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.task_run import Run
+from supervisor.lifecycles.types import Kind
+
+__all__ = ["WORK", "DeadLetter", "Standing", "WorkRow", "checkpoint_name", "dead_letters", "plan_name", "settling"]
+
+WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
+
+_ANYTHING: Final = "*"
+"""The capability of a worker that can do everything."""
+_HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
+_LEFT: Final = (Task.FAILED.value, Task.CANCELLED.value)
+_COMMIT_CHARS: Final = 40
+_CIRCUIT: Final = (Run.CIRCUIT_OPEN.value, Run.HALF_OPEN.value)
+_ASKED: Final[Mapping[str, str]] = {
+    Task.PLANNED.value: "waits to be approved",
+    Task.PENDING_APPROVAL.value: "its result waits to be approved",
+}
+
+
+class WorkRow(Protocol):
+    """An entity as the journal, or a live supervisor, knows it; ``data`` is JSON."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def born_seq(self) -> int: ...
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that was given up: its ids and its workstream, how often it was tried in how many runs, its last error."""
+
+    task: str
+    entity_id: str
+    workstream: str
+    attempts: int
+    runs: int
+    last_error: str
+
+
+def plan_name(entity_id: str) -> str:
+    """``build`` for ``task:build``: how a plan, and a person, names it."""
+    return entity_id.partition(":")[2] or entity_id
+
+
+class Standing:
+    """What can be said of each of *rows*."""
+
+    def __init__(self, rows: Iterable[WorkRow]) -> None:
+        self._rows = {row.id: row for row in sorted(rows, key=lambda row: row.born_seq) if row.kind in WORK}
+        self._data = {row.id: _decoded(row) for row in self._rows.values()}
+        self._named: dict[tuple[str, str], str] = {}
+        self._runs: dict[str, list[str]] = {}
+        self._tasks: dict[str, list[str]] = {}
+        for row in self._rows.values():
+            self._index(row, self._data[row.id])
+
+    def _index(self, row: WorkRow, data: Mapping[str, Any]) -> None:
+        if row.kind == Kind.TASK:
+            stream = str(data.get("workstream", ""))
+            self._named[stream, str(data.get("name", ""))] = row.id
+            self._tasks.setdefault(stream, []).append(row.id)
+        elif row.kind == Kind.RUN and row.parent_id is not None:
+            self._runs.setdefault(row.parent_id, []).append(row.id)
+
+    def note(self, row: WorkRow) -> str:
+        """What a person wants to know of it beside its state."""
+        data = self._data.get(row.id, {})
+        match row.kind:
+            case Kind.WORKSTREAM:
+                parts = self._of_workstream(row, data)
+            case Kind.TASK:
+                parts = self._of_task(row, data)
+            case Kind.RUN:
+                parts = _of_run(row, data)
+            case Kind.JOB:
+                parts = _of_job(row, data)
+            case Kind.WORKER:
+                parts = _of_worker(row, data)
+            case _:
+                parts = iter(())
+        return ", ".join(part for part in parts if part)
+
+    # ------------------------------------------------------------------ workstream
+    def _of_workstream(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+        states = Counter(self._rows[task].state for task in self._tasks.get(row.id, ()))
+        tasks = data.get("tasks", 0)
+        yield f"{states[Task.CLOSED.value]} of {tasks} tasks closed"
+        gone = tasks - states.total()  # to an archive; or it ended before they were born
+        yield f"{gone} not in the journal" if gone > 0 else ""
+        for state, words in ((Task.FAILED, "failed"), (Task.CANCELLED, "cancelled")):
+            yield f"{states[state.value]} {words}" if states[state.value] else ""
+        asked = sum(states[state] for state in _ASKED)
+        yield f"{asked} to be approved" if asked else ""
+        yield str(data.get("last_error", ""))
+
+    # ------------------------------------------------------------------ tasks
+    def _of_task(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+        yield _ASKED.get(row.state, "")
+        if row.state in _HELD:
+            yield f"held by {data.get('claimed_by')}"
+            yield self._attempt(row)
+        elif not row.ended and row.state != Task.FAILED.value:
+            waits = list(self._unmet(row, data))
+            yield f"waits for {', '.join(waits)}" if waits else self._next_attempt(row)
+        if row.state == Task.FAILED.value:
+            yield str(data.get("last_failure", ""))
+        if row.state in _LEFT and (found := self._run(row)) is not None:
+            yield _checkpoint(found[1])
+        retries = data.get("retries") or 0
+        yield f"retry {retries} of {data.get('max_retries')}" if retries and not row.ended else ""
+
+    def _unmet(self, row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+        """Those it waits for that are not closed, by name. A task that is not there was closed in a run that this one
+        resumes, or has gone to an archive; what is blocked may wait for what is no task."""
+        for name in data.get("waiting_for") or ():
+            found = self._find(str(data.get("workstream", "")), str(name))
+            if found is None and row.state == Task.BLOCKED.value:
+                yield str(name)
+            elif found is not None and self._rows[found].state != Task.CLOSED.value:
+                yield plan_name(found)
+
+    def _find(self, stream: str, name: str) -> str | None:
+        return name if name in self._rows else self._named.get((stream, name))
+
+    def _run(self, task: WorkRow) -> tuple[WorkRow, Mapping[str, Any]] | None:
+        """Its newest run."""
+        runs = self._runs.get(task.id)
+        return (self._rows[runs[-1]], self._data[runs[-1]]) if runs else None
+
+    def _attempt(self, task: WorkRow) -> str:
+        found = self._run(task)
+        return _attempts(found[1]) if found is not None and found[1].get("attempts") else ""
+
+    def _next_attempt(self, task: WorkRow) -> str:
+        """Why a task that waits for nobody is not held: it was tried, and waits for another try."""
+        found = self._run(task)
+        if found is None or found[0].state not in (Run.RETRYING.value, *_CIRCUIT):
+            return ""
+        return "; ".join(part for part in _of_run(*found) if part)
+
+    # ------------------------------------------------------------------ the exhausted
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        for row in self._rows.values():
+            if row.kind == Kind.TASK and row.state == Task.FAILED.value:
+                data, runs = self._data[row.id], self._runs.get(row.id, ())
+                yield DeadLetter(
+                    task=str(data.get("name") or plan_name(row.id)),
+                    entity_id=row.id,
+                    workstream=str(data.get("workstream", "")),
+                    attempts=sum(int(self._data[run].get("attempts") or 0) for run in runs),
+                    runs=len(runs),
+                    last_error=str(data.get("last_failure", "")),
+                )
+
+
+def dead_letters(rows: Iterable[WorkRow]) -> tuple[DeadLetter, ...]:
+    """The tasks that were given up, in the order of their birth."""
+    return tuple(Standing(rows).dead_letters())
+
+
+# ---------------------------------------------------------------------------------------------- runs, jobs, workers
+def _of_run(row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+    if data.get("attempts"):
+        yield _counted(data) if row.state in _CIRCUIT else _attempts(data)
+    match row.state:
+        case Run.RETRYING.value:
+            yield f"tries again after {data.get('delay_s', 0):g} s"
+        case Run.CIRCUIT_OPEN.value:
+            yield _circuit(data)
+        case Run.HALF_OPEN.value:
+            yield f"circuit half open, {_probes(data)}"
+    yield str(data.get("last_error", "")) if row.state != Run.COMPLETED.value else ""
+    yield _checkpoint(data)
+    yield f"resumes {data['resumed_from']}" if data.get("resumed_from") else ""
+
+
+def _checkpoint(data: Mapping[str, Any]) -> str:
+    """``checkpoint 1a2b3c4d5e6f (FAILED)``: what is gone on with after the run."""
+    if data.get("saved_in") in (None, Run.COMPLETED.value):
+        return ""
+    return f"checkpoint {checkpoint_name(str(data.get('saved_as', '')))} ({data['saved_in']})"
+
+
+def checkpoint_name(saved_as: str) -> str:
+    """What holds a checkpoint, as a person reads it: a commit in short, a copy as it is called."""
+    return saved_as[:12] if len(saved_as) == _COMMIT_CHARS else saved_as or "in place"
+
+
+def _attempts(data: Mapping[str, Any]) -> str:
+    """The attempt under way, or the last one; a probe is beyond those that a run has."""
+    attempt = _probes(data) if data.get("probe") else f"attempt {data.get('attempts')} of {data.get('max_attempts')}"
+    return f"{attempt}, {waits}" if (waits := settling(data)) else attempt
+
+
+def settling(data: Mapping[str, Any]) -> str:
+    """The processes of a turn that are waited for, and until when; nothing, where none are."""
+    if not data.get("waits_for"):
+        return ""
+    until = datetime.fromtimestamp(data.get("until") or 0.0, UTC)
+    return f"waits until {until:%H:%M:%S} UTC for {data['waits_for']}"
+
+
+def _counted(data: Mapping[str, Any]) -> str:
+    return f"{data['attempts']} attempt{'' if data['attempts'] == 1 else 's'}"
+
+
+def _probes(data: Mapping[str, Any]) -> str:
+    return f"probe {data.get('probes')} of {data.get('probes_max')}"
+
+
+def _circuit(data: Mapping[str, Any]) -> str:
+    left = (data.get("probes_max") or 0) - (data.get("probes") or 0)
+    if data.get("permanent") or left <= 0:
+        return "circuit open for good"
+    return f"circuit open, probes left: {left}"
+
+
+def _of_job(row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+    yield f"on worker {plan_name(data['worker_id'])}" if data.get("worker_id") else ""
+    yield f"retry {data['retry_count']} of {data.get('max_retries')}" if data.get("retry_count") else ""
+
+
+def _of_worker(row: WorkRow, data: Mapping[str, Any]) -> Iterator[str]:
+    if not row.ended:
+        yield f"{data.get('active_tasks', 0)} of {data.get('max_concurrent_tasks')} slots taken"
+        yield "draining" if data.get("draining") else ""
+    yield " ".join(one for one in data.get("capabilities") or () if one != _ANYTHING)
+
+
+def _decoded(row: WorkRow) -> Mapping[str, Any]:
+    data = msgspec.json.decode(row.data) if row.data else {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,183 @@
+"""What the journal tells about now: the tree of sessions, and the list of what there is.
+
+Pure: rows come in, values for a renderer go out; *now* is an argument, and nothing is drawn here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from supervisor.diagnostics.task_status import Standing, WorkRow
+from supervisor.diagnostics.visual_state import VisualState, visual_state
+from supervisor.lifecycles.types import Kind
+from supervisor.policies.budgets import Amounts
+
+__all__ = ["STAYING", "Node", "Row", "Seen", "ps", "tool_calls", "tree"]
+
+
+NOTHING: Final[Mapping[str, Amounts]] = {}
+STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
+"""What is shown when it has ended, too: now, and in the tree as of a record."""
+
+
+class Row(WorkRow, Protocol):
+    """The same with its times (Unix)."""
+
+    @property
+    def born_at(self) -> float: ...
+    @property
+    def changed_at(self) -> float: ...
+
+
+# --------------------------------------------------------------------------------------------------------- tree
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """An entity, or an open tool call, with what is below it; ``used`` is what agents say that it, and all below it,
+    has used."""
+
+    id: str
+    kind: str
+    state: str
+    note: str = ""
+    ended: bool = False
+    used: dict[str, Any] | None = None
+    children: tuple[Node, ...] = ()
+
+
+def tree(rows: Iterable[Row], used: Mapping[str, Amounts] = NOTHING) -> tuple[Node, ...]:
+    """The roots in the order of birth. An entity whose parent is not among *rows* is a root. *used* is by id."""
+    ordered = sorted(rows, key=lambda row: row.born_seq)
+    standing = Standing(ordered)
+    known = {row.id for row in ordered}
+    below: dict[str, list[Row]] = {}
+    for row in ordered:
+        parent = row.parent_id if row.parent_id in known and row.parent_id != row.id else ""
+        below.setdefault(parent or "", []).append(row)
+    made: dict[str, Node] = {}
+    for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
+        made[row.id] = _node(row, tuple(made[one.id] for one in below.get(row.id, ())), standing, used.get(row.id))
+    return tuple(made[row.id] for row in below.get("", ()))
+
+
+def _parents_first(below: Mapping[str, list[Row]]) -> list[Row]:
+    order = list(below.get("", ()))
+    for row in order:
+        order += below.get(row.id, ())
+    return order
+
+
+def _node(row: Row, children: tuple[Node, ...], standing: Standing, used: Amounts | None) -> Node:
+    data = _data(row)
+    calls = () if row.ended else _call_nodes(row, data.get("open") or ())
+    asked = () if row.ended else tuple(_permission_node(row, wish) for wish in _asked(data))
+    return Node(
+        id=row.id,
+        kind=row.kind,
+        state=row.state,
+        note=_note(row, data, standing),
+        ended=row.ended,
+        used=used.told if used is not None else None,
+        children=(*calls, *asked, *children),
+    )
+
+
+def _call_nodes(row: Row, calls: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
+    """The open calls of a turn; those that are made within another open one stand below it."""
+    numbers = {call["number"] for call in calls}
+    below: dict[int, list[Node]] = {}
+    for call in reversed(calls):  # a call is younger than the one that it is made within
+        within = call.get("within") or 0
+        inner = tuple(reversed(below.pop(call["number"], ())))
+        node = Node(
+            id=f"{row.id}:c{call['number']}", kind="tool", state="open", note=str(call.get("title", "")), children=inner
+        )
+        below.setdefault(within if within in numbers and within < call["number"] else 0, []).append(node)
+    return tuple(reversed(below.get(0, ())))
+
+
+def _asked(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The permissions of a turn that wait for a human."""
+    return [wish for wish in data.get("asking") or () if wish.get("asked")]
+
+
+def _permission_node(row: Row, wish: dict[str, Any]) -> Node:
+    return Node(id=f"{row.id}:p{wish['number']}", kind="permission", state="waits for a human", note=wish["title"])
+
+
+def tool_calls(row: Row) -> tuple[str, ...]:
+    """The ids of the calls that a turn has made so far."""
+    return tuple(f"{row.id}:c{number}" for number in range(1, int(_data(row).get("calls") or 0) + 1))
+
+
+def _note(row: Row, data: Mapping[str, Any], standing: Standing) -> str:
+    """What a person wants to know beside the state."""
+    match row.kind:
+        case Kind.SESSION:
+            errors = data.get("total_errors") or 0
+            counted = f"{errors} error{'' if errors == 1 else 's'}" if errors else ""
+            parts = [data.get("outcome"), data.get("last_error"), counted]
+        case Kind.AGENT:
+            pid, status = data.get("pid"), data.get("status")
+            parts = [f"pid {pid}" if pid else "", "" if status is None else f"exit status {status}"]
+        case Kind.TURN:
+            verdict = data.get("verdict") or {}
+            parts = ["waits for a human" if _asked(data) else "", verdict.get("error")]
+        case _:
+            parts = [standing.note(row)]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _data(row: Row) -> dict[str, Any]:
+    data = msgspec.json.decode(row.data) if row.data else {}
+    return data if isinstance(data, dict) else {}
+
+
+# ----------------------------------------------------------------------------------------------------------- ps
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``supervisor ps``. ``age_s`` counts from its birth to *now*, or to its end."""
+
+    id: str
+    kind: str
+    state: str
+    visual: str | None
+    age_s: float
+    parent: str | None
+    ended: bool
+    pid: int | None = None
+    note: str = ""
+
+
+def ps(rows: Iterable[Row], *, now: float, active_at: Mapping[str, float] | None = None) -> tuple[Seen, ...]:
+    """One line for each row, in the order of birth. *active_at* says when each session last said something."""
+    ordered = sorted(rows, key=lambda row: row.born_seq)
+    said = dict(active_at or {})
+    for row in ordered:  # whatever happens below a session is activity of it
+        session = row.id if row.kind == Kind.SESSION else row.parent_id
+        if session is not None:
+            active_at_s = now if row.kind == Kind.TURN and not row.ended and _asked(_data(row)) else row.changed_at
+            said[session] = max(said.get(session, 0.0), active_at_s)
+    standing = Standing(ordered)
+    return tuple(_seen(row, now, said, standing) for row in ordered)
+
+
+def _seen(row: Row, now: float, said: Mapping[str, float], standing: Standing) -> Seen:
+    data = _data(row)
+    visual = _visual(row, data, now, said) if row.kind == Kind.AGENT else None
+    return Seen(
+        id=row.id,
+        kind=row.kind,
+        state=row.state,
+        visual=visual.value if visual else None,
+        age_s=max(0.0, (row.changed_at if row.ended else now) - row.born_at),
+        parent=row.parent_id,
+        ended=row.ended,
+        pid=data.get("pid"),
+        note=_note(row, data, standing),
+    )
+
+
+def _visual(row: Row, data: Mapping[str, Any], now: float, said: Mapping[str, float]) -> VisualState:
+    heard = said.get(row.parent_id or "")
+    return visual_state(row.state, spawned_at=row.born_at, now=now, last_heartbeat_at=heard, pid=data.get("pid"))

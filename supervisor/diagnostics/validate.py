@@ -1,0 +1,246 @@
+"""The check of a ``transitions.jsonl``: schema, order, legality, and the invariants of spec 004, line by line.
+
+Pure: lines come in, a report goes out. It trusts nothing that it reads: a line may be torn, too long, not UTF-8, or
+a lie, and then it is a problem with a line number, never an exception. Memory grows with the number of entities and
+of reported problems, not with the log. What is legal is read from the tables; nothing is restated here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from actors.machine import Machine
+from supervisor.diagnostics.work_invariants import Say, WorkInvariants, count_of, is_text, moment_of, shortened
+from supervisor.lifecycles import MACHINES
+from supervisor.lifecycles.types import Severity
+
+__all__ = ["LINE_BYTES_MAX", "Problem", "Report", "split_lines", "validate_lines"]
+
+LINE_BYTES_MAX: Final = 1 << 20
+"""A longer line is reported and not looked into."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What is wrong in line *line* (from 1), and in which of its fields, where it is one field."""
+
+    line: int
+    field: str | None
+    message: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read and what was wrong; ``omitted`` counts the problems beyond the limit on ``problems``."""
+
+    lines: int
+    entities: int
+    problems: list[Problem]
+    omitted: int = 0
+
+
+def validate_lines(lines: Iterable[bytes | str], *, problems_max: int = 1000) -> Report:
+    """Check *lines*, read one at a time; a file opened in binary mode will do, or :func:`split_lines` for hostile ones.
+
+    At most *problems_max* problems are kept, the others are counted.
+    """
+    log = _Log(problems_max)
+    for line, is_last in _with_last(lines):
+        log.take(line, is_last)
+    return Report(lines=log.number, entities=len(log.states), problems=log.problems, omitted=log.omitted)
+
+
+def split_lines(chunks: Iterable[bytes], *, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
+    """Lines out of chunks of a file, each cut one byte behind the limit, so that a line costs no more memory."""
+    held = bytearray()
+    for chunk in chunks:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            held += end[: bytes_max + 1 - len(held)]
+            yield bytes(held) + b"\n"
+            held.clear()
+        held += rest[: bytes_max + 1 - len(held)]
+    if held:
+        yield bytes(held)
+
+
+# ----------------------------------------------------------------------------------------------------- the tables
+class _Table:
+    """One machine as text: its states, its edges, and what is allowed where."""
+
+    def __init__(self, machine: Machine[Any, Any]) -> None:
+        self.name = machine.name
+        self.states = tuple(str(state.value) for state in machine.states)
+        self.initial = tuple(str(state.value) for state in machine.initial)
+        self.terminal = frozenset(str(state.value) for state in machine.terminal)
+        edges = [(str(one.source.value), one.on.name(), str(one.target.value)) for one in machine.rules]
+        self.edges = frozenset(edges)
+        self.allowed = {
+            state: ", ".join(dict.fromkeys(f"{on} to {to}" for source, on, to in edges if source == state)) or "nothing"
+            for state in self.states
+        }
+
+
+_TABLES: Final[Mapping[str, _Table]] = {f"{name}_state_transition": _Table(one) for name, one in MACHINES.items()}
+
+
+# ------------------------------------------------------------------------------------------------------ the lines
+def _with_last(lines: Iterable[bytes | str]) -> Iterator[tuple[bytes | str, bool]]:
+    iterator = iter(lines)
+    for held in iterator:
+        for line in iterator:
+            yield held, False
+            held = line
+        yield held, True
+
+
+def _is_whole(line: bytes | str) -> bool:
+    return line.endswith(b"\n") if isinstance(line, bytes) else line.endswith("\n")
+
+
+def _decoded(line: bytes | str) -> dict[str, Any]:
+    """The JSON object of a line.
+
+    Raises:
+        ValueError: it is none; the message says why.
+    """
+    if len(line) - _is_whole(line) > LINE_BYTES_MAX:
+        raise ValueError(f"longer than {LINE_BYTES_MAX} bytes; a transition is one short line")
+    if not line.strip():
+        raise ValueError("empty; remove it")
+    try:
+        value = msgspec.json.decode(line if isinstance(line, bytes) else line.encode())
+    except UnicodeError as error:
+        raise ValueError(f"not UTF-8: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON {type(value).__name__}, not an object")
+    return value
+
+
+_TIMESTAMP: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+_TEXTS: Final = ("timestamp", "event_type", "severity", "entity_id", "from_state", "to_state", "trigger")
+_REQUIRED: Final = (*_TEXTS, "metadata")
+_OPTIONAL: Final = ("seq", "abort_id", "cause_id")
+_KNOWN: Final = frozenset({*_REQUIRED, *_OPTIONAL})
+_SEVERITIES: Final = tuple(one.value for one in Severity)
+
+
+def _check_schema(fields: dict[str, Any], say: Say) -> None:
+    for name in _REQUIRED:
+        if name not in fields:
+            say(name, "missing")
+    for name in fields:
+        if name not in _KNOWN:
+            say(name[:60], f"unknown field; known are {', '.join((*_REQUIRED, *_OPTIONAL))}")
+    for name in (*_TEXTS, "abort_id"):
+        if fields.get(name) is not None and not is_text(fields[name]):
+            say(name, f"must be a non-empty string, is {shortened(fields[name])}")
+    for name in _REQUIRED:
+        if name in fields and fields[name] is None:
+            say(name, "must not be null")
+    if not isinstance(fields.get("metadata", {}), dict | None):
+        say("metadata", f"must be an object, is {shortened(fields['metadata'])}")
+    if is_text(fields.get("severity")) and fields["severity"] not in _SEVERITIES:
+        say("severity", f"{shortened(fields['severity'])} is none of {', '.join(_SEVERITIES)}")
+    if is_text(fields.get("event_type")) and fields["event_type"] not in _TABLES:
+        say("event_type", f"{shortened(fields['event_type'])} is none of {', '.join(_TABLES)}")
+
+
+class _Log:
+    """What has been read so far: the last state of every entity, the last time and number, the problems."""
+
+    def __init__(self, problems_max: int) -> None:
+        self.number = 0
+        self.states: dict[tuple[str, str], str | None] = {}
+        self.problems: list[Problem] = []
+        self.omitted = 0
+        self._problems_max = problems_max
+        self._timestamp = ""
+        self._seq = 0
+        self._work = WorkInvariants(self.say)
+
+    def say(self, field: str | None, message: str) -> None:
+        if len(self.problems) < self._problems_max:
+            self.problems.append(Problem(self.number, field, message))
+        else:
+            self.omitted += 1
+
+    def take(self, line: bytes | str, is_last: bool) -> None:
+        self.number += 1
+        try:
+            fields = _decoded(line)
+        except ValueError as error:
+            torn = is_last and not _is_whole(line)
+            self.say(None, f"torn last line, it was never written whole: {error}" if torn else str(error))
+            return
+        _check_schema(fields, self.say)
+        self._check_time(_text(fields, "timestamp"))
+        self._check_numbers(fields)
+        table = _TABLES.get(_text(fields, "event_type"))
+        if table and (entity_id := _text(fields, "entity_id")):
+            self._check_step(table, entity_id, fields)
+
+    def _check_time(self, value: str) -> None:
+        if not value:
+            return
+        if not _TIMESTAMP.fullmatch(value) or moment_of(value) is None:
+            self.say("timestamp", f"{shortened(value)} is not a time such as 2024-01-15T10:30:00.000Z")
+        elif value < self._timestamp:  # fixed width: the order of the text is that of the times
+            self.say("timestamp", f"goes back: {value} after {self._timestamp}")
+        else:
+            self._timestamp = value
+
+    def _check_numbers(self, fields: dict[str, Any]) -> None:
+        seq = count_of(fields, "seq", self.say, least=1)
+        cause = count_of(fields, "cause_id", self.say, least=1)
+        if seq is not None and seq <= self._seq:
+            self.say("seq", f"must rise: {seq} after {self._seq}")
+        if cause is not None and (seq is None or cause >= seq):
+            self.say("cause_id", f"must be less than the line's seq: {cause} in {'no seq' if seq is None else seq}")
+        self._seq = max(self._seq, seq or 0)
+
+    def _check_step(self, table: _Table, entity_id: str, fields: dict[str, Any]) -> None:
+        source, target = self._state(table, fields, "from_state"), self._state(table, fields, "to_state")
+        key = (table.name, entity_id)
+        if source:
+            self._check_source(table, key, source)
+        if source and target:
+            self._check_edge(table, source, _text(fields, "trigger"), target)
+        self.states[key] = target
+        metadata = fields.get("metadata")
+        if target:
+            self._work.take(table.name, entity_id, target, metadata if isinstance(metadata, dict) else {})
+
+    def _state(self, table: _Table, fields: dict[str, Any], name: str) -> str | None:
+        state = _text(fields, name)
+        if not state:
+            return None
+        if state not in table.allowed:
+            self.say(name, f"{table.name} has no state {shortened(state)}; it has {', '.join(table.states)}")
+            return None
+        return state
+
+    def _check_source(self, table: _Table, key: tuple[str, str], source: str) -> None:
+        if key not in self.states:
+            if source not in table.initial:
+                start = " or ".join(table.initial)
+                self.say("from_state", f"{shortened(key[1])} begins in {source}; a {table.name} begins in {start}")
+        elif (last := self.states[key]) is not None and source != last:
+            self.say("from_state", f"is {source}, but {shortened(key[1])} was last in {last}")
+
+    def _check_edge(self, table: _Table, source: str, trigger: str, target: str) -> None:
+        if not trigger or (source, trigger, target) in table.edges:
+            return
+        what = f"{table.name}: {shortened(trigger)} does not take {source} to {target}"
+        ended = f"{source} is terminal; " if source in table.terminal else ""
+        self.say("trigger", f"{what}; {ended}allowed in {source}: {table.allowed[source]}")
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    """The string of that name, ``""`` if it is none (which the schema has reported)."""
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""

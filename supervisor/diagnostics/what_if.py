@@ -1,0 +1,352 @@
+"""What if another policy had been in force: the recorded inputs run again under it, up to where the runs part.
+
+Pure. Aborts are planned again on the tree as it stood (:func:`supervisor.policies.abort_plan.plan_abort`), sessions
+are stepped again through their table under other limits. What would have ended is followed: what it did after that
+would not have been. What would have lived is not: nobody knows what it would have done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from actors.restart import Intensity, add_restart
+from supervisor.diagnostics.event_replay import Mismatch, event_of, step_of
+from supervisor.diagnostics.invariants import RecordChecker
+from supervisor.diagnostics.invariants.aborting import EDGES
+from supervisor.diagnostics.invariants.shadow_state import Book, SessionBook, TurnBook
+from supervisor.lifecycles.effects import SendPrompt
+from supervisor.lifecycles.session import Session, SessionData, SessionLimits, backoff_ms
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownWord
+from supervisor.policies.abort_plan import AbortPlan, NoSiblings, TreeNode, UnknownTarget, plan_abort
+
+__all__ = ["LIMITS", "AbortDiffers", "Outcome", "SessionDiffers", "what_if"]
+
+LIMITS: Final[Mapping[str, type]] = {
+    "max_consecutive_errors": int,
+    "max_total_errors": int,
+    "backoff_base_ms": int,
+    "backoff_cap_ms": int,
+    "restarts_max": int,
+    "restarts_within_s": float,
+}
+"""The limits that decide who starts again: those that recorded inputs can be run under."""
+
+
+# ----------------------------------------------------------------------------------------------------- what comes out
+class AbortDiffers(msgspec.Struct, frozen=True, kw_only=True):
+    """An abort that would have reached others: ``would_end`` beside whom it ended, ``would_live`` though it did."""
+
+    seq: int
+    abort_id: str
+    target: str
+    scope: str
+    would_end: tuple[str, ...]
+    would_live: tuple[str, ...]
+
+
+class SessionDiffers(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that would have done otherwise after a failure: ``give_up`` where it tried again, or ``try_again``."""
+
+    seq: int
+    session_id: str
+    would: str
+    why: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How the other run differs. ``parts_at`` is the first record after which it does, ``None`` if it does nowhere.
+
+    ``ended`` would have ended earlier or not been born, ``lived`` would have gone on. ``launches`` counts agents that
+    were started; ``launches_saved`` would not have been, ``launches_spent`` would have come on top, at least.
+    ``waited_s`` is the time in backoff as it was, ``would_wait_s`` as it would have been, both up to where they part.
+    """
+
+    records: int
+    parts_at: int | None
+    aborts: tuple[AbortDiffers, ...]
+    sessions: tuple[SessionDiffers, ...]
+    ended: tuple[str, ...]
+    lived: tuple[str, ...]
+    launches: int
+    launches_saved: int
+    launches_spent: int
+    waited_s: float
+    would_wait_s: float
+
+
+# ----------------------------------------------------------------------------------------------------------- the tree
+class _Tree(Mapping[str, TreeNode]):
+    """The living sessions and their open calls as aborts see them; who is *gone* has ended."""
+
+    def __init__(self, books: Mapping[str, Book], modes: Mapping[str, CancelMode], gone: Mapping[str, int]) -> None:
+        self._books, self._modes, self._gone = books, modes, gone
+
+    def __getitem__(self, node_id: str) -> TreeNode:
+        book = self._books.get(node_id)
+        if isinstance(book, SessionBook) and not book.ended:
+            return self._session(book)
+        turn_id, _, number = node_id.rpartition(":c")
+        turn = self._books.get(turn_id)
+        if isinstance(turn, TurnBook) and turn.parent is not None and number in map(str, turn.open.values()):
+            return TreeNode(id=node_id, kind="tool", parent=turn.parent.id, ended=self._over(turn.parent))
+        raise KeyError(node_id)
+
+    def __iter__(self) -> Iterator[str]:
+        return (one.id for one in self._books.values() if isinstance(one, SessionBook) and not one.ended)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _over(self, book: SessionBook) -> bool:
+        return book.stopping or book.id in self._gone
+
+    def _session(self, book: SessionBook) -> TreeNode:
+        below = [one for one in book.live.values() if isinstance(one, SessionBook)]
+        turns = [one for one in book.live.values() if isinstance(one, TurnBook)]
+        calls = [f"{turn.id}:c{number}" for turn in turns for number in turn.open.values()]
+        return TreeNode(
+            id=book.id,
+            kind="session",
+            parent=book.parent.id if book.parent is not None and not book.parent.ended else None,
+            children=(*(one.id for one in below), *calls),
+            started_by=book.started_by,
+            mode=self._modes.get(book.id, CancelMode.WAIT_COMPLETED),
+            ended=self._over(book),
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- one session
+class _Life:
+    """A session under the recorded limits and under the other ones, until the two part."""
+
+    def __init__(self, book: SessionBook, limits: Mapping[str, Any]) -> None:
+        self.state: Enum = book.state
+        self.was: SessionLimits = book.data.limits
+        self.data: SessionData = msgspec.structs.replace(book.data, limits=msgspec.structs.replace(self.was, **limits))
+        self.prompted = 0
+        self.crashes: dict[bool, tuple[float, ...]] = {True: (), False: ()}
+        """Failures after a start, within the window that counts: as it was, and as it would have been."""
+        self.waited_s = self.would_wait_s = 0.0
+
+    def take(self, record: LifecycleEvent, book: SessionBook) -> SessionDiffers | None:
+        """One more input; what it would have led to, where that is another thing.
+
+        Raises:
+            Mismatch: the table refuses it.
+        """
+        source, kind = self.state, book.kind
+        step = step_of(kind, source, self.data, event_of(kind, record))
+        self.state, self.data = step.state, step.data
+        if any(type(one) is SendPrompt for one in step.effects):
+            self.prompted = self.data.incarnation
+        if record.event != "SessionExited" or source not in (Session.RUNNING, Session.SPAWNING):
+            return None
+        if str(step.state.value) != record.to_status:
+            counted = f"{self.data.consecutive_errors} errors in a row, {self.data.total_errors} in all"
+            return self._differs(record, step.state is Session.STOPPED, counted)
+        if step.state is not Session.COOLING_DOWN:
+            return None
+        return self._cool_down(record, source)
+
+    def _cool_down(self, record: LifecycleEvent, source: Enum) -> SessionDiffers | None:
+        """Both would try again, unless they have done so too often lately."""
+        lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED  # with its supervisor: that is no failure
+        if source is Session.RUNNING and self.prompted == self.data.incarnation and not (self.data.spent or lost):
+            self.prompted = 0
+            was, would = self._exceeds(record, self.was, True), self._exceeds(record, self.data.limits, False)
+            if was is not would:
+                counted = f"{len(self.crashes[True])} as it was, {len(self.crashes[False])} as it would be"
+                return self._differs(record, would, f"failures within the window: {counted}")
+            if was:
+                return None
+        errors = self.data.consecutive_errors
+        self.waited_s += backoff_ms(errors, self.was) / 1000
+        self.would_wait_s += backoff_ms(errors, self.data.limits) / 1000
+        return None
+
+    def _exceeds(self, record: LifecycleEvent, limits: SessionLimits, was: bool) -> bool:
+        self.crashes[was] = add_restart(self.crashes[was], record.monotonic_s, limits.restarts_within_s)
+        return Intensity(limits.restarts_max, limits.restarts_within_s).exceeded(self.crashes[was])
+
+    def _differs(self, record: LifecycleEvent, gives_up: bool, why: str) -> SessionDiffers:
+        would = "give_up" if gives_up else "try_again"
+        return SessionDiffers(seq=record.seq, session_id=record.entity_id, would=would, why=why)
+
+
+# -------------------------------------------------------------------------------------------------------- the whole run
+def what_if(
+    records: Sequence[LifecycleEvent],
+    *,
+    edges: Mapping[str, bool] | None = None,
+    limits: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Run *records* again under other policy *edges* and other *limits*; what is not named stays as it was.
+
+    An edge that an abort did not cross counts as one that its policy did not have.
+    """
+    run = _Run(edges or {}, limits or {}, _modes_of(records))
+    for record in records:
+        run.take(record)
+    return run.outcome(len(records))
+
+
+def _modes_of(records: Sequence[LifecycleEvent]) -> dict[str, CancelMode]:
+    """The cancel modes of child sessions, where they are not the usual one."""
+    found = {one.entity_id: str(one.metadata.get("mode")) for one in records if one.event in ("Placed", "Adopted")}
+    known = {mode.value: mode for mode in CancelMode}
+    return {name: known[mode] for name, mode in found.items() if mode in known}
+
+
+class _Run:
+    """What has been run again so far."""
+
+    def __init__(self, edges: Mapping[str, bool], limits: Mapping[str, Any], modes: Mapping[str, CancelMode]) -> None:
+        self._edges, self._limits, self._modes = edges, limits, modes
+        self._checker = RecordChecker()
+        self._books = self._checker.books
+        self._gone: dict[str, int] = {}
+        self._lived: dict[str, int] = {}
+        self._as_it_was = _Tree(self._books, modes, {})
+        self._as_it_would_be = _Tree(self._books, modes, self._gone)
+        self._lives: dict[str, _Life] = {}
+        self._wish: LifecycleEvent | None = None
+        self._crossed: set[str] = set()
+        self._aborts: list[AbortDiffers] = []
+        self._sessions: list[SessionDiffers] = []
+        self._launches = self._saved = self._spent = 0
+        self._waited_s = self._would_wait_s = 0.0
+
+    def take(self, record: LifecycleEvent) -> None:
+        """One more record. An abort is looked at when its crossings, which follow at once, are known."""
+        if self._wish is not None and not self._is_crossing(record):
+            self._plan_again(self._wish)
+            self._wish = None
+        self._checker.take(record)
+        book = self._books.get(record.entity_id)
+        if record.outcome == "born":
+            self._born(record, book)
+        elif record.outcome == "transition" and isinstance(book, SessionBook):
+            self._step(record, book)
+        elif record.event == "AbortRecord" and not record.metadata.get("policy_edge"):
+            self._wish, self._crossed = record, set()
+
+    def _is_crossing(self, record: LifecycleEvent) -> bool:
+        edge = record.metadata.get("policy_edge") if record.event == "AbortRecord" else None
+        if edge is None or self._wish is None or record.abort_id != self._wish.abort_id:
+            return False
+        self._crossed.add(str(edge))
+        return True
+
+    # ------------------------------------------------------------------ births
+    def _born(self, record: LifecycleEvent, book: Book | None) -> None:
+        if book is None:
+            return
+        above = book.parent.id if book.parent is not None else ""
+        if isinstance(book, SessionBook):
+            if above in self._gone:
+                self._gone[book.id] = record.seq
+            if book.data is not None:
+                self._lives[book.id] = _Life(book, self._limits)
+        elif book.name == "agent":
+            self._launches += 1
+            self._saved += above in self._gone
+
+    # ------------------------------------------------------------------ sessions
+    def _step(self, record: LifecycleEvent, book: SessionBook) -> None:
+        life = self._lives.get(book.id)
+        if life is None or book.id in self._gone:
+            return
+        try:
+            differs = life.take(record, book)
+        except Mismatch:  # a record that is not legal: nothing follows from it
+            differs = None
+            self._part(book.id)
+        if differs is not None:
+            self._sessions.append(differs)
+            self._part(book.id)
+            if differs.would == "give_up":
+                self._end(book, record.seq)
+            else:
+                self._lived.setdefault(book.id, record.seq)
+                self._spent += 1
+
+    def _part(self, session_id: str) -> None:
+        life = self._lives.pop(session_id, None)
+        if life is not None:
+            self._waited_s += life.waited_s
+            self._would_wait_s += life.would_wait_s
+
+    def _end(self, book: SessionBook, seq: int) -> None:
+        """It would have ended here, with all below it but those that it abandons."""
+        pending = [book]
+        while pending:
+            one = pending.pop()
+            if one.id not in self._gone:
+                self._gone[one.id] = seq
+            below = (child for child in one.live.values() if isinstance(child, SessionBook))
+            pending += [child for child in below if self._modes.get(child.id) is not CancelMode.ABANDON]
+
+    # ------------------------------------------------------------------ aborts
+    def _plan_again(self, wish: LifecycleEvent) -> None:
+        crossed = {name: name in self._crossed for name in EDGES}
+        was = self._reached(wish, self._as_it_was, crossed)
+        would = self._reached(wish, self._as_it_would_be, {**crossed, **self._edges})
+        ended = tuple(one for one in would if one not in was)
+        lived = tuple(one for one in was if one not in would and one.partition(":")[0] not in self._gone)
+        if ended or lived:
+            target, scope = str(wish.metadata.get("target")), str(wish.metadata.get("scope"))
+            self._aborts.append(
+                AbortDiffers(
+                    seq=wish.seq,
+                    abort_id=str(wish.abort_id),
+                    target=target,
+                    scope=scope,
+                    would_end=ended,
+                    would_live=lived,
+                )
+            )
+        for one in ended:
+            if isinstance(book := self._books.get(one), SessionBook):
+                self._part(one)
+                self._gone.setdefault(book.id, wish.seq)
+        for one in lived:
+            self._part(one)
+            self._lived.setdefault(one, wish.seq)
+
+    def _reached(self, wish: LifecycleEvent, tree: _Tree, edges: Mapping[str, bool]) -> tuple[str, ...]:
+        """Whom the abort ends; nobody where it asks for what is not there."""
+        try:
+            plan: AbortPlan = plan_abort(
+                tree,
+                str(wish.metadata.get("target")),
+                str(wish.metadata.get("scope")),
+                msgspec.convert(edges, AbortPolicy),
+            )
+        except (UnknownTarget, UnknownWord, NoSiblings):
+            return ()
+        return tuple(one.id for one in plan.nodes)
+
+    # ------------------------------------------------------------------ the outcome
+    def outcome(self, records: int) -> Outcome:
+        if self._wish is not None:
+            self._plan_again(self._wish)
+        for session_id in tuple(self._lives):
+            self._part(session_id)
+        parts = [*(one.seq for one in self._aborts), *(one.seq for one in self._sessions)]
+        return Outcome(
+            records=records,
+            parts_at=min(parts, default=None),
+            aborts=tuple(self._aborts),
+            sessions=tuple(self._sessions),
+            ended=tuple(self._gone),
+            lived=tuple(one for one in self._lived if one not in self._gone),
+            launches=self._launches,
+            launches_saved=self._saved,
+            launches_spent=self._spent,
+            waited_s=round(self._waited_s, 6),
+            would_wait_s=round(self._would_wait_s, 6),
+        )

@@ -1,0 +1,3 @@
+"""What an embedding program imports."""
+
+__all__: list[str] = []

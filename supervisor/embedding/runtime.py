@@ -1,0 +1,277 @@
+"""The composition root: ``open_supervisor`` puts the parts together and hands out the supervisor.
+
+Embedded, it is a guest: no signal handlers, no logging configuration, no event-loop policy. Leaving the block
+normally drains: what was asked for is finished, within the drain deadline. Leaving it by an exception, or by a
+cancellation, aborts everything with that cause, within the ladder's. Either way nothing is left running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from actors import open_system
+from actors.waiting import to_the_end
+from supervisor.agents.codecs import adapters, codec_for
+from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
+from supervisor.host.journal_upkeep import keep_up, watch_journal
+from supervisor.host.shutdown import LAST_RECORDS_S
+from supervisor.host.supervision import Choose, Session, Supervisor, TurnResult
+from supervisor.journal.memory import MemoryJournal
+from supervisor.journal.sqlite import SqliteJournal
+from supervisor.journal.statedir import StateDir
+from supervisor.plans import AgentConfig, Settings
+from supervisor.plugins import Plugins
+from supervisor.plugins.loading import installed
+from supervisor.ports import Journal
+from supervisor.ports.logs import get_logger
+from supervisor.processes.host import WardenHost
+from supervisor.runtime.availability import PatientHost
+from supervisor.runtime.dependencies import Parts
+from supervisor.runtime.entity import Degraded, Refused
+from supervisor.runtime.live_session import AgentProfile
+from supervisor.runtime.subscriptions import SubscriptionLagged
+from supervisor.sessions.approval_queue import OnPermission
+
+__all__ = [
+    "Degraded",
+    "Refused",
+    "Session",
+    "SubscriptionLagged",
+    "Supervisor",
+    "TurnResult",
+    "close_sessions",
+    "open_supervisor",
+    "reconfigure",
+    "supervise",
+]
+
+_log = get_logger()
+
+
+@asynccontextmanager
+async def open_supervisor(
+    state_dir: Path | str | None = None,
+    *,
+    agents: Mapping[str, AgentConfig] | None = None,
+    settings: Settings | None = None,
+    workdir: Path | str | None = None,
+    choose: Choose | None = None,
+    plugins: Sequence[object] = (),
+    on_permission: OnPermission | None = None,
+) -> AsyncIterator[Supervisor]:
+    """Run a supervisor for as long as the block lasts.
+
+    Args:
+        state_dir: where the journal, the transcripts and the lock live; ``None``: in memory only.
+        agents: agents that sessions can be started with by name.
+        settings: limits, the abort policy, the drain deadline.
+        workdir: where agents work unless their own ``cwd`` says otherwise; by default the current directory.
+        choose: which sessions and tasks of an earlier supervisor, that died, may go on: given every entity of the
+            journal, their ids. By default all, as ``settings.recovery`` says.
+        plugins: modules or objects with hook implementations (docs/plugins.md), beside the installed ones.
+        on_permission: asked what an agent may, where its policy says ``ask`` (docs/permissions.md); an operator may
+            answer first.
+
+    Raises:
+        ValueError: *settings* ask for worktrees, and there is no state directory to have them in, or for graduated
+            access without worktrees; an agent's adapter is
+            none of ours or of a plug-in's; ``settings.plugins`` names one that is not installed.
+        WorkspaceError: git cannot have worktrees in *workdir*.
+        StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
+        JournalError: its journal cannot be read, or was written by a newer version.
+        JournalLost: at the end of the block: the journal or its lock was deleted or replaced meanwhile. Everything was
+            ended then; whoever waited for a prompt was told that it failed.
+    """
+    settings = settings or Settings()
+    where = _absolute(workdir)
+    profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
+    async with AsyncExitStack() as stack:
+        if settings.access is not None and settings.workspace != "worktree":
+            raise ValueError("settings.access: changes are judged in worktrees only; set workspace='worktree' too")
+        plugged = await _plugged(settings.plugins, plugins)
+        stack.push_async_callback(plugged.close)
+        _check_adapters(profiles, plugged)
+        opened = StateDir.open(Path(state_dir)) if state_dir is not None else None
+        if opened is not None:
+            stack.enter_context(opened.lock())
+        journal: Journal = (
+            await SqliteJournal.open(opened.journal, jsonl=opened.transitions, possession=opened.possession)
+            if opened
+            else MemoryJournal()
+        )
+        stack.push_async_callback(journal.close)
+        containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
+        host = await stack.enter_async_context(WardenHost(containment))
+        processes = PatientHost(host, WALL)
+        place = await workspace_of(settings, opened, where, processes)
+        parts = real_parts(journal, opened, host, processes, place, where)
+        yield await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
+
+
+def reconfigure(
+    supervisor: Supervisor, *, agents: Mapping[str, AgentConfig], settings: Settings, workdir: Path | str | None = None
+) -> None:
+    """Other agents, limits and policies for every session that starts from now on; those that live keep theirs.
+
+    Args:
+        agents, settings, workdir: as for :func:`open_supervisor`.
+
+    Raises:
+        ValueError: an agent's adapter is none of ours or of a plug-in's; nothing has changed.
+    """
+    where = _absolute(workdir)
+    profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
+    _check_adapters(profiles, supervisor.plugins)
+    supervisor.configure(profiles, settings)
+
+
+async def _plugged(names: Sequence[str] | None, given: Sequence[object]) -> Plugins:
+    """Most hosts have no plug-in, and need no thread to find that out."""
+    if not given and not (installed() if names is None else names):
+        return Plugins()
+    return await anyio.to_thread.run_sync(partial(Plugins.load, names, given, reserved=adapters()))
+
+
+def _check_adapters(profiles: Mapping[str, AgentProfile], plugins: Plugins) -> None:
+    for profile in profiles.values():
+        if profile.function is None:
+            codec_for(profile.adapter, plugins.adapters, mapping=profile.mapping)
+
+
+@asynccontextmanager
+async def supervise(
+    parts: Parts,
+    agents: Mapping[str, AgentProfile],
+    settings: Settings,
+    choose: Choose | None = None,
+    plugins: Plugins | None = None,
+    on_permission: OnPermission | None = None,
+) -> AsyncIterator[Supervisor]:
+    """Run a supervisor on those doors to the world, which stay open behind it.
+
+    Args:
+        choose: which sessions and tasks of an earlier supervisor may go on; by default all.
+        plugins: none, where a run is to be the same each time.
+        on_permission: asks the embedding program.
+
+    Raises:
+        JournalError: the journal cannot be read, or was lost meanwhile, or its disk was still down at the end.
+    """
+    async with AsyncExitStack() as stack:
+        rows, taken = await parts.journal.entities(), await parts.journal.ids()
+        system = await stack.enter_async_context(open_system(seed=parts.seed))
+        from_s = await _last_time(parts.journal)
+        supervisor = Supervisor(
+            system=system,
+            parts=parts,
+            agents=agents,
+            settings=settings,
+            taken=taken,
+            from_s=from_s,
+            plugins=plugins or Plugins(),
+            on_permission=on_permission,
+        )
+        system.group.start_soon(supervisor.ledger.run)
+        if parts.upkeep is not None:
+            system.group.start_soon(keep_up, supervisor)
+        if parts.state_dir:
+            system.group.start_soon(watch_journal, supervisor)
+        if settings.access is not None:
+            await supervisor.trust.recall(parts.journal, rows)
+        recovered = await supervisor.take_over(rows, choose)
+        _serve(supervisor, stack)  # not before: whoever was not taken over is left as it is, to the next supervisor
+        if recovered.stopped:
+            _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
+        supervisor.janitor.clear()
+        yield supervisor
+
+
+async def _last_time(journal: Journal) -> float:
+    """When the last record was made, by the clock that decisions are made with."""
+    last = await journal.events(after_seq=journal.last_seq - 1)
+    return last[-1].monotonic_s if last else 0.0
+
+
+def _absolute(directory: Path | str | None) -> Path:
+    return Path(directory or ".").absolute()
+
+
+async def close_sessions(supervisor: Supervisor) -> None:
+    """End every session in order, as leaving the block does, and wait until all of that is on record. Whoever has more
+    to record before the block is left, calls this first; no session begins any more.
+
+    Raises:
+        JournalError: the journal was lost, or its disk was still down at the end.
+    """
+    await supervisor.finish()
+    await supervisor.close_all()
+    with supervisor.tree.system.timers.limit(LAST_RECORDS_S) as waited:
+        await supervisor.ledger.durable()
+    if waited.cancelled_caught:
+        supervisor.ledger.abandon()
+    if supervisor.failure is not None:
+        raise supervisor.failure
+
+
+async def _end(supervisor: Supervisor, why: str | None) -> None:
+    """End everything: in order, or, for a reason, by an abort. A disk that does not answer is not waited for long."""
+    if why is None:
+        await supervisor.close_all()
+    else:
+        await supervisor.abort_all(why)
+    with supervisor.tree.system.timers.limit(LAST_RECORDS_S) as waited:
+        await supervisor.ledger.close()
+    if waited.cancelled_caught:
+        _log.error("the disk did not answer: whether the last records are in the journal is not known")
+        supervisor.ledger.abandon()
+    supervisor.subscriptions.end()
+
+
+async def _end_whole(supervisor: Supervisor, why: str | None) -> None:
+    """Whatever becomes of the host meanwhile, with a Ctrl-C that comes while it ends: that is waited out."""
+    try:
+        with anyio.CancelScope(shield=True):
+            await _end(supervisor, why)
+    except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):  # what no shield keeps out; who was told is told once
+        await to_the_end(partial(_end, supervisor, why))
+        raise
+
+
+def _departure(error: BaseException) -> str:
+    """How the host left, for the record. Of a cancellation that says nothing but what it was: event loops word it with
+    addresses and with code."""
+    if _is_cancellation(error):
+        return "the host was cancelled"
+    return f"the host left by {type(error).__name__}: {error}"
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Trio's own nurseries may hand on cancellations in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_cancellation(one) for one in error.exceptions)
+    return isinstance(error, anyio.get_cancelled_exc_class())
+
+
+def _serve(supervisor: Supervisor, stack: AsyncExitStack) -> None:
+    """Register the end: a drain where the block was left normally, an abort of everything where it was not."""
+
+    async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        try:
+            if error is None:
+                await supervisor.finish()
+        except BaseException as late:  # the host was cancelled while it drained
+            error = late
+            raise
+        finally:
+            await _end_whole(supervisor, None if error is None else _departure(error))
+        if supervisor.failure is not None and error is None:
+            raise supervisor.failure
+        return False
+
+    stack.push_async_exit(end)

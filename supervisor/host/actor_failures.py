@@ -1,0 +1,97 @@
+"""What the kernel says of a supervisor's own actors: one that has crashed takes down what it stood for, and no more.
+
+A crash here is a bug of ours. Its session ends, with all that must not outlive it, and whoever waits is answered.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import assert_never
+
+from actors import (
+    Abandoned,
+    ActorCrashed,
+    CancelSwallowed,
+    DeadLetter,
+    GraceExceeded,
+    KernelEvent,
+    Paused,
+    Poisoned,
+)
+from supervisor.lifecycles.events import FatalError, OperatorStop
+from supervisor.lifecycles.types import CancelMode
+from supervisor.ports.logs import get_logger
+from supervisor.recovery.journal_state import LOST
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import Outcome, Work
+from supervisor.sessions.pending_requests import Prompting
+
+__all__ = ["Casualties"]
+
+_log = get_logger()
+
+KERNEL = Cause(actor="kernel")
+"""Who says that an actor of ours has crashed."""
+
+
+class Casualties:
+    """The actors of one supervisor that are no more; *prompting* has whoever waits for their answers."""
+
+    def __init__(self, tree: Tree, prompting: Prompting) -> None:
+        self._tree = tree
+        self._prompting = prompting
+
+    def heard(self, event: KernelEvent) -> None:
+        """What the kernel has to say."""
+        match event:
+            case ActorCrashed(actor_id, error):
+                self._crashed(actor_id, error)
+            case CancelSwallowed() | GraceExceeded() | Abandoned():
+                _log.warning("a cancelled task goes on", what=type(event).__name__, **event._asdict())
+            case Paused(late_s):
+                _log.warning("nobody ran for a while: no timer has counted that time", seconds=round(late_s, 3))
+            case DeadLetter() | Poisoned():
+                _log.debug("a message was not handled", actor=event.actor_id, message=type(event.message).__name__)
+            case _:
+                assert_never(event)
+
+    def _crashed(self, actor_id: str, error: BaseException) -> None:
+        """An actor of ours has a bug. Its session ends, with all below it, and whoever waits for that is answered."""
+        _log.error("an actor crashed", actor=actor_id, error=repr(error), exc_info=error)
+        work, entity = self._tree.works.get(actor_id), self._tree.entities.get(actor_id)
+        if work is not None:
+            cause = KERNEL
+            with suppress(TypeError):  # what it knew may be what is broken
+                if entity is not None:
+                    cause = KERNEL._replace(seq=entity.note(LOST, KERNEL, {"error": repr(error)}).seq)
+            self._lost(work, f"the session's actor crashed: {error!r}", cause)
+        elif entity is not None:
+            self._tree.forget(entity)
+            if entity.parent_id is not None:
+                words = f"the actor of {actor_id} crashed: {error!r}"
+                self._tree.tell(entity.parent_id, FatalError(message=words), cause=KERNEL)
+
+    def _lost(self, work: Work, why: str, cause: Cause) -> None:
+        """The actor of a session has crashed, and those below it can hear nothing any more: the next start on this
+        journal stops it: who waited for it was told so. Who may outlive the session does."""
+        lost = [work]
+        for one in lost:  # it grows as it is read: parents first
+            one.ending = one.told = True
+            lost += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
+        for one in reversed(lost):
+            self._part_with_children(one, cause)
+            for below in [self._tree.entities.get(below) for below in self._tree.system.children(one.session_id)]:
+                if below is not None and below.id not in self._tree.works:
+                    self._tree.forget(below)
+            self._tree.bury(one.session_id)
+            words = why if one is work else f"its parent was lost: {why}"
+            self._prompting.lost(one.session_id, Outcome("failed", words, ""))
+
+    def _part_with_children(self, lost: Work, cause: Cause) -> None:
+        """Those that may outlive it go to the root; of them, those that are not abandoned are told to end."""
+        for child in [child for child in lost.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
+            self._tree.rehome(child, cause, None)
+            if child.mode is not CancelMode.ABANDON:
+                stop = OperatorStop(reason=f"its parent {lost.session_id} was lost")
+                self._tree.end(child.session_id, stop, cause=cause)

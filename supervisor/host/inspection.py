@@ -1,0 +1,68 @@
+"""What goes on in one living thing of the tree, now: also where it is stuck, and answers nothing.
+
+Only looks: nothing here tells, waits or changes. Whatever an agent was told or has said stays out of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors import Inspection, NoSuchActor
+from supervisor.diagnostics.visual_state import Inspected, TaskAt
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.live_session import NoSuchEntity
+
+__all__ = ["inspect"]
+
+
+def inspect(tree: Tree, entity_id: str) -> Inspected:
+    """Look at a living session, turn, agent, task, or open tool call.
+
+    Raises:
+        NoSuchEntity: nothing alive has that id.
+    """
+    try:
+        seen = tree.system.inspect(entity_id)
+    except NoSuchActor:
+        raise NoSuchEntity(entity_id) from None
+    return Inspected(**_kernel(seen), **_entity(tree, entity_id))
+
+
+def _kernel(seen: Inspection) -> dict[str, Any]:
+    return {
+        "id": seen.id,
+        "phase": seen.phase,
+        "reason": seen.reason,
+        "handling": seen.handling,
+        "handling_s": round(seen.handling_s, 3),
+        "waits_for": tuple(seen.waited_chain[1:]),
+        "cancelled_for": tuple(seen.scope_causes),
+        "children": tuple(seen.children),
+        "tasks": tuple(TaskAt(name=one.name, stack=tuple(one.stack), cleaning=one.cleaning) for one in seen.tasks),
+        "queued": dict(seen.stats.queued),
+        "handled": seen.stats.handled,
+        "late_replies": seen.stats.late_replies,
+        "timers": seen.stats.timers,
+    }
+
+
+def _entity(tree: Tree, entity_id: str) -> dict[str, Any]:
+    entity = tree.entities.get(entity_id)
+    if entity is None and tree.is_open(entity_id):
+        return {"kind": "tool", "state": "open"}
+    if entity is None:
+        raise NoSuchEntity(entity_id)
+    data, work = entity.data, tree.works.get(entity_id)
+    link = work.link if work is not None else None
+    agent_id = link.agent_id if link is not None and not link.ended.is_set() else None
+    agent = tree.entities.get(agent_id) if agent_id is not None else None
+    return {
+        "kind": entity.kind.value,
+        "state": str(entity.state.value),
+        "agent": agent_id,
+        "pid": getattr(agent.data if agent is not None else data, "pid", None),
+        "turn": link.turn_id if link is not None else None,
+        "open_calls": tuple(f"{entity_id}:c{call.number}" for call in getattr(data, "open", ())),
+        "checkpoint": work.place.starts_at if work is not None else getattr(data, "saved_as", ""),
+        "permissions": tuple(f"{entity_id}:p{one.number}" for one in getattr(data, "asking", ()) if one.asked),
+    }

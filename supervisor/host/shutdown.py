@@ -1,0 +1,194 @@
+"""How a supervisor ends: it drains what was asked for, or tells every session to end, and waits for their last records.
+
+It does end: a drain has its deadline, an abort climbs the ladder, and a disk that does not answer is given up in the
+end. A journal that is lost ends everything at once, and nobody waits for a record any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from actors import ActorSystem, Context
+from actors.waiting import any_of
+from supervisor.aborts.termination import SLACK_S
+from supervisor.lifecycles.events import OperatorStop
+from supervisor.ports import JournalError, JournalLost
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import Outcome, Work
+from supervisor.runtime.one_shot_event import Moment, first_of
+from supervisor.sessions.pending_requests import Prompting
+
+__all__ = ["LAST_RECORDS_S", "Shutdown"]
+
+LAST_RECORDS_S = 10.0
+"""How long the end of a supervisor waits for the disk, once everything else has ended."""
+
+
+class Shutdown:
+    """The end of one supervisor.
+
+    Args:
+        prompting: who waits for answers.
+        drain_s: the drain deadline, now.
+        janitor: whose tasks outlive every session.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        prompting: Prompting,
+        drain_s: Callable[[], float],
+        janitor: Callable[[], Context],
+    ) -> None:
+        self._tree = tree
+        self._system: ActorSystem = tree.system
+        self._prompting = prompting
+        self._drain_s = drain_s
+        self._janitor = janitor
+        self._drains = False
+        self.begun = anyio.Event()
+        """Nothing new begins any more."""
+        self.now = anyio.Event()
+        """Nothing goes on any more, either."""
+        self.failure: JournalError | None = None
+        self.failed = Moment()
+        """The journal is lost."""
+
+    # ------------------------------------------------------------------ one session
+    async def ended(self, work: Work) -> None:
+        """Wait for a session's last record, which a journal that has failed will never hold.
+
+        Raises:
+            JournalError: the journal has failed.
+        """
+        await first_of(work.ended, self.failed)
+        if self.failure is not None and not work.ended.is_set():
+            raise self.failure
+
+    async def over(self, work: Work) -> bool:
+        """Wait for a session's last record; while the disk is down, until its end is over, and no longer. Whether the
+        record is durable.
+
+        Raises:
+            JournalError: the journal has failed.
+        """
+        disk = self._tree.ledger.disk
+        while not work.ended.is_set() and self.failure is None:
+            if disk.outage is None:
+                await first_of(work.ended, self.failed, disk.down)
+            elif not work.over.is_set():
+                await first_of(work.over, work.ended, self.failed, disk.up)
+            else:
+                return False
+        if self.failure is not None and not work.ended.is_set():
+            raise self.failure
+        return True
+
+    # ------------------------------------------------------------------ asked to
+    def stop(self, actor: str, *, now: bool, give_up_retries: Callable[[str], None]) -> None:
+        """Somebody wants the end: a drain begins, or, *now* or if asked again, everything is told to end."""
+        self.begun.set()
+        if now or self._drains:
+            self.now.set()
+            self.stop_all("stopped at once", actor, now=True)
+            self._janitor().start_task(self.see_out, name="last records")
+        else:
+            self._drains = True
+            give_up_retries(actor)
+            self._janitor().start_task(self._limit_drain, actor, name="drain deadline")
+
+    async def _limit_drain(self, actor: str) -> None:
+        """What is still under way at the drain deadline is stopped."""
+        drain_s = self._drain_s()
+        with self._system.timers.limit(drain_s):
+            await self.now.wait()
+            return
+        self.stop_all(f"the drain took longer than drain_s ({drain_s:g} s)", actor, now=False)
+        await self.see_out()
+
+    def stop_all(self, reason: str, actor: str, *, now: bool) -> None:
+        """Tell every session, leaves first: at once, a parent's scope ends before its word would be passed on."""
+        for work in reversed(list(self._tree.works.values())):
+            stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
+            self._tree.end(work.session_id, stop, cause=Cause(actor=actor))
+
+    def close_all(self) -> None:
+        """Tell every root session that its work is done."""
+        for work in list(self._tree.works.values()):
+            if work.root_id == work.session_id:
+                stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
+                self._tree.end(work.session_id, stop, cause=Cause(actor="host"))
+
+    def journal_lost(self, error: JournalError) -> None:
+        """Nothing can be promised any more: everything is ended, without waiting for the disk."""
+        self.failure = error
+        self.failed.set()
+        self.begun.set()
+        self.now.set()
+        words = str(error) if isinstance(error, JournalLost) else f"the journal cannot be written: {error}"
+        self.stop_all(words, "supervisor", now=True)
+        self._prompting.all_lost(Outcome("failed", words, ""))
+
+    # ------------------------------------------------------------------ waiting
+    async def finish(self) -> None:
+        """Wait until what was asked for is finished, at most ``drain_s``; nothing new begins."""
+        self.begun.set()
+        with self._system.timers.limit(self._drain_s()):
+            while self._prompting.unanswered and not self.now.is_set() and self.failure is None:
+                await any_of(self._prompting.answer_given, self.now)
+
+    async def all_ended(self, end_inherited: Callable[[], Awaitable[None]] | None) -> None:
+        """Wait until everything has ended that was told to: at first, by *end_inherited*, what an earlier supervisor
+        left of its plans, if it did."""
+        if end_inherited is not None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.see_out)
+                await end_inherited()
+                group.cancel_scope.cancel()
+        await self._last_records()
+
+    async def see_out(self) -> None:
+        """Everything was told to end: whoever waits for a record waits no longer than the end may take."""
+        await self._last_records()
+        while self.failure is None:
+            await first_of(self._tree.ledger.disk.down, self.failed)
+            if not await self._recovers_soon():
+                self._tree.ledger.abandon()
+
+    async def _last_records(self) -> None:
+        """Wait for every session's last record; a journal that cannot be written does not hold up the end."""
+        works, disk = self._tree.works, self._tree.ledger.disk
+        bound_s = max((work.policy.ladder.total_s for work in works.values()), default=0.0)
+        while works and self.failure is None:
+            outages = disk.outages
+            with self._system.timers.limit(bound_s + 3 * SLACK_S) as waited:
+                await self._next_end()
+            if waited.cancelled_caught and disk.outage is None and disk.outages == outages:
+                break  # no disk has held it up: nothing more comes
+            if waited.cancelled_caught and disk.outage is not None and not await self._recovers_soon():
+                self._tree.ledger.abandon()
+        if self.failure is not None and not self._system.broken:
+            with self._system.timers.limit(bound_s + 3 * SLACK_S):
+                for work in list(works.values()):
+                    await work.quiet()
+
+    async def _next_end(self) -> None:
+        """Wait for a session's last record; while the disk is down, for its end, then for the disk, but not long."""
+        disk, works = self._tree.ledger.disk, list(self._tree.works.values())
+        alive = next((work for work in works if not work.over.is_set()), None)
+        if disk.outage is None:
+            await first_of(works[0].ended, self.failed, disk.down)
+        elif alive is not None:
+            await first_of(alive.over, alive.ended, self.failed, disk.up)
+        elif not await self._recovers_soon():
+            self._tree.ledger.abandon()
+
+    async def _recovers_soon(self) -> bool:
+        """Whether the journal can be written within the time that an end has for its last records."""
+        disk = self._tree.ledger.disk
+        with anyio.move_on_after(LAST_RECORDS_S):
+            await first_of(disk.up, self.failed)
+        return disk.outage is None

@@ -1,0 +1,135 @@
+"""One slice of what an archive has leaves the journal: a transaction after which everything can still be checked.
+
+Gaps take the place of the records, an effect that a record here settled leaves its name behind, ids stay taken, and the
+snapshot is of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from supervisor.journal.chain import START, entity_hash
+from supervisor.journal.database import Database
+from supervisor.journal.integrity import read_snapshot
+from supervisor.journal.schema import ENTITY_FIELDS, MADE
+
+__all__ = ["remove"]
+
+_ROW: Final = f"SELECT {', '.join(ENTITY_FIELDS)} FROM entities WHERE id = ? AND entity_seq = ? AND ended = 1"
+_LOG: Final = "SELECT seq, chain FROM events WHERE entity_id = ? ORDER BY entity_seq LIMIT ?"
+_STRAYS: Final = """
+INSERT OR IGNORE INTO strays SELECT one.settled, one.effect_id FROM effects AS one
+WHERE one.seq IN (SELECT value FROM json_each(?1)) AND one.settled > 0
+AND one.settled NOT IN (SELECT value FROM json_each(?1)) AND EXISTS (SELECT 1 FROM events WHERE seq = one.settled)
+"""
+_DELETE: Final = "DELETE FROM {} WHERE seq IN (SELECT value FROM json_each(?))"
+_BEFORE: Final = "SELECT seq FROM events WHERE seq < ? ORDER BY seq DESC LIMIT 1"
+_LEFT: Final = "SELECT first_seq, last_seq, before FROM gaps WHERE first_seq < ? ORDER BY first_seq DESC LIMIT 1"
+_RIGHT: Final = "SELECT first_seq, last_seq, after FROM gaps WHERE first_seq > ? ORDER BY first_seq LIMIT 1"
+_CHAIN_BEFORE: Final = """
+SELECT seq, chain FROM (SELECT seq, chain FROM events WHERE seq < ?1 ORDER BY seq DESC LIMIT 1)
+UNION ALL SELECT last_seq, after FROM (
+    SELECT last_seq, after FROM gaps WHERE first_seq < ?1 ORDER BY first_seq DESC LIMIT 1
+) ORDER BY 1 DESC LIMIT 1
+"""
+# Gaps are disjoint: the last one that begins before a record also ends before it, and the index knows where they begin.
+_AFTER: Final = "SELECT seq FROM events WHERE seq > ? ORDER BY seq LIMIT 1"
+_KIND, _ID, _SEQ = (ENTITY_FIELDS.index(name) for name in ("kind", "id", "entity_seq"))
+_encode = msgspec.json.Encoder().encode
+
+
+def remove(database: Database, going: list[tuple[str, int]], most: int) -> tuple[int, int]:
+    """Delete up to *most* records of those who are *going* (id and number of records, children first), and take them
+    off that list; how many records and entities left. Who is not as it was archived stays.
+
+    Raises:
+        Fenced: a later supervisor owns the journal.
+    """
+    db = database.db
+    links, rows, rest = _slice(db, going, most)
+    standing = database.standing.without(len(links), [entity_hash(row) for row in rows])
+    db.pragma("foreign_keys", "off")  # nothing is left that points here, and to look for it takes a scan for each
+    try:
+        with database.writing():
+            _take_out(db, sorted(links))
+            _take_out_entities(db, rows, len(links))
+            database.write_snapshot(standing)
+    finally:
+        db.pragma("foreign_keys", "on")
+        if (found := read_snapshot(db)) is not None and found[0] == standing:  # whatever was said
+            database.standing = standing
+    going[:] = rest
+    return len(links), len(rows)
+
+
+def _slice(
+    db: apsw.Connection, going: list[tuple[str, int]], most: int
+) -> tuple[list[tuple[int, bytes]], list[tuple[Any, ...]], list[tuple[str, int]]]:
+    """Numbers and hashes of the records that leave now, the entities that leave with them, and who goes later. An
+    entity with many records leaves in several slices, its oldest records first."""
+    links: list[tuple[int, bytes]] = []
+    rows: list[tuple[Any, ...]] = []
+    for number, (who, records) in enumerate(going):
+        row = db.execute(_ROW, (who, records)).fetchone()
+        if row is None:
+            continue
+        log: list[Any] = db.execute(_LOG, (who, most - len(links) + 1)).fetchall()
+        if len(links) + len(log) > most:
+            return [*links, *log[:-1]], rows, going[number:]
+        links += log
+        rows.append(row)
+    return links, rows, []
+
+
+def _take_out(db: apsw.Connection, links: list[tuple[int, bytes]]) -> None:
+    seqs = (_encode([seq for seq, _ in links]).decode(),)
+    db.execute(_STRAYS, seqs)
+    for table in ("effects", "strays"):
+        db.execute(_DELETE.format(table), seqs)
+    runs = list(_runs(links))
+    ends = [_chain_before(db, run[0][0]) for run in runs]
+    db.execute(_DELETE.format("events"), seqs)
+    for run, before in zip(runs, ends, strict=True):
+        _gap(db, run[0][0], run[-1][0], before, run[-1][1])
+
+
+def _chain_before(db: apsw.Connection, seq: int) -> bytes:
+    """The hash that record *seq*, which is still there, continues."""
+    found = db.execute(_CHAIN_BEFORE, (seq,)).fetchone()
+    return found[1] if found is not None else START
+
+
+def _runs(links: Iterable[tuple[int, bytes]]) -> Iterable[list[tuple[int, bytes]]]:
+    run: list[tuple[int, bytes]] = []
+    for one in links:
+        if run and one[0] != run[-1][0] + 1:
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
+
+
+def _gap(db: apsw.Connection, first: int, last: int, before: bytes, after: bytes) -> None:
+    """A gap from *first* to *last*, grown together with those that no record parts from it."""
+    below, above = db.execute(_BEFORE, (first,)).get, db.execute(_AFTER, (last,)).get
+    left, right = db.execute(_LEFT, (first,)).fetchone(), db.execute(_RIGHT, (last,)).fetchone()
+    if left is not None and (below is None or left[1] > below):
+        first, before = left[0], left[2]
+        db.execute("DELETE FROM gaps WHERE first_seq = ?", (first,))
+    if right is not None and (above is None or right[0] < above):
+        last, after = right[1], right[2]
+        db.execute("DELETE FROM gaps WHERE first_seq = ?", (right[0],))
+    db.execute("INSERT INTO gaps VALUES (?, ?, ?, ?)", (first, last, before, after))
+
+
+def _take_out_entities(db: apsw.Connection, rows: list[tuple[Any, ...]], records: int) -> None:
+    ids = (_encode([row[_ID] for row in rows]).decode(),)
+    db.execute("DELETE FROM entities WHERE id IN (SELECT value FROM json_each(?))", ids)
+    db.executemany("INSERT OR IGNORE INTO ids VALUES (?)", [(row[_ID],) for row in rows if row[_KIND] not in MADE])
+    of_whole = sum(int(row[_SEQ]) for row in rows)
+    db.execute("UPDATE meta SET value = value + ? WHERE key = 'partly'", (records - of_whole,))

@@ -1,0 +1,13 @@
+"""One module for each dialect: what a request of it asks, and the JSON and the events of its answers. Pure."""
+
+from __future__ import annotations
+
+from supervisor.mock_model.dialects.anthropic import ANTHROPIC
+from supervisor.mock_model.dialects.chat import CHAT
+from supervisor.mock_model.dialects.google import GOOGLE
+from supervisor.mock_model.dialects.responses import RESPONSES
+from supervisor.mock_model.dialects.sse import Dialect, Event, Streamed
+
+__all__ = ["ANTHROPIC", "CHAT", "DIALECTS", "GOOGLE", "RESPONSES", "Dialect", "Event", "Streamed"]
+
+DIALECTS = (ANTHROPIC, CHAT, RESPONSES, GOOGLE)

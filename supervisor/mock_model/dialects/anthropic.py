@@ -1,0 +1,159 @@
+"""Anthropic's Messages: ``POST /v1/messages``. The forms are those of its public API reference. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from supervisor.mock_model.answers import Fail, Spent
+from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list, needs_word
+from supervisor.mock_model.request import Asked, Spoken, Tool, flat, mapping, newest, objects, word
+
+__all__ = ["ANTHROPIC"]
+
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_MESSAGES: Final = {
+    401: "invalid x-api-key",
+    413: "Request exceeds the maximum size",
+    429: "This request would exceed the rate limit for your organization",
+    500: "Internal server error",
+    529: "Overloaded",
+}
+_WHYS: Final = {
+    "context": "prompt is too long: 250000 tokens > 200000 maximum",
+    "quota": "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing.",
+}
+
+
+def _asked(path: str, body: dict[str, Any]) -> Asked:
+    model = needs_word(body, "model")
+    messages = needs_list(body, "messages")
+    text, results = newest(_said(objects(messages)))
+    return Asked(
+        dialect="anthropic",
+        model=model,
+        stream=body.get("stream") is True,
+        text=text,
+        results=results,
+        messages=len(messages),
+        tools=tuple(
+            Tool(word(tool.get("name")), mapping(tool.get("input_schema"))) for tool in objects(body.get("tools"))
+        ),
+        schema=_form(body),
+    )
+
+
+def _said(messages: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    for message in messages:
+        if message.get("role") != "user":
+            continue
+        content = message.get("content")
+        if isinstance(content, str):
+            yield content, 0
+        for block in objects(content):
+            yield flat([block]) if block.get("type") == "text" else "", int(block.get("type") == "tool_result")
+
+
+def _form(body: dict[str, Any]) -> dict[str, Any] | None:
+    wanted = mapping(mapping(body.get("output_config")).get("format")) or mapping(body.get("output_format"))
+    return mapping(wanted.get("schema")) or None
+
+
+def _usage(spent: Spent) -> dict[str, int]:
+    return {
+        "input_tokens": spent.input_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": spent.output_tokens,
+    }
+
+
+def _message(
+    asked: Asked, spoken: Spoken, serial: str, content: list[dict[str, Any]], stop: str | None
+) -> dict[str, Any]:
+    return {
+        "id": f"msg_{serial}",
+        "type": "message",
+        "role": "assistant",
+        "model": asked.model,
+        "content": content,
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "usage": _usage(spoken.spent),
+    }
+
+
+def _block(spoken: Spoken, serial: str) -> dict[str, Any]:
+    if spoken.call is None:
+        return {"type": "text", "text": spoken.text}
+    return {
+        "type": "tool_use",
+        "id": f"toolu_{serial}",
+        "name": spoken.call.tool.name,
+        "input": spoken.call.arguments,
+    }
+
+
+def _stop(spoken: Spoken) -> str:
+    return "tool_use" if spoken.call else "end_turn"
+
+
+def _whole(asked: Asked, spoken: Spoken, serial: str) -> dict[str, Any]:
+    return _message(asked, spoken, serial, [_block(spoken, serial)], _stop(spoken))
+
+
+def _event(kind: str, **fields: Any) -> Event:
+    return Event({"type": kind, **fields}, kind)
+
+
+def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
+    empty: dict[str, Any] = {"input": {}} if spoken.call else {"text": ""}
+    block = {**_block(spoken, serial), **empty}
+    if spoken.call:
+        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(spoken.call.arguments)}]
+    else:
+        deltas = [{"type": "text_delta", "text": piece} for piece in spoken.pieces]
+    return Streamed(
+        (
+            _event("message_start", message=_message(asked, spoken, serial, [], None)),
+            _event("content_block_start", index=0, content_block=block),
+        ),
+        tuple((_event("content_block_delta", index=0, delta=delta),) for delta in deltas),
+        (
+            _event("content_block_stop", index=0),
+            _event(
+                "message_delta",
+                delta={"stop_reason": _stop(spoken), "stop_sequence": None},
+                usage={"output_tokens": spoken.spent.output_tokens},
+            ),
+            _event("message_stop"),
+        ),
+    )
+
+
+def _failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
+    kind = _TYPES.get(fail.status, "invalid_request_error" if fail.status < 500 else "api_error")
+    if fail.why == "quota":
+        kind = "billing_error" if fail.status == 402 else "invalid_request_error"
+    message = f"{field}: {message}" if field else message
+    words = message or _WHYS.get(fail.why) or _MESSAGES.get(fail.status) or f"stub: status {fail.status}"
+    return {"type": "error", "error": {"type": kind, "message": words}, "request_id": "req_stub"}
+
+
+def _models() -> dict[str, Any]:
+    one = {"type": "model", "id": MODEL, "display_name": "Stub", "created_at": "2025-01-01T00:00:00Z"}
+    return {"data": [one], "has_more": False, "first_id": MODEL, "last_id": MODEL}
+
+
+ANTHROPIC: Final = Dialect("anthropic", _asked, _whole, _streamed, _failed, _models)

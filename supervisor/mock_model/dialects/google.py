@@ -1,0 +1,116 @@
+"""Google's ``POST /v1beta/models/MODEL:generateContent`` and ``:streamGenerateContent``, streamed as events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from supervisor.mock_model.answers import Fail, Spent
+from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list
+from supervisor.mock_model.request import Asked, Spoken, Tool, mapping, newest, objects, word
+
+__all__ = ["GOOGLE"]
+
+_STATUSES: Final = {
+    400: ("INVALID_ARGUMENT", "Request contains an invalid argument."),
+    401: ("UNAUTHENTICATED", "Request had invalid authentication credentials."),
+    403: ("PERMISSION_DENIED", "The caller does not have permission."),
+    404: ("NOT_FOUND", "The model is not found for API version v1beta."),
+    413: ("INVALID_ARGUMENT", "Request payload size exceeds the limit."),
+    429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
+    500: ("INTERNAL", "An internal error has occurred."),
+    503: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
+    504: ("DEADLINE_EXCEEDED", "The request timed out."),
+}
+_WHYS: Final = {
+    "context": "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "quota": "You exceeded your current quota, please check your plan and billing details.",
+}
+_INFO: Final = "type.googleapis.com/google.rpc."
+
+
+def _asked(path: str, body: dict[str, Any]) -> Asked:
+    contents = needs_list(body, "contents", "contents is not specified")
+    text, results = newest(_said(objects(contents)))
+    config = mapping(body.get("generationConfig"))
+    model, _, verb = path.rpartition("/")[2].partition(":")
+    return Asked(
+        dialect="google",
+        model=model,
+        stream=verb.startswith("stream"),
+        text=text,
+        results=results,
+        messages=len(contents),
+        tools=tuple(_tools(objects(body.get("tools")))),
+        schema=mapping(config.get("responseJsonSchema") or config.get("responseSchema")) or None,
+    )
+
+
+def _said(contents: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    for content in contents:
+        if content.get("role", "user") != "model":
+            for part in objects(content.get("parts")):
+                yield word(part.get("text")), int("functionResponse" in part)
+
+
+def _tools(tools: list[dict[str, Any]]) -> Iterator[Tool]:
+    for tool in tools:
+        for one in objects(tool.get("functionDeclarations")):
+            yield Tool(word(one.get("name")), mapping(one.get("parametersJsonSchema") or one.get("parameters")))
+
+
+def _usage(spent: Spent) -> dict[str, int]:
+    return {
+        "promptTokenCount": spent.input_tokens,
+        "candidatesTokenCount": spent.output_tokens,
+        "totalTokenCount": spent.input_tokens + spent.output_tokens,
+    }
+
+
+def _candidate(parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"candidates": [{"content": {"role": "model", "parts": parts}, "index": 0, **more}], "modelVersion": MODEL}
+
+
+def _parts(spoken: Spoken, serial: str) -> list[dict[str, Any]]:
+    if spoken.call is None:
+        return [{"text": spoken.text}]
+    call = {"id": f"fc_{serial}", "name": spoken.call.tool.name, "args": spoken.call.arguments}
+    return [{"functionCall": call}]
+
+
+def _whole(asked: Asked, spoken: Spoken, serial: str) -> dict[str, Any]:
+    parts = _parts(spoken, serial)
+    return {**_candidate(parts, finishReason="STOP"), "usageMetadata": _usage(spoken.spent)}
+
+
+def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
+    """There is no opening; the last event has the reason and the usage."""
+    groups = [_parts(spoken, serial)] if spoken.call else [[{"text": piece}] for piece in spoken.pieces]
+    last = {**_candidate([{"text": ""}], finishReason="STOP"), "usageMetadata": _usage(spoken.spent)}
+    return Streamed((), tuple((Event(_candidate(parts)),) for parts in groups), (Event(last),))
+
+
+def _failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
+    status, words = _STATUSES.get(fail.status, ("UNKNOWN", f"stub: status {fail.status}"))
+    error: dict[str, Any] = {
+        "code": fail.status,
+        "message": message or _WHYS.get(fail.why, words),
+        "status": status,
+    }
+    if fail.status == 429:
+        wait_s = 1.0 if fail.retry_after_s is None else fail.retry_after_s
+        error["details"] = [{"@type": f"{_INFO}RetryInfo", "retryDelay": f"{wait_s:g}s"}]
+    if field:
+        broken = [{"field": field, "description": message}]
+        error["details"] = [{"@type": f"{_INFO}BadRequest", "fieldViolations": broken}]
+    return {"error": error}
+
+
+def _models() -> dict[str, Any]:
+    methods = ["generateContent", "countTokens"]
+    limits = {"inputTokenLimit": 1_048_576, "outputTokenLimit": 65_536}
+    one = {"name": f"models/{MODEL}", "displayName": "Stub", "supportedGenerationMethods": methods, **limits}
+    return {"models": [one]}
+
+
+GOOGLE: Final = Dialect("google", _asked, _whole, _streamed, _failed, _models)

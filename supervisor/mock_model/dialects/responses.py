@@ -1,0 +1,133 @@
+"""OpenAI's responses: ``POST /v1/responses``. Tools may stand in namespaces; a call names both. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from supervisor.mock_model.answers import Spent
+from supervisor.mock_model.dialects.openai import CREATED, failed, models
+from supervisor.mock_model.dialects.sse import Dialect, Event, Streamed, needs_word
+from supervisor.mock_model.request import Asked, BadRequest, Spoken, Tool, flat, mapping, newest, objects, word
+
+__all__ = ["RESPONSES"]
+
+
+def _asked(path: str, body: dict[str, Any]) -> Asked:
+    model = needs_word(body, "model", "Missing required parameter: 'model'.")
+    given = body.get("input")
+    if not isinstance(given, str | list):
+        raise BadRequest("input", "Missing required parameter: 'input'.")
+    text, results = newest(_said(given))
+    wanted = mapping(mapping(body.get("text")).get("format"))
+    return Asked(
+        dialect="responses",
+        model=model,
+        stream=body.get("stream") is True,
+        text=text,
+        results=results,
+        messages=len(given) if isinstance(given, list) else 1,
+        tools=tuple(_tools(objects(body.get("tools")))),
+        schema=mapping(wanted.get("schema")) or None,
+    )
+
+
+def _said(given: str | list[Any]) -> Iterator[tuple[str, int]]:
+    if isinstance(given, str):
+        yield given, 0
+        return
+    for item in objects(given):
+        kind = word(item.get("type")) or "message"
+        if kind == "message" and item.get("role") == "user":
+            yield flat(item.get("content")), 0
+        elif kind.endswith("_call_output"):
+            yield "", 1
+
+
+def _tools(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[Tool]:
+    for tool in tools:
+        if tool.get("type") == "namespace" and not namespace:
+            yield from _tools(objects(tool.get("tools")), word(tool.get("name")))
+        elif tool.get("type", "function") == "function":
+            yield Tool(word(tool.get("name")), mapping(tool.get("parameters")), namespace)
+
+
+def _usage(spent: Spent) -> dict[str, Any]:
+    return {
+        "input_tokens": spent.input_tokens,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": spent.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": spent.input_tokens + spent.output_tokens,
+    }
+
+
+def _item(spoken: Spoken, serial: str) -> dict[str, Any]:
+    if spoken.call is None:
+        text = {"type": "output_text", "text": spoken.text, "annotations": []}
+        return {
+            "type": "message",
+            "id": f"msg_{serial}",
+            "role": "assistant",
+            "status": "completed",
+            "content": [text],
+        }
+    tool = spoken.call.tool
+    return {
+        "type": "function_call",
+        "id": f"fc_{serial}",
+        "call_id": f"call_{serial}",
+        "name": tool.name,
+        **({"namespace": tool.namespace} if tool.namespace else {}),
+        "arguments": json.dumps(spoken.call.arguments),
+        "status": "completed",
+    }
+
+
+def _response(asked: Asked, serial: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"resp_{serial}",
+        "object": "response",
+        "created_at": CREATED,
+        "status": "in_progress",
+        "error": None,
+        "model": asked.model,
+        "output": [],
+        **more,
+    }
+
+
+def _whole(asked: Asked, spoken: Spoken, serial: str) -> dict[str, Any]:
+    done = [_item(spoken, serial)]
+    return _response(asked, serial, status="completed", output=done, usage=_usage(spoken.spent))
+
+
+def _event(kind: str, **fields: Any) -> Event:
+    return Event({"type": kind, **fields}, kind)
+
+
+def _streamed(asked: Asked, spoken: Spoken, serial: str) -> Streamed:
+    item = _item(spoken, serial)
+    empty: dict[str, Any] = {"arguments": ""} if spoken.call else {"content": []}
+    begun = {**item, **empty, "status": "in_progress"}
+    about = {"item_id": item["id"], "output_index": 0}
+    if spoken.call:
+        pieces = [_event("response.function_call_arguments.done", **about, arguments=item["arguments"])]
+    else:
+        delta = {**about, "content_index": 0}
+        pieces = [_event("response.output_text.delta", **delta, delta=piece) for piece in spoken.pieces]
+    return Streamed(
+        (
+            _event("response.created", response=_response(asked, serial)),
+            _event("response.output_item.added", output_index=0, item=begun),
+        ),
+        tuple((piece,) for piece in pieces),
+        (
+            _event("response.output_item.done", output_index=0, item=item),
+            _event("response.completed", response=_whole(asked, spoken, serial)),
+        ),
+    )
+
+
+RESPONSES: Final = Dialect("responses", _asked, _whole, _streamed, failed, models)

@@ -1,0 +1,78 @@
+"""What every dialect has: a reader of requests, and writers of answers, streams and failures. Pure.
+
+A stream is an opening, one group of events for each piece of the answer, and a closing, so that whoever sends it can
+pause, fall silent or cut it at any of these joints. ``serial`` makes the ids in an answer unlike those of any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from supervisor.mock_model.answers import Fail
+from supervisor.mock_model.request import Asked, BadRequest, Spoken
+
+__all__ = ["MODEL", "Dialect", "Event", "Streamed", "needs_list", "needs_word"]
+
+MODEL = "stub-model"
+
+
+class Event(NamedTuple):
+    """A server-sent event: its data, as JSON unless it is text already, and its name, where the dialect gives one."""
+
+    data: dict[str, Any] | str
+    name: str = ""
+
+    def encoded(self) -> bytes:
+        head = f"event: {self.name}\n" if self.name else ""
+        data = self.data if isinstance(self.data, str) else json.dumps(self.data)
+        return f"{head}data: {data}\n\n".encode()
+
+
+class Streamed(NamedTuple):
+    """An answer as a stream of events."""
+
+    opening: tuple[Event, ...]
+    pieces: tuple[tuple[Event, ...], ...]
+    closing: tuple[Event, ...]
+
+
+class Dialect(NamedTuple):
+    """A way to talk to a model.
+
+    ``asked`` reads the path and the body of a request and raises BadRequest; ``failed`` gives the body of an error in
+    the provider's form, from the failure, a message of ours (``""``: the provider's usual one), and the field it is
+    about.
+    """
+
+    name: str
+    asked: Callable[[str, dict[str, Any]], Asked]
+    whole: Callable[[Asked, Spoken, str], dict[str, Any]]
+    streamed: Callable[[Asked, Spoken, str], Streamed]
+    failed: Callable[[Fail, str, str], dict[str, Any]]
+    models: Callable[[], dict[str, Any]]
+
+
+def needs_list(body: dict[str, Any], field: str, problem: str = "Field required") -> list[Any]:
+    """The list in *field*.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    value = body.get(field)
+    if not isinstance(value, list):
+        raise BadRequest(field, problem if value is None else "Input should be a valid list")
+    return value
+
+
+def needs_word(body: dict[str, Any], field: str, problem: str = "Field required") -> str:
+    """The text in *field*.
+
+    Raises:
+        BadRequest: there is none, or it is empty.
+    """
+    value = body.get(field)
+    if not isinstance(value, str) or not value:
+        raise BadRequest(field, problem if value is None else "Input should be a valid string")
+    return value

@@ -1,0 +1,23 @@
+"""The stub in a thread of its own, for tests: whatever event loop a test has, or none, it is served meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anyio.from_thread import start_blocking_portal
+
+from supervisor.mock_model.server import StubModel, open_stub_model
+
+__all__ = ["hosted_stub_model"]
+
+
+@contextmanager
+def hosted_stub_model(port: int = 0) -> Iterator[StubModel]:
+    """A model server on 127.0.0.1 in another thread, for as long as the block is.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(open_stub_model(port)) as stub:
+        yield stub

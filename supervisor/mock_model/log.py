@@ -1,0 +1,141 @@
+"""What a stub has been asked so far, and the script that a program gave it. No I/O; one thread uses it at a time.
+
+Nothing secret is kept of a request: no header, and of the query only its names. Requests and texts are bounded; what is
+dropped, the oldest first, is still counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Final
+
+import msgspec
+
+from supervisor.mock_model.answers import Answer, Fail, Spent
+from supervisor.mock_model.matcher import answer_to, reply_to
+from supervisor.mock_model.request import Asked, Reply
+
+__all__ = ["KEPT_MAX", "TEXT_CHARS_MAX", "Book", "Seen", "path_of"]
+
+KEPT_MAX: Final = 10_000
+"""Requests that are kept."""
+TEXT_CHARS_MAX: Final = 4_000
+"""Of a prompt, its end."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for an answer, and the answer that was given. ``number`` counts from 1."""
+
+    number: int
+    dialect: str
+    path: str
+    model: str = ""
+    stream: bool = False
+    text: str = ""
+    results: int = 0
+    messages: int = 0
+    tools: tuple[str, ...] = ()
+    answer: str = ""
+    status: int = 200
+    error: str = ""
+
+
+class Book:
+    """The requests of a stub, in order, and what decides about the next one. May be read from another thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: deque[Seen] = deque(maxlen=KEPT_MAX)
+        self._failed: dict[str, int] = {}
+        self._script: deque[Answer] = deque()
+        self._spent: Spent | None = None
+        self._where: Callable[[Asked], bool] = _every
+        self._lock = Lock()
+
+    @property
+    def requests(self) -> list[Seen]:
+        """Those that are kept, the oldest first."""
+        with self._lock:
+            return list(self._seen)
+
+    @property
+    def unused(self) -> int:
+        """How many answers of the program's script nobody has asked for yet."""
+        with self._lock:
+            return len(self._script)
+
+    def script(
+        self, answers: Iterable[Answer], *, where: Callable[[Asked], bool] | None = None, spent: Spent | None = None
+    ) -> None:
+        """Answer the next requests *where* that holds with *answers*, one each, in place of what their prompts say.
+
+        A script that was there before is dropped. After the last answer, prompts decide again.
+
+        Args:
+            where: which requests count; by default all. Agents ask for titles and summaries by the way: those that
+                come without tools are left out by ``where=lambda asked: asked.tools``.
+            spent: the usage that all answers report from now on; by default what the prompt says.
+        """
+        with self._lock:
+            self._script = deque(answers)
+            self._where = where or _every
+            self._spent = spent
+
+    def reply(self, asked: Asked, path: str) -> Reply:
+        """Decide about a request, and write it down."""
+        with self._lock:
+            answer = self._next(asked)
+            if isinstance(answer, Fail):
+                self._fail(asked.text)
+            self._write(asked, path, answer)
+            return reply_to(asked, answer, self._spent)
+
+    def refused(self, dialect: str, path: str, status: int, error: str) -> None:
+        """Write down a request that got no answer, since it was none that could be answered."""
+        with self._lock:
+            self.count += 1
+            self._seen.append(
+                Seen(number=self.count, dialect=dialect, path=path_of(path), status=status, error=error[:300])
+            )
+
+    def _next(self, asked: Asked) -> Answer:
+        if self._script and self._where(asked):
+            return self._script.popleft()
+        return answer_to(asked, self._failed.get(asked.text, 0))
+
+    def _fail(self, text: str) -> None:
+        """Count the failures of a prompt; of many prompts, the newest."""
+        self._failed[text] = self._failed.pop(text, 0) + 1
+        if len(self._failed) > KEPT_MAX:
+            del self._failed[next(iter(self._failed))]
+
+    def _write(self, asked: Asked, path: str, answer: Answer) -> None:
+        self.count += 1
+        self._seen.append(
+            Seen(
+                number=self.count,
+                dialect=asked.dialect,
+                path=path_of(path),
+                model=asked.model,
+                stream=asked.stream,
+                text=asked.text[-TEXT_CHARS_MAX:],
+                results=asked.results,
+                messages=asked.messages,
+                tools=tuple(tool.name for tool in asked.tools),
+                answer=type(answer).__name__.casefold(),
+                status=answer.status if isinstance(answer, Fail) else 200,
+            )
+        )
+
+
+def path_of(target: str) -> str:
+    """The path of a request, with the names in its query and nothing of their values: a key may be among them."""
+    path, _, query = target.partition("?")
+    names = "&".join(part.partition("=")[0] for part in query.split("&"))
+    return f"{path}?{names}"[:500] if query else path[:500]
+
+
+def _every(asked: Asked) -> bool:
+    return True

@@ -1,0 +1,110 @@
+"""What to answer to a request: its script, how far it has come, and which tools there are. Pure.
+
+Only what the client sent decides, and how often it has been answered with a failure before: so a client that was
+killed and comes again, or a server that was, goes on where the conversation stood.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from supervisor.mock_model.answers import (
+    CALLS,
+    Answer,
+    Delegate,
+    Drop,
+    Fail,
+    Hang,
+    Loop,
+    Run,
+    Say,
+    Slow,
+    Spent,
+    Use,
+    answers_in,
+    spent_in,
+)
+from supervisor.mock_model.request import Asked, Call, Ending, Reply, Spoken, Tool, mapping
+from supervisor.mock_model.tools import AGENT_TOOLS, SHELL_TOOLS, delegation, find, shell_call
+
+__all__ = ["answer_to", "reply_to"]
+
+OPENING: Final = "stub: this is not the whole"
+DONE: Final = "stub: done"
+
+
+def answer_to(asked: Asked, failed: int = 0) -> Answer:
+    """What the script of *asked* says, where *failed* requests with that script have been failed."""
+    steps = answers_in(asked.text)
+    results = asked.results
+    for step in steps:
+        if isinstance(step, Fail) and step.times is not None and failed >= step.times:
+            failed -= step.times
+        elif isinstance(step, CALLS) and results:
+            results -= 1
+        else:
+            return step
+    return Say(DONE) if steps else Say()
+
+
+def reply_to(asked: Asked, answer: Answer, spent: Spent | None = None) -> Reply:
+    """*answer* as a reply to *asked*, with the client's own tools; a failure stays one.
+
+    A client that demands JSON of a certain form gets that, filled with whatever fits.
+    """
+    if isinstance(answer, Fail):
+        return answer
+    spent = spent or spent_in(asked.text)
+    match answer:
+        case Hang(mute):
+            return Spoken(pieces=(OPENING,), ending=Ending.MUTE if mute else Ending.HANG, spent=spent)
+        case Drop(clean):
+            return Spoken(pieces=(OPENING,), ending=Ending.UNFINISHED if clean else Ending.TORN, spent=spent)
+        case Slow(pieces, every_s):
+            return Spoken(pieces=tuple(f"slow {number} " for number in range(pieces)), pause_s=every_s, spent=spent)
+    if asked.schema is not None:
+        return Spoken(pieces=(json.dumps(_of_form(asked.schema)),), spent=spent)
+    if isinstance(answer, Say):
+        return Spoken(pieces=(answer.text,), spent=spent)
+    call = _call(asked.tools, answer)
+    return Spoken(call=call, spent=spent) if call else Spoken(pieces=(_no_tool(asked.tools, answer),), spent=spent)
+
+
+def _call(tools: Sequence[Tool], answer: Run | Loop | Delegate | Use) -> Call | None:
+    match answer:
+        case Run(command) | Loop(command):
+            tool = find(tools, SHELL_TOOLS)
+            return Call(tool, shell_call(tool, command)) if tool else None
+        case Delegate(prompt):
+            tool = find(tools, AGENT_TOOLS)
+            return Call(tool, delegation(tool, prompt)) if tool else None
+        case Use(name, arguments):
+            tool = next((one for one in tools if one.name == name), None)
+            return Call(tool, arguments) if tool else None
+
+
+def _no_tool(tools: Sequence[Tool], answer: Run | Loop | Delegate | Use) -> str:
+    wanted = "shell tool" if isinstance(answer, Run | Loop) else "tool for sub-agents"
+    wanted = f"tool {answer.tool!r}" if isinstance(answer, Use) else wanted
+    return f"stub: no {wanted} among {', '.join(tool.name for tool in tools) or 'no tools'}"
+
+
+def _of_form(schema: dict[str, Any], depth: int = 0) -> Any:
+    """Something that a JSON schema admits, as plain as can be."""
+    if isinstance(options := schema.get("enum"), list) and options:
+        return options[0]
+    kind = schema.get("type")
+    match str(kind[0] if isinstance(kind, list) and kind else kind).casefold():
+        case "object" if depth < 10:
+            fields = mapping(schema.get("properties"))
+            return {name: _of_form(mapping(form), depth + 1) for name, form in fields.items()}
+        case "array":
+            return []
+        case "boolean":
+            return False
+        case "integer" | "number":
+            return 1
+        case _:
+            return "stub"

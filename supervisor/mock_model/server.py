@@ -1,0 +1,241 @@
+"""The stub as a server on loopback: ``async with open_stub_model() as stub``, on asyncio and on trio.
+
+Every connection is a task of its own; leaving the block ends them all, also those that hang. It never listens beyond
+this machine. Nothing that a client sends ends the server, or makes it answer with anything but the provider's own form
+of an error. It needs the extra ``stub-model`` (h11).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import h11
+
+from supervisor.mock_model.answers import Answer, Fail, Spent
+from supervisor.mock_model.connection import Connection, Gone, Request
+from supervisor.mock_model.dialects import Dialect, Event
+from supervisor.mock_model.environment import environment
+from supervisor.mock_model.log import Book, Seen
+from supervisor.mock_model.request import Asked, BadRequest, Ending, Spoken
+from supervisor.mock_model.routes import Business, route
+
+__all__ = ["StubModel", "open_stub_model"]
+
+COUNTED: Final = {"input_tokens": 10, "totalTokens": 10}
+"""The answer to whoever counts tokens, in the words of both dialects that ask."""
+CONNECTIONS_MAX: Final = 512
+
+ACCEPT_AGAIN_S: Final = 0.1
+"""How long it waits for descriptors before it looks for the next connection again."""
+
+
+class StubModel:
+    """A model server that listens. Its book may be read, and its script set, from any thread."""
+
+    def __init__(self, port: int, book: Book) -> None:
+        self.port = port
+        self._book = book
+
+    @property
+    def base_url(self) -> str:
+        """Where it listens, without a slash at the end."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment that points an agent at it, whatever its dialect."""
+        return environment(self.base_url)
+
+    @property
+    def requests(self) -> list[Seen]:
+        """What it was asked so far, the oldest first: the newest ten thousand."""
+        return self._book.requests
+
+    @property
+    def unused(self) -> int:
+        """How many answers of :meth:`script` nobody has asked for yet."""
+        return self._book.unused
+
+    def script(
+        self, answers: Iterable[Answer], *, where: Callable[[Asked], bool] | None = None, spent: Spent | None = None
+    ) -> None:
+        """Answer the next requests with *answers*; see :meth:`.book.Book.script`."""
+        self._book.script(answers, where=where, spent=spent)
+
+
+@asynccontextmanager
+async def open_stub_model(port: int = 0, *, tell: Callable[[Seen], None] | None = None) -> AsyncIterator[StubModel]:
+    """A model server on 127.0.0.1, for as long as the block is.
+
+    Args:
+        port: where; 0 takes a free one.
+        tell: is called with every request, once it is decided what it is answered.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    book = Book()
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener:
+        stub = StubModel(listener.extra(anyio.abc.SocketAttribute.local_port), book)
+        clients = _Clients(book, tell)
+        async with anyio.create_task_group() as group:
+            for one in listener.listeners:
+                group.start_soon(_serve, one, clients, group)
+            yield stub
+            group.cancel_scope.cancel()
+
+
+async def _serve(
+    listener: anyio.abc.Listener[anyio.abc.SocketStream], clients: _Clients, group: anyio.abc.TaskGroup
+) -> None:
+    """Serve whoever connects. Out of descriptors, anyio raises ``OSError`` on asyncio and ``BrokenResourceError`` on
+    trio: a connection that waits is taken when there are some."""
+    while True:
+        try:
+            await listener.serve(clients.serve, group)
+        except (OSError, anyio.BrokenResourceError):
+            await anyio.sleep(ACCEPT_AGAIN_S)
+
+
+class _Clients:
+    """Serves connections."""
+
+    def __init__(self, book: Book, tell: Callable[[Seen], None] | None) -> None:
+        self._book = book
+        self._tell = tell
+        self._numbers = count(1)
+        self._places = anyio.Semaphore(CONNECTIONS_MAX)
+        self._salt = secrets.token_hex(4)
+        """A stub that is started again gives other ids: conversations may outlive it."""
+
+    async def serve(self, stream: anyio.abc.ByteStream) -> None:
+        async with self._places, stream:
+            connection = Connection(stream)
+            try:
+                while (request := await connection.request()) is not None:
+                    await self._answer(connection, request)
+                    if not connection.again():
+                        return
+            except Gone:
+                return
+            except h11.RemoteProtocolError as error:
+                await _bad_protocol(connection, error)
+
+    async def _answer(self, connection: Connection, request: Request) -> None:
+        dialect, business = route(request.method, request.target, request.headers)
+        match business:
+            case Business.ALIVE:
+                await connection.json(200, {})
+            case Business.MODELS:
+                await connection.json(200, dialect.models())
+            case Business.COUNT:
+                await connection.json(200, COUNTED)
+            case Business.ANSWER:
+                await self._model(connection, request, dialect)
+            case Business.UNKNOWN:
+                await self._refuse(connection, request, dialect, 404, f"stub: no {request.method} here")
+
+    async def _refuse(
+        self, connection: Connection, request: Request, dialect: Dialect, status: int, problem: str, field: str = ""
+    ) -> None:
+        self._book.refused(dialect.name, request.target, status, f"{field}: {problem}" if field else problem)
+        self._told()
+        await connection.json(status, dialect.failed(Fail(status), problem, field))
+
+    async def _model(self, connection: Connection, request: Request, dialect: Dialect) -> None:
+        if request.body is None:
+            await self._refuse(connection, request, dialect, 413, "Request exceeds the maximum size")
+            return
+        try:
+            asked = dialect.asked(request.target.partition("?")[0], _object(request.body))
+        except BadRequest as error:
+            await self._refuse(connection, request, dialect, 400, error.problem, error.field)
+            return
+        reply = self._book.reply(asked, request.target)
+        self._told()
+        if isinstance(reply, Fail):
+            await connection.json(reply.status, dialect.failed(reply, "", ""), _headers(reply))
+        else:
+            serial = f"{self._salt}{next(self._numbers):06x}"
+            speak = _stream if asked.stream else _whole
+            await speak(connection, dialect, asked, reply, serial)
+
+    def _told(self) -> None:
+        if self._tell is not None:
+            self._tell(self._book.requests[-1])
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The object that a body is.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadRequest("", "The request body is not valid JSON") from None
+    if not isinstance(value, dict):
+        raise BadRequest("", "The request body is not a JSON object")
+    return value
+
+
+def _headers(fail: Fail) -> dict[str, str]:
+    wait_s = 1.0 if fail.retry_after_s is None and fail.status == 429 and not fail.why else fail.retry_after_s
+    return {} if wait_s is None else {"retry-after": f"{wait_s:g}"}
+
+
+async def _stream(connection: Connection, dialect: Dialect, asked: Asked, spoken: Spoken, serial: str) -> None:
+    if spoken.ending is Ending.MUTE:
+        await connection.silence()
+    stream = dialect.streamed(asked, spoken, serial)
+    await connection.begin_events()
+    if stream.opening:
+        await connection.piece(_together(stream.opening))
+    if spoken.ending is Ending.HANG:
+        await connection.silence()
+    for piece in stream.pieces:
+        await connection.piece(_together(piece))
+        await anyio.sleep(spoken.pause_s)
+    if spoken.ending is Ending.TORN:
+        raise Gone
+    await connection.end(_together(stream.closing) if spoken.ending is Ending.WHOLE else b"")
+
+
+async def _whole(connection: Connection, dialect: Dialect, asked: Asked, spoken: Spoken, serial: str) -> None:
+    """The same without events: the head is the beginning, the half of the body the middle."""
+    if spoken.ending is Ending.MUTE:
+        await connection.silence()
+    data = json.dumps(dialect.whole(asked, spoken, serial)).encode()
+    await anyio.sleep(spoken.pause_s * len(spoken.pieces))
+    half = data[: len(data) // 2]
+    await connection.begin_json(200, half if spoken.ending is Ending.UNFINISHED else data)
+    match spoken.ending:
+        case Ending.HANG:
+            await connection.silence()
+        case Ending.TORN:
+            await connection.piece(half)
+            raise Gone
+        case Ending.UNFINISHED:
+            await connection.end(half)
+        case _:
+            await connection.end(data)
+
+
+def _together(events: Iterable[Event]) -> bytes:
+    return b"".join(event.encoded() for event in events)
+
+
+async def _bad_protocol(connection: Connection, error: h11.RemoteProtocolError) -> None:
+    """Say what was wrong, where an answer can still be given."""
+    try:
+        await connection.json(error.error_status_hint, {"error": {"message": str(error), "type": "bad_request"}})
+    except (Gone, h11.LocalProtocolError):
+        return

@@ -1,0 +1,111 @@
+"""Which of a client's tools is its shell, and which one starts a sub-agent; and arguments that fit a tool's schema.
+
+Every agent names them its own way. The names were read from the requests of agents; a new one goes into the tuples.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from supervisor.mock_model.request import Tool, mapping, word
+
+__all__ = ["AGENT_TOOLS", "SHELL_TOOLS", "delegation", "find", "shell_call"]
+
+SHELL_TOOLS: Final = (
+    "bash",
+    "shell",
+    "exec_command",
+    "shell_command",
+    "local_shell",
+    "run_shell_command",
+    "execute_command",
+    "run_commands",
+    "run_command",
+    "terminal",
+    "execute_bash",
+    "developer__shell",
+    "run_terminal_cmd",
+)
+AGENT_TOOLS: Final = (
+    "agent",
+    "task",
+    "spawn_agent",
+    "delegate",
+    "codebase_investigator",
+    "generalist",
+    "subagent",
+    "use_subagents",
+)
+NEVER_TIMES_OUT_MS: Final = 600_000
+FILLER: Final = "stub"
+
+
+def find(tools: Sequence[Tool], names: Sequence[str]) -> Tool | None:
+    """The tool with the first of *names*; failing that, one whose name begins or ends with one of them."""
+    named = {tool.name.casefold(): tool for tool in tools}
+    for name in names:
+        if name in named:
+            return named[name]
+    for name in names:
+        for other, tool in named.items():
+            if other.endswith(name) or other.startswith(name):
+                return tool
+    return None
+
+
+def shell_call(tool: Tool, command: str) -> dict[str, Any]:
+    """Arguments that make *tool* run *command*, and wait for it."""
+    return _filled(tool.schema, {"command": command, "cmd": command, "commands": command})
+
+
+def delegation(tool: Tool, prompt: str) -> dict[str, Any]:
+    """Arguments that make *tool* give *prompt* to a sub-agent."""
+    given = dict.fromkeys(("prompt", "message", "objective", "request", "task"), prompt)
+    return _filled(tool.schema, {**given, "subagent_type": "general-purpose", "description": FILLER})
+
+
+def _filled(schema: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
+    """What is given, where the schema has a place for it, and something that fits wherever it demands more."""
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
+    arguments: dict[str, Any] = {}
+    for name, raw in mapping(schema.get("properties")).items():
+        form = mapping(raw)
+        if name in given:
+            arguments[name] = _typed(form, given[name], name)
+        elif name == "yield_time_ms":
+            arguments[name] = NEVER_TIMES_OUT_MS
+        elif name in ("is_background", "run_in_background") or name in required:
+            arguments[name] = _filler(form, name)
+    return arguments
+
+
+def _type(form: dict[str, Any]) -> str:
+    kind = form.get("type")
+    return word(kind[0] if isinstance(kind, list) and kind else kind)
+
+
+def _typed(form: dict[str, Any], text: str, name: str) -> Any:
+    """A text, or the list that some tools want: an argv, or a list of commands."""
+    if _type(form).casefold() != "array":
+        return text
+    return ["bash", "-lc", text] if name == "command" else [text]
+
+
+def _filler(form: dict[str, Any], name: str) -> Any:
+    options = form.get("enum")
+    if isinstance(options, list) and options:
+        return options[0]
+    match _type(form).casefold():
+        case "boolean":
+            return False
+        case "integer" | "number":
+            return NEVER_TIMES_OUT_MS if "ms" in name or "timeout" in name else 1
+        case "array":
+            return []
+        case "object":
+            return {}
+        case _:
+            return FILLER

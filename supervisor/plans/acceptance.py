@@ -1,0 +1,111 @@
+"""Acceptance tests: what must hold of a piece of work before it is closed (spec 002's five kinds, and plug-ins').
+
+Each test looks at the directory that the work was done in: a file is there, a module can be imported, a program (unit
+tests, a linter, anything) exits with 0, or the verifier of a plug-in has nothing to object to. They run one after the
+other, each within its own time-out, and the first that fails ends the matter: validation is deterministic, so none is
+tried twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from supervisor.ports import Launch, ProcessHost
+from supervisor.ports.path_safety import absent
+from supervisor.processes.helper_programs import Ran, run_program
+
+__all__ = ["ARGV", "KINDS", "TIMEOUT_S", "AcceptanceTest", "Checked", "Verify", "accepted"]
+
+ARGV: Final = ("unit_tests", "lint", "command")
+"""The kinds that are a program of the user's own."""
+
+KINDS: Final = ("file_exists", "python_import", "javascript_import", *ARGV, "verifier")
+
+TIMEOUT_S = 30.0
+"""For each test, unless it says otherwise (spec 002, ``validation_timeout``)."""
+
+PYTHON_IMPORT = "import importlib, sys; sys.path.insert(0, ''); importlib.import_module(sys.argv[1])"
+JAVASCRIPT_IMPORT = "import(process.argv[1]).catch(error => { console.error(String(error)); process.exit(1) })"
+
+
+class AcceptanceTest(msgspec.Struct, frozen=True, kw_only=True):
+    """One test. *kind* is one of ``KINDS``; *words* are the path, the module, the argv, or the name of the verifier,
+    which gets *options*."""
+
+    kind: str
+    words: tuple[str, ...]
+    timeout_s: float = TIMEOUT_S
+    options: Mapping[str, Any] = {}
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {' '.join(self.words)}"
+
+
+Verify = Callable[[AcceptanceTest, str, Mapping[str, str]], Awaitable[str]]
+"""Has a verifier look at a directory, with the environment of the work: why it does not accept it, or ``""``."""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one test: ``problem`` is empty where it passed, ``output`` what its program said."""
+
+    test: AcceptanceTest
+    problem: str
+    output: str
+    took_s: float
+
+    @property
+    def passed(self) -> bool:
+        return not self.problem
+
+
+async def accepted(
+    host: ProcessHost, tests: Sequence[AcceptanceTest], directory: str, env: Mapping[str, str], verify: Verify
+) -> list[Checked]:
+    """Carry out *tests* in *directory*, up to the first that fails: all of them passed if the last one has."""
+    done: list[Checked] = []
+    for test in tests:
+        done.append(await _checked(host, test, directory, dict(env), verify))
+        if not done[-1].passed:
+            break
+    return done
+
+
+async def _checked(
+    host: ProcessHost, test: AcceptanceTest, directory: str, env: dict[str, str], verify: Verify
+) -> Checked:
+    if test.kind == "verifier":
+        began = anyio.current_time()
+        problem = await verify(test, directory, env)
+        return Checked(test=test, problem=problem, output="", took_s=round(anyio.current_time() - began, 6))
+    if test.kind == "file_exists":
+        problem = await anyio.to_thread.run_sync(absent, directory, test.words[0])
+        return Checked(test=test, problem=problem, output="", took_s=0.0)
+    launch = Launch(argv=_argv(test), cwd=directory, env=env)
+    ran = await run_program(host, launch, timeout_s=test.timeout_s)
+    return Checked(test=test, problem=_problem(ran), output=ran.output, took_s=ran.took_s)
+
+
+def _argv(test: AcceptanceTest) -> tuple[str, ...]:
+    match test.kind:
+        case "python_import":
+            return ("python3", "-c", PYTHON_IMPORT, *test.words)
+        case "javascript_import":
+            return ("node", "--input-type=module", "-e", JAVASCRIPT_IMPORT, *test.words)
+        case _:
+            return test.words
+
+
+def _problem(ran: Ran) -> str:
+    if ran.problem:
+        return ran.problem
+    if ran.status == 0:
+        return ""
+    how = f"exited with {ran.status}" if ran.status is None or ran.status >= 0 else f"was ended by signal {-ran.status}"
+    last = ran.output.strip().rpartition("\n")[2]
+    return f"{how}: {last[:200]}" if last else how

@@ -1,0 +1,80 @@
+"""Completion signals: what must be there before an agent's word that it is done is one (spec 000, ``task_completed``).
+
+They are looked for when the agent says so, before anything is validated. One that is missing means that the agent has
+stopped too early: the attempt has failed and may be made again, unlike a test that fails, which would fail again. All
+of them are looked for, and everything that is missing is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import anyio.to_thread
+import msgspec
+
+from supervisor.ports.shortages import shortage_of
+from supervisor.runtime.availability import outlast_shortage
+
+__all__ = ["READ_MAX", "Signal", "ask_again", "missing"]
+
+READ_MAX = 8 * 1024 * 1024
+"""Bytes of a file that are looked through, the first ones."""
+GLOB_MAX = 10_000
+"""Files that one pattern may find before the search ends."""
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """One signal. *kind* is ``glob_exists`` (*path* is a pattern), ``file_contains`` (*path* holds *text*) or
+    ``answer_contains`` (the agent's last answer holds *text*)."""
+
+    kind: str
+    path: str = ""
+    text: str = ""
+
+
+async def missing(signals: Sequence[Signal], directory: str, answer: str) -> str:
+    """What is not there, in words; ``""`` where everything is.
+
+    Args:
+        directory: where the work was done; nothing outside of it counts.
+        answer: what the agent said last.
+    """
+    absent = [f"its answer does not say {one.text!r}" for one in signals if _unsaid(one, answer)]
+    files = [one for one in signals if one.kind != "answer_contains"]
+    if files:
+        absent += await outlast_shortage(partial(anyio.to_thread.run_sync, _absent, files, Path(directory)))
+    return "; ".join(absent)
+
+
+def ask_again(prompt: str, absent: str) -> str:
+    """The prompt of the next attempt: what was asked, and what was missing."""
+    return f"{prompt}\n\nYou said that this was done, but {absent}. Finish it." if absent else prompt
+
+
+def _unsaid(signal: Signal, answer: str) -> bool:
+    return signal.kind == "answer_contains" and signal.text not in answer
+
+
+def _absent(signals: Sequence[Signal], directory: Path) -> list[str]:
+    return [words for one in signals if (words := _looked_for(one, directory))]
+
+
+def _looked_for(signal: Signal, directory: Path) -> str:
+    try:
+        place = directory.resolve()
+        if signal.kind == "glob_exists":
+            found = islice(directory.glob(signal.path), GLOB_MAX)
+            return "" if any(one.resolve().is_relative_to(place) for one in found) else f"nothing is at {signal.path}"
+        path = (directory / signal.path).resolve()
+        if not path.is_relative_to(place):
+            return f"{signal.path} is not inside {place}"
+        with path.open("rb") as file:
+            holds = signal.text.encode() in file.read(READ_MAX)
+        return "" if holds else f"{signal.path} does not contain {signal.text!r}"
+    except (OSError, RuntimeError, ValueError) as error:  # not there, a link to itself, a pattern that is none
+        if shortage_of(error):  # that says nothing of the file
+            raise
+        return f"{signal.path} cannot be read: {error}"

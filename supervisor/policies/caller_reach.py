@@ -1,0 +1,20 @@
+"""Reach of an agent that calls its supervisor: its session and those below, its own task, and what its plan adds."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["NOWHERE", "Reach"]
+
+
+class Reach(NamedTuple):
+    """How far the agent of a session reaches: its session and those below it, the task that it may split (by its
+    name, and its entity's), and what else its plan lets it ask for."""
+
+    sessions: frozenset[str] = frozenset()
+    splits: frozenset[str] = frozenset()
+    operates: frozenset[str] = frozenset()
+
+
+NOWHERE: Final = Reach()
+"""The reach of a program of no session: a git of ours, say, or an acceptance test."""

@@ -1,0 +1,448 @@
+"""What kind of error ended an attempt, and whether it is the same one as before.
+
+A category is read from one table, top to bottom: the first row whose words occur decides. What an agent says of its
+model in a structure, and any other structured reason, goes before words, and words before an exit status, which agents
+are known to lie with. Only *permanent* rules out another
+attempt, so a row claims that only where another attempt would meet the very same thing; what nobody knows is *unknown*,
+and tried again until the same signature has come back too often.
+
+A signature is the error without what differs from one time to the next: numbers, ids, paths, quoted values, times.
+Nothing here is read but what is passed in.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from supervisor.lifecycles.task_run import ErrorCategory
+from supervisor.lifecycles.types import AbortReason, ModelFailure, ModelProblem, TransitionReason
+
+__all__ = [
+    "PROBLEMS",
+    "SIGNATURE_CHARS_MAX",
+    "TABLE",
+    "Failure",
+    "Row",
+    "classify",
+    "ends_of",
+    "problem_of",
+    "problem_of_status",
+    "signature_of",
+    "spoken_failure",
+]
+
+SIGNATURE_CHARS_MAX: Final = 200
+"""The longest signature; of a longer one the beginning and the end are kept, where messages say what they are."""
+READ_CHARS_MAX: Final = 8192
+"""How much of an error is looked at: its first half and its last, so that a flood costs no more than a page."""
+
+TRANSIENT, PERMANENT, UNKNOWN = ErrorCategory.TRANSIENT, ErrorCategory.PERMANENT, ErrorCategory.UNKNOWN
+
+
+class Failure(NamedTuple):
+    """What an error amounts to.
+
+    ``provider`` is true where whoever serves the model failed, or turned us away, whatever the task was: that is what
+    a provider's breaker counts. ``why`` is the reason for the category, for people. ``met`` says that it was heard of
+    when it was met, by who watches the model.
+    """
+
+    category: ErrorCategory
+    signature: str
+    provider: bool
+    why: str
+    met: bool = False
+
+
+class Row(NamedTuple):
+    """One row of the table: errors with these ``words`` (a regular expression, in any case) are of that kind;
+    ``problem`` is the model's, where it is one."""
+
+    category: ErrorCategory
+    provider: bool
+    why: str
+    words: re.Pattern[str]
+    problem: ModelProblem | None
+
+
+def _row(
+    category: ErrorCategory, why: str, *words: str, provider: bool = False, problem: ModelProblem | None = None
+) -> Row:
+    return Row(category, provider, why, re.compile("|".join(words), re.IGNORECASE), problem)
+
+
+def _http(codes: str) -> str:
+    """A status of HTTP where it is told as one: ``status code 503``, ``API Error: 529``, ``Error: 429 {``."""
+    told = rf"(?:\bhttp[/\d.]*|\bstatus(?:[ _]?code)?|\bapi error|\berror code)\W{{0,4}}(?:{codes})\b"
+    return rf"{told}|\b(?:{codes})\s+\{{"
+
+
+TABLE: Final[tuple[Row, ...]] = (
+    _row(
+        PERMANENT,
+        "the prompt does not fit into the model's context; it will not the next time either",
+        r"(?:prompt|input) is too long",
+        r"prompt too long",
+        r"prompt_too_long",
+        r"maximum context length",
+        r"context_length_exceeded",
+        r"context (?:length|window) (?:was |is )?exceeded",
+        r"exceeds? the (?:model'?s )?context (?:length|window)",
+        r"input token count.{0,60}exceeds",
+        r"request_too_large",
+        _http("413"),
+        problem=ModelProblem.CONTEXT_LENGTH,
+    ),
+    _row(
+        PERMANENT,
+        "the account has nothing left to spend; waiting brings no money",
+        r"insufficient[_ ]quota",
+        r"exceeded your current quota",
+        r"credit balance is too low",
+        r"out of credits",
+        r"payment required",
+        _http("402"),
+        provider=True,
+        problem=ModelProblem.QUOTA,
+    ),
+    _row(
+        TRANSIENT,
+        "the provider is overloaded",
+        r"overloaded",
+        r"at capacity",
+        r"high demand",
+        _http("529"),
+        provider=True,
+        problem=ModelProblem.OVERLOADED,
+    ),
+    _row(
+        TRANSIENT,
+        "the provider limits how much is asked for in a time",
+        r"rate[ _-]?limit",
+        r"too many requests",
+        r"resource(?: has been |[_ ])exhausted",
+        r"quota exceeded",
+        r"usage limit reached",
+        r"hit your (?:\w+ )?limit",
+        r"throttl(?:ed|ing)",
+        _http("429"),
+        provider=True,
+        problem=ModelProblem.RATE_LIMIT,
+    ),
+    _row(
+        PERMANENT,
+        "the provider does not know who asks; somebody must log in, or correct the key",
+        r"authentication[_ ](?:error|failed|required|needed)",
+        r"needs? authentication",
+        r"not authenticated",
+        r"(?:invalid|incorrect|missing|no) (?:x-)?api[ _-]?key",
+        r"api[ _-]?key (?:is )?(?:not valid|invalid|not found|missing)",
+        r"unauthori[sz]ed",
+        r"not logged in",
+        r"please run /login",
+        r"token (?:has |is )?expired",
+        _http("401"),
+        provider=True,
+        problem=ModelProblem.AUTH,
+    ),
+    _row(
+        PERMANENT,
+        "the provider forbids it to this account",
+        r"permission_error",
+        r"\bforbidden\b",
+        _http("403"),
+        provider=True,
+        problem=ModelProblem.AUTH,
+    ),
+    _row(
+        PERMANENT,
+        "the provider has no such model, or nothing at that address",
+        r"not_found_error",
+        r"model_not_found",
+        r"model\b.{0,80}(?:does not exist|not found|is not supported|not available)",
+        _http("404"),
+        problem=ModelProblem.NOT_FOUND,
+    ),
+    _row(
+        TRANSIENT,
+        "the provider's servers failed",
+        r"internal[ _]server[ _]error",
+        r"\bapi_error\b",
+        r"\bserver_error\b",
+        r"bad gateway",
+        r"service[ _]unavailable",
+        r"gateway time-?out",
+        _http(r"5\d\d|408|425"),
+        provider=True,
+        problem=ModelProblem.SERVER,
+    ),
+    _row(
+        TRANSIENT,
+        "an answer came that is no JSON: a gateway's page, or half an answer",
+        r"unexpected (?:token|end)\b.{0,120}\bjson",
+        r"not valid json",
+        provider=True,
+        problem=ModelProblem.SERVER,
+    ),
+    _row(
+        TRANSIENT,
+        "the network failed",
+        r"\b(?:econnreset|econnrefused|econnaborted|etimedout|enotfound|eai_again|ehostunreach|enetunreach)\b",
+        r"connection (?:was )?(?:reset|refused|aborted|closed|lost|error|timed out|dropped)",
+        r"connect(?:ion)?error",
+        r"socket hang up",
+        r"network (?:error|is unreachable|timeout|connection lost)",
+        r"fetch failed",
+        r"failure in name resolution",
+        r"name or service not known",
+        r"could not resolve host",
+        r"stream (?:was )?(?:disconnected|closed|ended|interrupted)",
+        r"(?:request|read|connect|handshake) (?:operation )?timed out",
+        r"deadline exceeded",
+        r"(?:server|remote end) (?:closed|disconnected)",
+        provider=True,
+        problem=ModelProblem.CONNECTION,
+    ),
+    _row(
+        TRANSIENT,
+        "what it needs is taken, or not there for the moment",
+        r"temporar(?:ily|y (?:failure|error|outage))",
+        r"try again (?:later|in\b)",
+        r"\b(?:eagain|ebusy|emfile|enfile)\b",
+        r"(?:device or )?resource busy",
+        r"text file busy",
+        r"database is locked",
+        r"index\.lock",
+        r"too many open files",
+    ),
+    _row(
+        PERMANENT,
+        "it may not do what it has to do",
+        r"permission[ _]denied",
+        r"operation not permitted",
+        r"access (?:is )?denied",
+        r"\b(?:eacces|eperm|erofs)\b",
+        r"read-only file system",
+    ),
+    _row(
+        PERMANENT,
+        "there is no such program, or it is none",
+        r"no such program",
+        r"command not found",
+        r"cannot start .{0,300}there is no such file",
+        r"is not an executable file",
+        r"no program of this machine",
+        r"interpreter named in its #! line",
+        r"the working directory .{0,300}(?:does not exist|is not a directory)",
+        r"(?:spawn|exec|can't open file|cannot execute)\b.{0,300}(?:\benoent\b|no such file or directory)",
+        r"exec format error",
+    ),
+    _row(
+        PERMANENT,
+        "something that it depends on is not installed",
+        r"modulenotfounderror",
+        r"no module named",
+        r"importerror",
+        r"cannot find (?:module|package)",
+        r"err_module_not_found",
+        r"no matching distribution",
+        r"could not resolve dependenc",
+        r"missing dependenc",
+        r"error while loading shared libraries",
+    ),
+    _row(
+        PERMANENT,
+        "what it was given does not parse",
+        r"syntax ?error",
+        r"indentationerror",
+        r"invalid syntax",
+        r"unexpected token",
+        r"unrecognized (?:argument|option)",
+        r"(?:unknown|invalid|no such) option",
+    ),
+)
+"""Precise before general, the provider's words before the machine's: a 429 for an empty account is no rate limit, a
+403 for too many requests is one, and a SyntaxError over a gateway's page is the gateway's.
+
+Words: those of spec 002; of the HTTP errors that the model providers document; of what nine agents print when a model
+fails; of the shells, Python, node and the kernel; and of this runtime's own refusals.
+"""
+
+MEANT: Final[dict[TransitionReason, tuple[ErrorCategory, bool, str]]] = {
+    TransitionReason.PROMPT_TOO_LONG: (PERMANENT, False, "the prompt does not fit into the model's context"),
+    TransitionReason.PROVIDER_413: (PERMANENT, False, "the provider found the request too large"),
+    TransitionReason.PROVIDER_529: (TRANSIENT, True, "the provider is overloaded"),
+    TransitionReason.PERMISSION_DENIED: (PERMANENT, False, "it may not do what it has to do"),
+    TransitionReason.ORPHAN_RECOVERED: (TRANSIENT, False, "its supervisor ended, not the work"),
+    TransitionReason.SHORTAGE: (TRANSIENT, False, "the machine lacked what a program needs to start"),
+}
+"""Reasons that say by themselves of which kind an error is, and whether it is the provider's."""
+
+PROBLEMS: Final[dict[ModelProblem, tuple[ErrorCategory, bool, str]]] = {
+    ModelProblem.AUTH: (PERMANENT, True, "the provider does not let in who asks; somebody must log in"),
+    ModelProblem.RATE_LIMIT: (TRANSIENT, True, "the provider limits how much is asked for in a time"),
+    ModelProblem.OVERLOADED: (TRANSIENT, True, "the provider is overloaded"),
+    ModelProblem.SERVER: (TRANSIENT, True, "the provider's servers failed"),
+    ModelProblem.CONTEXT_LENGTH: (PERMANENT, False, "the prompt does not fit into the model's context"),
+    ModelProblem.QUOTA: (PERMANENT, True, "the account has nothing left to spend; waiting brings no money"),
+    ModelProblem.NOT_FOUND: (PERMANENT, False, "the provider has no such model, or nothing at that address"),
+    ModelProblem.CONNECTION: (TRANSIENT, True, "the provider was not reached, or its answer was cut"),
+    ModelProblem.REFUSED: (UNKNOWN, False, "the model refused"),
+    ModelProblem.UNKNOWN: (TRANSIENT, True, "the provider failed, in words that say no more"),
+}
+"""What a problem that an agent's model has amounts to."""
+
+STATUS_PROBLEMS: Final[dict[int, ModelProblem]] = {
+    401: ModelProblem.AUTH,
+    402: ModelProblem.QUOTA,
+    403: ModelProblem.AUTH,
+    404: ModelProblem.NOT_FOUND,
+    413: ModelProblem.CONTEXT_LENGTH,
+    429: ModelProblem.RATE_LIMIT,
+    503: ModelProblem.OVERLOADED,
+    529: ModelProblem.OVERLOADED,
+}
+"""What an HTTP status of a provider means: those that Anthropic, OpenAI and Google document."""
+
+DECIDED: Final = frozenset(
+    {
+        AbortReason.USER_INTERRUPT,
+        AbortReason.SHUTDOWN_SIGNAL,
+        AbortReason.SIBLING_ABORTED,
+        AbortReason.PARENT_ABORTED,
+    }
+)
+"""Somebody ended it on purpose: the words are theirs, and say nothing about the work."""
+
+ENDED: Final[dict[AbortReason, tuple[ErrorCategory, bool, str]]] = {
+    AbortReason.PROVIDER_ERROR: (TRANSIENT, True, "the provider failed, in words that say no more"),
+    AbortReason.PERMISSION_DENIED: (PERMANENT, False, "it may not do what it has to do"),
+}
+"""What a reason means where no words say more."""
+
+STATUSES: Final[dict[int, tuple[ErrorCategory, bool, str]]] = {
+    75: (TRANSIENT, False, "the program says that it is temporary (EX_TEMPFAIL)"),
+    126: (PERMANENT, False, "the program cannot be executed"),
+    127: (PERMANENT, False, "there is no such program"),
+}
+"""Exit statuses that have a meaning of their own in shells and sysexits.h."""
+
+
+def classify(
+    error: str,
+    *,
+    abort_reason: AbortReason | None = None,
+    transition_reason: TransitionReason | None = None,
+    exit_status: int | None = None,
+    model: ModelFailure | None = None,
+) -> Failure:
+    """The kind of an error: *error* in the agent's or the runtime's words, and what else is known of that end.
+
+    *exit_status* is in Python's form (negative: the signal that ended it). Never raises; what nobody knows is unknown.
+    """
+    category, provider, why = (
+        PROBLEMS[model.problem] if model else _verdict(error, abort_reason, transition_reason, exit_status)
+    )
+    said = signature_of(error) or _unsaid(abort_reason, transition_reason, exit_status)
+    return Failure(category, said, provider, why, met=model is not None)
+
+
+def _verdict(
+    error: str, abort: AbortReason | None, transition: TransitionReason | None, status: int | None
+) -> tuple[ErrorCategory, bool, str]:
+    if transition is not None and transition in MEANT:
+        return MEANT[transition]
+    if abort is not None and abort in DECIDED:
+        return UNKNOWN, False, "somebody ended it on purpose"
+    read = ends_of(error)
+    for row in TABLE:
+        if row.words.search(read):
+            return row.category, row.provider, row.why
+    if abort is not None and abort in ENDED:
+        return ENDED[abort]
+    return STATUSES.get(status or 0, (UNKNOWN, False, "nothing is known about such an error"))
+
+
+def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
+    """What was the matter with a model: by what *words* say where that is more precise than *status* (of HTTP), by the
+    status otherwise; ``None``: they speak of no model."""
+    said = next((row.problem for row in TABLE if row.words.search(ends_of(words))), None) if words else None
+    if status is None or status < 400:
+        return said
+    told = problem_of_status(status) or ModelProblem.UNKNOWN
+    return said if said in MORE_PRECISE.get(told, ()) else told
+
+
+def problem_of_status(status: int | None) -> ModelProblem | None:
+    """What an HTTP *status* alone says of a model; ``None``: nothing, or there is none."""
+    if status is None:
+        return None
+    return STATUS_PROBLEMS.get(status) or (ModelProblem.SERVER if status >= 500 else None)
+
+
+MORE_PRECISE: Final[dict[ModelProblem, tuple[ModelProblem, ...]]] = {
+    ModelProblem.RATE_LIMIT: (ModelProblem.QUOTA, ModelProblem.OVERLOADED),
+    ModelProblem.AUTH: (ModelProblem.QUOTA, ModelProblem.RATE_LIMIT),
+    ModelProblem.SERVER: (ModelProblem.OVERLOADED, ModelProblem.RATE_LIMIT),
+    ModelProblem.OVERLOADED: (ModelProblem.RATE_LIMIT,),
+    ModelProblem.UNKNOWN: tuple(ModelProblem),
+}
+"""Which words are believed against a status: OpenAI's empty account is a 429, Google's overload a 503, and a context
+that is too long is a 400 everywhere."""
+
+SPOKEN: Final = re.compile(r"\A\s*\[?API Error\b.{0,4000}\Z", re.IGNORECASE | re.DOTALL)
+"""What agents say in place of an answer when their model fails, and call it success: qwen-code 0.15 and claude 2.1."""
+
+
+def spoken_failure(text: str) -> bool:
+    """Whether all that an agent said is that its model failed."""
+    return SPOKEN.match(text) is not None
+
+
+def ends_of(error: str) -> str:
+    """Return the beginning and the end of an error, READ_CHARS_MAX characters in all."""
+    half = READ_CHARS_MAX // 2
+    return error if len(error) <= READ_CHARS_MAX else f"{error[:half]}\n{error[-half:]}"
+
+
+def _unsaid(abort: AbortReason | None, transition: TransitionReason | None, status: int | None) -> str:
+    """What stands for an error without words, so that two of them are the same one."""
+    for reason in (transition, abort):
+        if reason is not None:
+            return reason.value
+    return "no words" if status is None else f"exit status {status}"
+
+
+DIFFERS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"\x1b\[[0-9;]*[a-z]", ""),  # colours
+        (r'"([a-z_]*error)"', r"\1"),  # the type of a provider's error is what it is about
+        (r'"[^"\n]*"', "<text>"),
+        (r"(?<!\w)'[^'\n]*'(?!\w)", "<text>"),
+        (r"`[^`\n]*`", "<text>"),
+        (r"\bhttps?://[^\s<>\"')]+", "<url>"),
+        (r"\b\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?", "<time>"),
+        (r"\b\d{4}-\d\d-\d\d\b|\b\d?\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[ap]m)?\b", "<time>"),
+        (r"\b(?:\d+(?:\.\d+)? ?(?:ms|seconds?|minutes?|hours?|min|s|m|h)\b ?)+", "<time> "),
+        (r"\b[a-z]:\\\S+|(?<![\w.~+@<-])(?:[\w.~+@-]*/)+[\w.~+@-]*", "<path>"),
+        (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b", "<id>"),
+        (r"\b(?=[a-z_-]{0,64}\d)(?=[\d_-]{0,64}[a-z])\w{7,}\b", "<id>"),
+        (r"(?<!status )(?<!code )(?<!errno )(?<![\w.])[-+]?\d+(?:[.,]\d+)*", "<n>"),
+        (r"(?<=[a-z_])\d+", "<n>"),
+        (r"\s+", " "),
+    )
+)
+"""What differs from one time to the next, in the order in which it is taken out of a lower-case text. A number that
+is told as a status, a code or an errno is what the error is, and stays."""
+
+
+def signature_of(error: str) -> str:
+    """The error without what differs from one time to the next; empty for one without words."""
+    said = ends_of(error).lower()
+    for pattern, name in DIFFERS:
+        said = pattern.sub(name, said)
+    said = said.strip()
+    half = SIGNATURE_CHARS_MAX // 2 - 1
+    return said if len(said) <= SIGNATURE_CHARS_MAX else f"{said[:half]}…{said[-half:]}"

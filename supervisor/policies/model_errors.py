@@ -1,0 +1,148 @@
+"""Model trouble: how often the model of a session may fail, or be asked in vain, before its turn is ended.
+
+One layer counts. A try that an agent makes again by itself, and a turn of ours that its model made fail, are the same
+thing: a failure in a row, until something new came from the model. Whoever has used the budget fails with that as the
+reason, and what the agent would not have been let try, nobody tries in its place; the next prompt has one try, until
+the model answers. A problem that no retry mends is not retried. Words are new where they were not said just before;
+a call, its result, a permission that is asked for always are. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from supervisor.lifecycles.types import ModelFailure, ModelProblem, Verdict
+from supervisor.policies.turn_outcome import blamed_on_model
+
+__all__ = ["PERMANENT", "SAID_MAX", "ModelLimits", "ModelRecord", "Ruling"]
+
+PERMANENT: Final = (ModelProblem.AUTH, ModelProblem.QUOTA, ModelProblem.NOT_FOUND, ModelProblem.CONTEXT_LENGTH)
+"""What another try of the same request meets again."""
+
+SAID_MAX: Final = 64
+"""Words of an agent that are remembered to tell new ones from old ones, each up to as many characters as that ..."""
+SAID_CHARS: Final = 256
+"""... is."""
+
+
+class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much model trouble one session has before its turn is ended; 0: no bound.
+
+    ``retries_max`` bounds failures in a row, of the agent's own tries and of ours together: 10 is what Claude Code
+    gives itself, once. ``at_once`` are the problems that are not worth any. ``fruitless_max`` bounds requests in a row
+    with nothing new in between: of nine agents measured against a failing model one made 20 of them in 45 s and one
+    448, where a working one makes none. ``requests_max`` bounds requests within ``within_s`` seconds, whatever comes of
+    them: that one made ten a second; a working agent makes about one, with a handful of sub-agents five.
+    """
+
+    retries_max: int = 10
+    at_once: tuple[ModelProblem, ...] = PERMANENT
+    fruitless_max: int = 20
+    requests_max: int = 300
+    within_s: float = 60.0
+
+
+class Ruling(NamedTuple):
+    """What a trouble amounts to: how many there have been in a row, and, where the turn is to end, why."""
+
+    in_a_row: int
+    verdict: Verdict | None = None
+
+
+class ModelRecord:
+    """What is known of the model of one session."""
+
+    __slots__ = ("_asked", "_fruitless", "_last", "_limits", "_said", "attempts", "in_a_row")
+
+    def __init__(self, limits: ModelLimits) -> None:
+        self._limits = limits
+        self._said: dict[str, None] = {}
+        self._asked: deque[float] = deque()
+        self._fruitless = 0
+        self._last: tuple[ModelProblem, int | None] | None = None
+        self.in_a_row = 0
+        """Failures since the model gave something new."""
+        self.attempts = 0
+        """Those that the agent has told of in this turn."""
+
+    def turn_opened(self) -> None:
+        """Another turn: what an earlier one asked in vain is no measure of it; what failed is."""
+        self.attempts = self._fruitless = 0
+        self._asked.clear()
+        self._said.clear()
+
+    # ------------------------------------------------------------------ what came
+    def said(self, text: str) -> None:
+        """The agent said, or thought, something."""
+        words = text.strip()[:SAID_CHARS]
+        if words and words not in self._said:
+            self.progressed()
+            self._said[words] = None
+            if len(self._said) > SAID_MAX:
+                del self._said[next(iter(self._said))]
+
+    def progressed(self) -> None:
+        """Something new came."""
+        self.in_a_row = self._fruitless = 0
+        self._last = None
+
+    # ------------------------------------------------------------------ what did not
+    def troubled(self, problem: ModelProblem, status: int | None, words: str, now_s: float) -> Ruling:
+        """The agent's model failed, and the agent tries again by itself."""
+        self.attempts += 1
+        self.in_a_row += 1
+        self._last = problem, status
+        most = self._limits.retries_max
+        said = f": {words}" if words else ""
+        if problem in self._limits.at_once:
+            why = f"the agent's model fails, and no further try mends that ({problem}){said}"
+        elif most and self.in_a_row > most:
+            why = f"the agent's model failed {self.in_a_row} times in a row ({problem}), the most is {most}{said}"
+        else:
+            return Ruling(self.in_a_row, self.requested(1, now_s))
+        return Ruling(self.in_a_row, self._verdict(why, problem, status))
+
+    def requested(self, requests: int, now_s: float) -> Verdict | None:
+        """The agent asked its model that often; why its turn is to end, if it is."""
+        self._count(requests, now_s)
+        most, within_s = self._limits.requests_max, self._limits.within_s
+        if most and len(self._asked) > most:
+            return self._in_vain(f"more than {most} requests within {within_s:g} s")
+        return self.reported(requests)
+
+    def reported(self, requests: int = 1) -> Verdict | None:
+        """It seems to have asked its model; why its turn is to end, if it is."""
+        self._fruitless += requests
+        most = self._limits.fruitless_max
+        if most and self._fruitless > most:
+            return self._in_vain(f"{self._fruitless} requests with nothing new in between; the most is {most}")
+        return None
+
+    def _count(self, requests: int, now_s: float) -> None:
+        most = self._limits.requests_max
+        self._asked.extend([now_s] * min(requests, most + 1 if most else 0))
+        while self._asked and now_s - self._asked[0] > self._limits.within_s:
+            self._asked.popleft()
+
+    def _in_vain(self, how_many: str) -> Verdict:
+        problem, status = self._last or (ModelProblem.UNKNOWN, None)
+        return self._verdict(f"the agent asks its model in vain: {how_many}", problem, status)
+
+    def _verdict(self, why: str, problem: ModelProblem, status: int | None) -> Verdict:
+        failure = ModelFailure(problem=problem, status=status, attempts=self.attempts, final=True)
+        return blamed_on_model(why, failure)
+
+    # ------------------------------------------------------------------ how a turn ended
+    def failed(self, verdict: Verdict) -> Verdict:
+        """The agent itself has ended its turn because of its model: one more failure in a row, and what that means."""
+        model = verdict.model
+        if model is None:
+            return verdict
+        self.in_a_row += 1
+        most = self._limits.retries_max
+        final = model.problem in PERMANENT or bool(most and self.in_a_row > most)
+        told = msgspec.structs.replace(model, attempts=self.attempts, final=final)
+        return msgspec.structs.replace(verdict, model=told)

@@ -1,0 +1,603 @@
+"""Takes over what a dead supervisor left open: every live entity is had again, and goes on by its own table.
+
+Its processes are gone already: their keeper and wardens saw to that. So agents are told dead before anything else can
+happen to them, turns that were under way fail with their supervisor, charged to nobody, and their sessions try again.
+An effect that is owed happens under its own id, once; one that cannot happen again, or of which nobody can tell whether
+it did, is settled, and the session's ``Resumed`` record names it. Times count from where they began. A session that
+nobody continues is stopped, and ends by the ladder like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import anyio
+from msgspec.structs import replace
+
+from actors.machine import Effect, Event
+from supervisor.aborts.termination import Endings
+from supervisor.lifecycles import job, worker, workstream
+from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles.agent import Agent
+from supervisor.lifecycles.effects import (
+    Answer,
+    BuildPrompt,
+    Bury,
+    CleanUp,
+    LogFatal,
+    OpenTurn,
+    PrepareWorktree,
+    StartTimer,
+    StorePrompt,
+    Tell,
+    Verify,
+)
+from supervisor.lifecycles.events import (
+    AgentExited,
+    AgentReaped,
+    AgentSpawned,
+    BackoffElapsed,
+    CompactNeeded,
+    FatalError,
+    OperatorStop,
+    SessionExited,
+    TaskClaimed,
+    TaskFailed,
+    ToolCompleted,
+    VerifyRequested,
+)
+from supervisor.lifecycles.session import Session, backoff_ms
+from supervisor.lifecycles.task import (
+    Cancelled,
+    Closed,
+    Orphaned,
+    RecoveryFailed,
+    Rejected,
+    Task,
+    TaskEvent,
+    Unclaimed,
+    VerificationRejected,
+)
+from supervisor.lifecycles.turn import Turn
+from supervisor.lifecycles.types import (
+    AbortReason,
+    AbortScope,
+    Exit,
+    Kind,
+    LifecycleEvent,
+    Rung,
+    ToolOutcome,
+    TransitionReason,
+    Verdict,
+)
+from supervisor.policies.abort_request import AbortState
+from supervisor.ports import EntityRow, Journal
+from supervisor.recovery.journal_state import (
+    RESUMED,
+    Answered,
+    Left,
+    Past,
+    crossed_from,
+    due_of,
+    entity_of,
+    is_own,
+    past_of,
+    used_meanwhile,
+)
+from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause, Owed
+from supervisor.runtime.live_session import AgentProfile, Work
+from supervisor.sessions.effect_executor import Hands
+
+__all__ = ["VERIFIED", "WHY", "Recovered", "Recovery", "end_of_worker", "end_work", "loses_nothing", "tell_end_of_work"]
+
+WHY: Final = "its supervisor ended without closing it"
+CAUSE: Final = Cause(actor="recovery")
+LOSS: Final = Verdict(
+    exit=Exit.ERROR,
+    error=WHY,
+    transition_reason=TransitionReason.ORPHAN_RECOVERED,
+    abort_reason=AbortReason.UNKNOWN,
+)
+REPEATED: Final = (Answer, BuildPrompt, Bury, CleanUp, LogFatal, OpenTurn, PrepareWorktree, StorePrompt, Tell, Verify)
+"""Effects that may happen again: they are words, or have the same result each time."""
+BY_PROMPT: Final = frozenset({"command", "inprocess"})
+"""Adapters whose agents have each prompt for itself: between two of them there is no conversation."""
+WORKING: Final = frozenset({Session.RUNNING, Session.INTERRUPTING})
+SETTLED: Final = frozenset({Turn.COMPLETING, Turn.FAILED})
+
+Admit = Callable[[EntityRow, Past], Work]
+"""Makes the work of a session that is revived, and admits it to the tree."""
+GoesOn = Callable[[Entity, Past, Entity | None], bool]
+"""Whether a session goes on: its entity, its past, and the agent that it had (``None``: none was alive)."""
+
+
+class Recovered(NamedTuple):
+    """What was taken over: the ids of the sessions that go on, and of those that were stopped; the work that waits to
+    be taken up, workstreams, tasks, runs and jobs; and how the last prompt of a session ended."""
+
+    resumed: tuple[str, ...]
+    stopped: tuple[str, ...]
+    work: tuple[str, ...]
+    answers: Mapping[str, Answered]
+
+
+class Recovery:
+    """One take-over.
+
+    Args:
+        tree, journal, hands, endings: of the supervisor that takes over.
+        admit: makes the work of a session.
+        goes_on: which sessions go on.
+        stays: which tasks wait to be taken up.
+        turned_down: the tasks whose newest run did not complete.
+        ended: waits for a session's last record.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        journal: Journal,
+        hands: Hands,
+        endings: Endings,
+        *,
+        admit: Admit,
+        goes_on: GoesOn,
+        stays: Callable[[Entity], bool],
+        turned_down: Collection[str],
+        ended: Callable[[Work], Awaitable[None]],
+    ) -> None:
+        self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
+        self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
+        self._turned_down = turned_down
+        self._pasts: dict[str, Past] = {}
+        self._states: dict[str, Session] = {}
+        """The state in which each session was left."""
+        self._turns: list[tuple[Entity, Turn]] = []
+        self._crossed: dict[str, list[LifecycleEvent]] = {}
+        """Of each session with a turn: the edges of policies that aborts of the turn's calls crossed."""
+        self._agents: list[Entity] = []
+        self._work: list[Entity] = []
+        """Workstreams, tasks, runs and jobs."""
+        self._going: set[str] = set()
+        self._given_up: set[str] = set()
+        self._opening: set[str] = set()
+        """Turns that are about to be born."""
+        self._causes: dict[str, Cause] = {}
+        """What the rest of a session's recovery follows from: its ``Resumed`` record, or what has stopped it."""
+
+    async def run(self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]) -> Recovered:
+        """Take over those *rows*: every live entity of the journal. *sessions* are all that it has, ended ones too.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        found, owed = await self._read(sorted(rows, key=lambda row: row.born_seq), sessions)
+        for row, entity in found:
+            self._revive(row, entity)
+        works = [self._tree.works[session_id] for session_id in self._pasts]
+        again = [one for one in owed if self._happens_again(one)]
+        self._opening = {one.effect.turn_id for one in again if isinstance(one.effect, OpenTurn)}
+        for one in owed:
+            if one not in again:
+                self._tree.ledger.settle(one.effect_id)
+        for work in works:
+            self._note(work, owed, again)
+        for turn, state in self._turns:
+            if state is Turn.IDLE:  # only who is claimed can fail
+                self._tell(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
+        await self._stop(works)
+        self._go_on(works, again)
+        await end_work(self._tree, [one for one in self._work if not self._stays(one)], self._turned_down)
+        stopped = [work for work in works if work.told]
+        for work in stopped:
+            await self._ended(work)
+        await self._tree.ledger.flush()
+        await self._tree.ledger.settle_all()
+        left = {work.session_id: None for work in stopped}
+        return Recovered(
+            resumed=tuple(one for one in self._pasts if one not in left),
+            stopped=tuple(left),
+            work=tuple(one.id for one in self._work if one.id in self._tree.entities),
+            answers={one: past.answer for one, past in self._pasts.items() if past.answer is not None},
+        )
+
+    # ------------------------------------------------------------------ who is there
+    async def _read(
+        self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]
+    ) -> tuple[list[tuple[EntityRow, Entity]], list[Left]]:
+        """All that the journal is asked for: what of it is damaged or cannot be read is found before anybody lives."""
+        found = [(row, entity_of(row, self._tree.ledger)) for row in rows]
+        roots = {row.id for row in rows if row.parent_id is None}
+        for row, entity in found:
+            if entity.kind is Kind.SESSION:
+                self._pasts[row.id] = await past_of(self._journal, row.id)
+            elif entity.kind is Kind.TURN:
+                if entity.data.session_id not in roots:  # who has nobody beside or above it
+                    self._crossed.setdefault(entity.data.session_id, []).extend(
+                        await crossed_from(self._journal, row.id)
+                    )
+                if entity.data.due_s is None:
+                    entity.data = replace(entity.data, due_s=await due_of(self._journal, entity))
+        used = await used_meanwhile(self._journal, self._pasts, sessions)
+        for past in self._pasts.values():
+            past.budget = past.budget.counting(used)
+        return found, [Left.of(row) for row in await self._journal.owed()]
+
+    def _revive(self, row: EntityRow, entity: Entity) -> None:
+        match entity.kind:
+            case Kind.SESSION:
+                self._states[row.id] = Session(entity.state)
+                entity.since_s = self._pasts[row.id].entered_s
+                work = self._admit(row, self._pasts[row.id])
+                self._tree.revive(entity, home=work.root_id, contained=work.root_id != work.session_id)
+                return
+            case Kind.TURN:
+                self._turns.append((entity, Turn(entity.state)))
+            case Kind.AGENT:
+                self._agents.append(entity)
+            case Kind.TASK | Kind.RUN | Kind.JOB | Kind.WORKSTREAM | Kind.WORKER:
+                self._work.append(entity)
+        self._tree.revive(entity)
+
+    def _had(self, session_id: str) -> Entity | None:
+        """The agent that it had: there is one at a time."""
+        return next((one for one in self._agents if one.parent_id == session_id), None)
+
+    def _turn_of(self, work: Work) -> Entity | None:
+        """The turn of its last prompt, while that is alive."""
+        return self._tree.entities.get(self._tree.entity(work.session_id).data.turn_id)
+
+    # ------------------------------------------------------------------ what is owed
+    def _happens_again(self, one: Left) -> bool:
+        entity = self._tree.entities.get(one.entity_id)
+        if isinstance(one.effect, Tell):
+            compacts = isinstance(one.effect.event, CompactNeeded | VerifyRequested)
+            return one.effect.to in self._tree.entities and not compacts
+        if entity is None or not isinstance(one.effect, REPEATED):
+            return False
+        if isinstance(one.effect, OpenTurn | PrepareWorktree | BuildPrompt) and not self._goes_on(entity.id):
+            return False
+        return not (isinstance(one.effect, OpenTurn) and one.effect.turn_id in self._tree.entities)
+
+    def _goes_on(self, session_id: str) -> bool:
+        """Decided once."""
+        if session_id not in self._causes:
+            past, entity = self._pasts[session_id], self._tree.entity(session_id)
+            stopped = self._states[session_id] is Session.STOPPED
+            if not stopped and not past.lost and self._decides(entity, past, self._had(session_id)):
+                self._going.add(session_id)
+            self._causes[session_id] = Cause(past.entered_seq, None, CAUSE.actor) if stopped else CAUSE
+        return session_id in self._going
+
+    def _perform(self, entity_id: str, effect: Effect, seq: int, effect_id: str | None = None) -> None:
+        entity = self._tree.entities.get(entity_id)  # who was told to end may have done so already
+        if entity is not None:
+            self._hands.perform(Owed(entity_id, effect_id, effect, seq, entity.epoch))
+            return
+        if not (isinstance(effect, Tell) and self._hands.pass_on(effect, Cause(seq, effect_id, entity_id))):
+            self._tree.ledger.settle(effect_id)
+
+    # ------------------------------------------------------------------ what is said of it
+    def _note(self, work: Work, owed: Sequence[Left], again: Sequence[Left]) -> None:
+        """One record for each session that goes on: how, what happens again, and what may have happened or not."""
+        session_id, past = work.session_id, self._pasts[work.session_id]
+        if not self._goes_on(session_id):
+            return
+        agent = self._had(session_id)
+        work.resume_id = past.resume_id if agent is None else agent.data.resume_id
+        was_at_work = self._states[session_id] in WORKING
+        # where its agent had the last word, what is asked next was not begun
+        work.interrupted = (past.interrupted or was_at_work) and not is_done(self._turn_of(work))
+        mine = [one for one in owed if one.entity_id.partition(":")[0] == session_id]
+        told = {
+            "state": self._states[session_id].value,
+            "resume_id": work.resume_id,
+            "interrupted": work.interrupted,
+            "again": [_named(one) for one in mine if one in again],
+            "unknown": [_named(one) for one in mine if one not in again and not isinstance(one.effect, StartTimer)],
+        }
+        record = self._tree.entity(session_id).note(RESUMED, CAUSE, told, reason="its supervisor ended; it goes on")
+        self._causes[session_id] = Cause(record.seq, None, CAUSE.actor)
+
+    def _tell(self, entity_id: str, event: Event) -> None:
+        entity = self._tree.entities.get(entity_id)
+        if entity is not None:
+            above = entity.id if entity.kind is Kind.SESSION else entity.parent_id or ""
+            self._tree.tell(entity_id, event, cause=self._causes.get(above, CAUSE))
+
+    # ------------------------------------------------------------------ ends
+    async def _stop(self, works: Sequence[Work]) -> None:
+        """Whoever was ending goes on with that; whoever nobody continues is stopped. Parents first; all have heard it
+        when this returns, and so have those who end with them."""
+        for work in works:
+            if self._states[work.session_id] is Session.STOPPED:
+                self._end(work)
+        for work in works:
+            self._finish_aborts(work)
+        for work in [one for one in works if one.told]:
+            await work.heard.wait()  # before anybody above it ends, and another one is its parent
+        for work in works:
+            if not (work.told or self._goes_on(work.session_id)):
+                work.hurried = True  # its processes were killed with its supervisor
+                self._tree.tell(work.session_id, FatalError(message=WHY), cause=CAUSE)
+                await work.heard.wait()  # so has who ends with it; the disk is waited for once all have heard
+                self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
+                self._given_up.add(work.session_id)
+        for work in [one for one in works if one.told]:
+            await work.heard.wait()
+            if self._states[work.session_id] is not Session.STOPPED and work.session_id not in self._given_up:
+                self._causes[work.session_id] = Cause(work.told_by, None, CAUSE.actor)
+
+    def _end(self, work: Work) -> None:
+        """An end that was under way goes on, as old as it is."""
+        data, past = self._tree.entity(work.session_id).data, self._pasts[work.session_id]
+        elapsed_s = max(0.0, self._tree.ledger.clock.now() - past.entered_s)
+        deadline = anyio.current_time() - elapsed_s + work.policy.ladder.total_s
+        work.asked = AbortState(
+            abort_id=data.abort_id, reason=data.last_error, severity=Rung.KILL, deadline=deadline, later=past.later
+        )
+        work.hurried = True
+        cause = self._causes[work.session_id]
+        self._endings.begin(work, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
+
+    def _finish_aborts(self, work: Work) -> None:
+        """Aborts are on record that may not have reached all of their targets, nor those that they crossed to."""
+        for record in (*self._pasts[work.session_id].aborts, *self._crossed.get(work.session_id, ())):
+            siblings = record.metadata["scope"] == AbortScope.SIBLING
+            stop = OperatorStop(
+                reason=record.reason,
+                abort_id=record.abort_id,
+                abort_reason=record.abort_reason,
+                transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
+            )
+            for one in self._reach(work, record):
+                one.hurried = True
+                self._tree.end(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+
+    def _reach(self, work: Work, record: LifecycleEvent) -> list[Work]:
+        """Whom that record of an abort of *work*, or of a call of it, is for: those that were there when it was made.
+        What is below them ends with them."""
+        if is_own(record):
+            return [work] if self._states[work.session_id] is not Session.STOPPED else []
+        family = [work, *work.parent.children.values()] if work.parent is not None else []
+        there = [one for one in family if self._pasts[one.session_id].joined_seq < record.seq]
+        if work.parent is None or work not in there:
+            return []  # whoever was above and beside it then is so no more
+        if record.metadata["policy_edge"] == "sibling_to_session":
+            return [work.parent]
+        return [one for one in there if one is not work]
+
+    # ------------------------------------------------------------------ sessions that go on
+    def _go_on(self, works: Sequence[Work], again: Sequence[Left]) -> None:
+        """What is known is told first: nothing is begun for whom it may still be news. Await-free."""
+        for agent in self._agents:
+            self._tell(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
+        for work in works:
+            self._watch_again(work)
+        for one in again:
+            if self._is_late(one):
+                self._tree.ledger.settle(one.effect_id)
+            else:
+                self._perform(one.entity_id, one.effect, one.seq, one.effect_id)
+        begun = {(one.entity_id, type(one.effect)) for one in again}
+        for work in works:
+            self._step(work, begun)
+        for turn, state in self._turns:
+            self._see_to(turn, state, begun)
+
+    def _is_late(self, one: Left) -> bool:
+        """How far its agent has come is no news to a turn that ends with its session."""
+        work = self._tree.works.get(one.entity_id)
+        return isinstance(one.effect, Tell) and isinstance(one.effect.event, AgentSpawned) and (not work or work.told)
+
+    def _watch_again(self, work: Work) -> None:
+        """A turn that no agent has begun goes on: it is watched, and bounded, like any other, before its prompt is
+        built, which may have to say so. (One that is born just now is so by its birth.)"""
+        if work.watch is None or work.told or not self._goes_on(work.session_id):
+            return
+        turn_id = self._tree.entity(work.session_id).data.turn_id
+        if self._unbegun(work) is not None and turn_id in self._tree.entities and turn_id not in self._opening:
+            work.watch.turn_opened(turn_id)
+
+    def _unbegun(self, work: Work) -> PrepareWorktree | BuildPrompt | None:
+        """The step of its turn that is under way, before an agent has begun it."""
+        match self._states[work.session_id]:
+            case Session.INITIALIZING | Session.SESSION_COMPLETE:
+                turn_id = self._tree.entity(work.session_id).data.turn_id
+                return PrepareWorktree() if self._waits_for_worktree(turn_id) else None
+            case Session.BUILDING_PROMPT:
+                return BuildPrompt()
+            case _:
+                return None
+
+    def _step(self, work: Work, begun: set[tuple[str, type]]) -> None:
+        """The step that was under way is begun again, unless it was owed and has been."""
+        session_id = work.session_id
+        if work.told or not self._goes_on(session_id):
+            return
+        if (step := self._unbegun(work)) is not None:
+            self._begin(session_id, step, begun)
+        data = self._tree.entity(session_id).data
+        match self._states[session_id]:
+            case Session.SPAWNING:
+                self._tell(session_id, SessionExited(incarnation=data.incarnation, verdict=LOSS))
+            case Session.COOLING_DOWN if not data.cooled:  # else what waits for that is told when its turn is over
+                self._wait_on(session_id, backoff_ms(data.consecutive_errors, data.limits) / 1000)
+
+    def _waits_for_worktree(self, turn_id: str) -> bool:
+        """Its turn is there, or about to be, and has no agent yet."""
+        turn = next((state for one, state in self._turns if one.id == turn_id), None)
+        return turn_id in self._opening or turn in (Turn.IDLE, Turn.CLAIMING)
+
+    def _begin(self, entity_id: str, effect: Effect, begun: set[tuple[str, type]]) -> None:
+        if (entity_id, type(effect)) not in begun:
+            seq = self._causes.get(entity_id.partition(":")[0], CAUSE).seq
+            self._perform(entity_id, effect, seq or 0)
+
+    def _wait_on(self, session_id: str, delay_s: float) -> None:
+        """Its backoff goes on where it was; while nobody was there it went on, too."""
+        past = self._pasts[session_id]
+        left_s = past.entered_s + delay_s - self._tree.ledger.clock.now()
+        timer = StartTimer(name="backoff", delay_s=max(0.0, left_s), event=BackoffElapsed())
+        self._perform(session_id, timer, past.entered_seq)
+
+    # ------------------------------------------------------------------ turns
+    def _see_to(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:
+        """A turn without its agent fails, if it had begun; one that is over is verified, or cleaned up after."""
+        work = self._tree.works.get(turn.parent_id or "")
+        if turn.id not in self._tree.entities:
+            return
+        if work is None:
+            self._end_alone(turn, state)
+        elif turn.data.phase == "settled" and state not in SETTLED:
+            return  # it has ended with its session meanwhile
+        elif state in SETTLED:
+            self._recall_failure(work, turn)
+            self._begin(turn.id, CleanUp(), begun)
+        elif state is Turn.VERIFYING:
+            self._begin(turn.id, Verify(), begun)
+        elif turn.data.verdict is not None:  # it was to compact first, and there is nobody left to do that
+            self._tell(turn.id, VerifyRequested(verdict=turn.data.verdict))
+        elif not self._waits(work, turn):
+            self._tell(turn.id, TaskFailed(verdict=LOSS))
+
+    def _recall_failure(self, work: Work, turn: Entity) -> None:
+        """It had failed by itself, which its session is about to hear: that counts as a failure of its agent."""
+        data, verdict = self._tree.entity(work.session_id).data, turn.data.verdict
+        mine = data.turn_id == turn.id and self._states[work.session_id] is Session.RUNNING
+        if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
+            work.prompted = data.incarnation
+
+    def _waits(self, work: Work, turn: Entity) -> bool:
+        """It has no agent yet, and its session goes on towards one, or tells it by itself that this has failed."""
+        data = self._tree.entity(work.session_id).data
+        if data.turn_id != turn.id or data.current is None:
+            return False
+        state = self._states[work.session_id]
+        return work.session_id in self._given_up or (state not in WORKING and state is not Session.STOPPED)
+
+    def _request_of(self, session_id: str) -> str:
+        session = self._tree.entities.get(session_id)
+        return session.data.current.id if session is not None and session.data.current is not None else ""
+
+    def _end_alone(self, turn: Entity, state: Turn) -> None:
+        """Its session was given up before it had ended: nobody else sees to it."""
+        if state not in SETTLED:
+            self._tell(turn.id, TaskFailed(verdict=LOSS))
+        for call in turn.data.open:
+            unknown = ToolCompleted(call_id=call.call_id, outcome=ToolOutcome.UNKNOWN, reason=WHY, over=True)
+            self._tell(turn.id, unknown)
+        self._tell(turn.id, AgentReaped(degraded=True, note=WHY))
+
+
+_LAST_OF_WORK: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.WORKER, Kind.RUN, Kind.TASK)
+"""What of it ends first: the whole. So where that is cut short nobody goes on with a part of it (``left_over``)."""
+
+
+async def end_work(tree: Tree, work: Sequence[Entity], turned_down: Collection[str]) -> None:
+    """End work that nobody takes up. *turned_down*: of the tasks, those whose newest run did not complete.
+
+    Raises:
+        JournalError: the journal failed meanwhile.
+    """
+    for entity in _in_order(work):
+        cause = CAUSE
+        for event in _end_of(entity, tree, turned_down):
+            cause = Cause((await tree.post(entity.id, event, cause=cause)).seq, None, CAUSE.actor)
+    for entity in work:
+        tree.bury(entity.id)
+
+
+def tell_end_of_work(tree: Tree, work: Sequence[Entity], turned_down: Collection[str]) -> None:
+    """The same without waiting: what is said once is recorded when it can be."""
+    for entity in _in_order(work):
+        for event in _end_of(entity, tree, turned_down):
+            tree.tell(entity.id, event, cause=CAUSE)
+
+
+def _in_order(work: Sequence[Entity]) -> list[Entity]:
+    return sorted(work, key=lambda one: _LAST_OF_WORK.index(one.kind))
+
+
+def _end_of(entity: Entity, tree: Tree, turned_down: Collection[str]) -> Sequence[Event]:
+    match entity.kind:
+        case Kind.TASK if _is_turned_down(entity, turned_down):
+            return [VerificationRejected(reason=WHY)]
+        case Kind.TASK:
+            return _end_of_task(Task(entity.state))
+        case Kind.JOB:
+            return [job.UserCancelled(reason=WHY)]
+        case Kind.WORKER:
+            return end_of_worker(entity)
+        case Kind.RUN:
+            task = tree.entities.get(entity.parent_id or "")
+            failed = task is not None and (task.state is Task.FAILED or _is_turned_down(task, turned_down))
+            return [] if failed and entity.state is run.Run.CIRCUIT_OPEN else [run.Cancelled(reason=WHY)]
+        case _ if entity.state is workstream.Workstream.VALIDATING:
+            return [workstream.ValidationFailed(error=WHY)]
+        case _:
+            return [workstream.UserCancelled(reason=WHY)]
+
+
+def _is_turned_down(task: Entity, turned_down: Collection[str]) -> bool:
+    return task.state is Task.DONE and task.id in turned_down
+
+
+def end_of_worker(entity: Entity) -> list[Event]:
+    """How a worker ends whose supervisor did: it holds nothing any more."""
+    shut_down = worker.ShutdownRequested(reason=WHY)
+    match worker.Worker(entity.state):
+        case worker.Worker.INITIALIZING:
+            return [worker.RegistrationComplete(capabilities=entity.data.capabilities), shut_down]
+        case worker.Worker.BUSY:
+            return [worker.HealthCheckTimeout(missed=entity.data.misses_max), shut_down]
+        case _:
+            return [shut_down]
+
+
+VERIFIED: Final = Closed(
+    reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True
+)
+"""The last word on a task that is done, and that no plan goes on with: who resumes that merges it."""
+
+
+def _end_of_task(state: Task) -> list[TaskEvent]:
+    """How a task ends that nobody takes up; one that failed rests."""
+    match state:
+        case Task.PLANNED:
+            return [Rejected(reason=WHY)]
+        case Task.OPEN | Task.BLOCKED | Task.WAITING_FOR_SUBTASKS | Task.PENDING_APPROVAL:
+            return [Cancelled(reason=WHY)]
+        case Task.CLAIMED:
+            recovered = TransitionReason.ORPHAN_RECOVERED
+            return [Unclaimed(reason=WHY, transition_reason=recovered), Cancelled(reason=WHY)]
+        case Task.IN_PROGRESS:
+            return [Orphaned(reason=WHY), RecoveryFailed(reason=WHY)]
+        case Task.ORPHANED:  # an earlier recovery was cut short
+            return [RecoveryFailed(reason=WHY)]
+        case Task.DONE:  # verified; only the word on it was lost
+            return [VERIFIED]
+        case _:
+            return []
+
+
+def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, turn: Entity | None = None) -> bool:
+    """True if a session can go on as if nothing had been: its agent's conversation can be loaded, or there is none.
+    *turn*: that of its last prompt, while that is alive."""
+    if agent is None or agent.state is Agent.STARTING:
+        return True
+    if agent.data.resume_id is not None and profile.adapter == agent.data.adapter:
+        return True
+    return profile.adapter in BY_PROMPT and (session.state not in WORKING or is_done(turn))
+
+
+def is_done(turn: Entity | None) -> bool:
+    """Whether that turn's agent had said that it was done, and was believed."""
+    return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
+
+
+def _named(one: Left) -> str:
+    return f"{one.effect_id} {type(one.effect).__name__}"

@@ -1,0 +1,186 @@
+"""What a supervisor takes over from the one before it, and who decides what goes on: its settings, and its host."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from supervisor.aborts.termination import Endings
+from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
+from supervisor.plans import Settings
+from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.recovery.journal_state import Answered, Past, at_rest, left_over, turned_down
+from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
+from supervisor.recovery.resumable import Finished, finished
+from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.live_session import AgentProfile, Work
+from supervisor.sessions.effect_executor import Hands
+
+__all__ = ["Choose", "Inherited", "Succession"]
+
+Choose = Callable[[Sequence[EntityRow]], Collection[str]]
+"""Which of a journal's sessions and tasks go on: given all its entities, their ids."""
+Admit = Callable[[str, Work | None, AgentProfile, AbortPolicy, str | None, CancelMode], Work]
+"""Makes the work of a session: its id, its parent's, its agent, its policy, the call that asked for it, its mode."""
+
+_WORK: Final = (Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER, Kind.SESSION)
+"""What a run of a plan looks at to find out what it goes on with."""
+
+HELD = frozenset({Task.CLAIMED, Task.IN_PROGRESS, Task.DONE})
+"""A task in one of these has a session that works on it, or has."""
+
+
+class Inherited(NamedTuple):
+    """What an earlier supervisor left of its plans: the work that nobody has taken up yet, how the last prompt of a
+    session ended, and all work and every session of the journal as it was found, by id. *finished*: the runs that had
+    ended, of which some may not have reported their results."""
+
+    work: set[str]
+    answers: Mapping[str, Answered]
+    rows: Mapping[str, EntityRow]
+    finished: Finished
+
+
+class Succession:
+    """What an earlier supervisor left, and what of it is still to be taken up.
+
+    Args:
+        tree, journal, hands, endings: of the supervisor that takes over.
+        admit: makes the work of a session.
+        ended: waits for a session's last record.
+        revived: hears of each session that is taken over, with what its log tells.
+        inherit: hears of all sessions that the earlier one left, before any of them goes on.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        journal: Journal,
+        hands: Hands,
+        endings: Endings,
+        *,
+        admit: Admit,
+        ended: Callable[[Work], Awaitable[None]],
+        revived: Callable[[Work, Past], None],
+        inherit: Callable[[Iterable[SessionData]], None],
+    ) -> None:
+        self._tree, self._journal, self._hands, self._endings = tree, journal, hands, endings
+        self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
+        self.left = Inherited(work=set(), answers={}, rows={}, finished=finished(()))
+
+    async def take_over(
+        self,
+        rows: Sequence[EntityRow],
+        agents: Mapping[str, AgentProfile],
+        settings: Settings,
+        choose: Choose | None,
+    ) -> Recovered:
+        """Take over what *rows*, every entity of the journal, tell of.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        heir = _Heir(self._tree, agents, settings, None if choose is None else choose(rows), left_over(rows))
+        recovery = Recovery(
+            self._tree,
+            self._journal,
+            self._hands,
+            self._endings,
+            admit=partial(self._revive, heir, _launches(rows)),
+            goes_on=heir.goes_on,
+            stays=heir.stays,
+            turned_down=turned_down(rows),
+            ended=self._ended,
+        )
+        rests = at_rest(rows)
+        live = [row for row in rows if not row.ended and row.id not in rests]
+        self._inherit(_sessions(live))
+        recovered = await recovery.run(live, [row for row in rows if row.kind == Kind.SESSION])
+        kept = {row.id: row for row in rows if row.kind in _WORK} if recovered.work else {}
+        self.left = Inherited(set(recovered.work), recovered.answers, kept, finished(rows))
+        return recovered
+
+    async def end_work(self) -> None:
+        """Nobody has taken this up."""
+        with suppress(JournalError):
+            left = [self._tree.entity(one) for one in sorted(self.left.work)]
+            await end_work(self._tree, left, turned_down(list(self.left.rows.values())))
+        self.left.work.clear()
+
+    def _revive(self, heir: _Heir, launches: Mapping[str, int], row: EntityRow, past: Past) -> Work:
+        data = msgspec.json.decode(row.data, type=SessionData)
+        above = self._tree.works.get(row.parent_id or "")
+        profile = heir.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
+        policy = past.policy or (above.policy if above is not None else heir.settings.policy.value())
+        work = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
+        work.requests, work.crashes = past.requests, past.crashes
+        work.directory, work.place = past.directory or work.directory, past.place
+        self._revived(work, past)
+        work.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
+        return work
+
+
+def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
+    """What is known of each session; of one that is damaged nothing, which the recovery says by its name."""
+    for row in rows:
+        if row.kind == Kind.SESSION:
+            with suppress(msgspec.DecodeError):
+                yield msgspec.json.decode(row.data, type=SessionData)
+
+
+class _Heir(NamedTuple):
+    """Who takes over: with which agents and settings, what of it all (``None``: everything), and what has nobody who
+    could go on with it."""
+
+    tree: Tree
+    agents: Mapping[str, AgentProfile]
+    settings: Settings
+    among: Collection[str] | None
+    left_over: Collection[str]
+
+    def stays(self, work: Entity) -> bool:
+        """Whether it waits for a run of its plan."""
+        wanted = self.settings.recovery.sessions != "stop" and self._is_wanted(work.id)
+        return wanted and (work.kind is not Kind.TASK or bool(work.data.workstream))
+
+    def goes_on(self, session: Entity, past: Past, agent: Entity | None) -> bool:
+        """Whether a session goes on; *agent* is the one that it had."""
+        how, profile = self.settings.recovery.sessions, self.agents.get(session.data.agent)
+        if how == "stop" or profile is None or not self._is_among(session.id):
+            return False
+        turn = self.tree.entities.get(session.data.turn_id)
+        return how == "restart" or loses_nothing(profile, session, agent, turn) or self._has_answered(session, past)
+
+    def _has_answered(self, session: Entity, past: Past) -> bool:
+        """It was there for one task and has answered: what is left is to judge its work, and that needs no agent."""
+        if past.answer is None or session.data.current is not None or session.data.queue:
+            return False
+        tasks = [one for one in self.tree.entities.values() if one.kind is Kind.TASK and one.data.workstream]
+        return any(one.data.claimed_by == session.id and one.state in HELD for one in tasks)
+
+    def _is_among(self, session_id: str) -> bool:
+        """Whether it is wanted, or one above it is; nobody below what is left over goes on."""
+        work, found = self.tree.works.get(session_id), self.among is None
+        while work is not None and work.session_id not in self.left_over:
+            found, work = found or self._is_wanted(work.session_id), work.parent
+        return found and work is None
+
+    def _is_wanted(self, entity_id: str) -> bool:
+        return entity_id not in self.left_over and (self.among is None or entity_id in self.among)
+
+
+def _launches(rows: Iterable[EntityRow]) -> dict[str, int]:
+    """The number of each session's last agent that the journal has."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.kind == Kind.AGENT and row.parent_id is not None:
+            number = int(row.id.rpartition(":a")[2])
+            found[row.parent_id] = max(number, found.get(row.parent_id, 0))
+    return found

@@ -1,0 +1,3 @@
+"""Live entities, the journal writer and the state of live sessions."""
+
+__all__: list[str] = []

@@ -1,0 +1,379 @@
+"""What is alive now: the entities, and the work that goes on for each session.
+
+The journal says what happened; the tree says what there is to talk to. It decides nothing: it finds, tells, asks and
+counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from actors import ActorStopped, ActorSystem, Lane, Limits
+from actors.machine import Event
+from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.session import SESSION, Session
+from supervisor.lifecycles.types import Kind, LifecycleEvent, Rung
+from supervisor.policies.abort_plan import TreeNode
+from supervisor.policies.abort_request import AbortState, Joined, merged, same_abort
+from supervisor.ports import EntityRow
+from supervisor.runtime.abort_tree_view import Nodes
+from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
+from supervisor.runtime.id_allocator import Names
+from supervisor.runtime.journal_writer import Cause, Ledger
+from supervisor.runtime.live_session import NoSuchEntity, Work
+
+__all__ = ["END_S", "Tree"]
+
+_encode = msgspec.json.Encoder().encode
+
+POST_S = 30 * 86_400.0
+"""How long anything may wait for a record to become durable. A disk that is down is waited for, and answers when it has
+recovered or is given up; a month is for the bug that lets it do neither."""
+
+END_S = 60.0
+"""What the kernel gives an entity's tasks to end before it counts them no more: longer than any ladder."""
+
+_NOTHING = object()
+"""What no table is asked about: an entity answers it when it comes to it."""
+
+MAILBOX = Limits(size_of=weight)
+"""The bounds of an entity's mailbox."""
+
+HEARD_LAST = frozenset(SESSION.allowed(Session.STOPPED))
+"""What still means something to a session that is ending."""
+
+
+class Tree:
+    """The living entities of one supervisor."""
+
+    def __init__(self, system: ActorSystem, ledger: Ledger, names: Names) -> None:
+        self.system = system
+        self.ledger = ledger
+        self.names = names
+        self.entities: dict[str, Entity] = {}
+        self.works: dict[str, Work] = {}
+        self.on_rest: Callable[[Work], None] = lambda work: None
+        """Called when nothing works for a session any more."""
+        self.on_recorded: Callable[[Work], None] = lambda work: None
+        """Called when everything below a session has its last record."""
+        self.on_pressed: Callable[[Work], None] = lambda work: None
+        """Called when the end of a session has become more urgent."""
+        ledger.disk.down.then(self.hold_deadlines)
+
+    # ------------------------------------------------------------------ birth and end
+    def birth(
+        self,
+        lifecycle: Lifecycle,
+        entity_id: str,
+        *,
+        parent_id: str | None,
+        state: Enum,
+        data: Any,
+        cause: Cause,
+        home: str | None = None,
+        contained: bool = True,
+    ) -> Entity:
+        """Bring an entity to life under *parent_id*, with the first record of its log. One that is not *contained*
+        belongs to its parent, but its scope does not: it may outlive it.
+
+        Raises:
+            ActorStopped: the parent is ending; nothing is born under it.
+        """
+        entity = Entity(lifecycle, entity_id, parent_id, state, data, self.ledger)
+        self._place(entity, home, contained)
+        entity.born(cause)
+        return entity
+
+    def _place(self, entity: Entity, home: str | None, contained: bool) -> None:
+        parent_id = entity.parent_id
+        if parent_id is None or not contained:
+            self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
+        else:
+            self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
+        self.entities[entity.id] = entity
+        above = self.works.get(parent_id) if parent_id is not None else None
+        if above is not None:
+            self._count_in(above, entity)
+
+    def _count_in(self, above: Work, entity: Entity) -> None:
+        """A session's last record comes after those of what is below it; a child session's need not be durable."""
+        above.unrecorded += 1
+        if entity.kind is Kind.TURN:
+            above.turns[entity.id] = entity
+        if entity.kind is Kind.SESSION:
+            entity.on_ended = lambda: self._count_out(above)
+        else:
+            entity.on_buried = lambda: self._count_out(above)
+
+    def _count_out(self, above: Work) -> None:
+        above.unrecorded -= 1
+        if above.unrecorded == 0 and above.over.is_set():
+            self.on_recorded(above)
+
+    def admit(self, work: Work) -> None:
+        """A session is about to be born."""
+        self.works[work.session_id] = work
+        work.join()
+
+    def dismiss(self, work: Work) -> None:
+        """It has ended, or was not born."""
+        del self.works[work.session_id]
+        self.names.forget(work.session_id)
+        work.heard.set()
+        work.leave()
+        if work.parent is not None:
+            del work.parent.children[work.session_id]
+
+    def revive(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
+        """Take in an entity that an earlier supervisor left in the journal: as if born now, but for its record."""
+        self._place(entity, home, contained and entity.parent_id in self.works)
+
+    def bury(self, entity_id: str) -> None:
+        """Its last record is durable: it leaves memory."""
+        entity = self.entities.pop(entity_id, None)
+        self.system.stop(entity_id, "ended")
+        work = self.works.get(entity_id)
+        if work is not None:
+            self.dismiss(work)
+            work.transcript.close()
+            work.ended.set()
+        if entity is not None:
+            self.lose(entity)
+
+    def forget(self, entity: Entity) -> None:
+        """Its actor is gone, and it has no last record."""
+        self.entities.pop(entity.id, None)
+        self.lose(entity)
+
+    def lose(self, entity: Entity) -> None:
+        """Nothing more will be heard of it: its session does not wait for its last record."""
+        above = self.works.get(entity.parent_id) if entity.parent_id is not None else None
+        if above is not None:
+            above.turns.pop(entity.id, None)
+        entity.leave()
+
+    # ------------------------------------------------------------------ deadlines
+    def hold_deadlines(self) -> None:
+        """The disk is down: a turn that waits for it does not run out of time meanwhile."""
+        for entity in self.entities.values():
+            if (ctx := self.system.context(entity.id)) is not None:
+                entity.hold_deadline(ctx)
+        self.ledger.disk.up.then(self._resume_deadlines)
+
+    def _resume_deadlines(self) -> None:
+        for entity in self.entities.values():
+            if (ctx := self.system.context(entity.id)) is not None:
+                entity.resume_deadline(ctx)
+        self.ledger.disk.down.then(self.hold_deadlines)
+
+    # ------------------------------------------------------------------ talking
+    def tell(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
+        """Put *event* into the entity's mailbox; ``False`` if it is no more."""
+        ref = self.system.ref(entity_id)
+        if ref is None or entity_id not in self.entities or not self.hears(entity_id, event):
+            return False
+        try:
+            ref.tell(event, lane=lane, cause=cause)
+        except ActorStopped:
+            return False
+        return True
+
+    def hears(self, entity_id: str, event: Event) -> bool:
+        """``False`` if it is a session that is about to end, and *event* comes too late to mean anything to it."""
+        work = self.works.get(entity_id)
+        ending = work is not None and (work.told or work.ending)
+        return not ending or type(event) in HEARD_LAST
+
+    def end(self, session_id: str, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> Joined:
+        """Tell a session to end, *within_s* if that is sooner than its ladder. Await-free: from here on it is ending.
+
+        The first one who says so is heard; after that only who wants it at once, while anything of it is left to end.
+        Every further abort is recorded.
+        """
+        work, entity = self.works.get(session_id), self.entities.get(session_id)
+        if work is None or entity is None or entity.ended:
+            return Joined.JOINED  # its last record is written
+        wish, before = self._wish(work, stop, within_s), work.asked
+        work.asked, joined = merged(before, wish)
+        if joined is Joined.BEGAN and not work.told:
+            work.told, work.told_by = True, cause.seq
+            self.tell(session_id, stop, cause=cause)
+            return joined
+        if stop.now and not work.hurried and not work.over.is_set():
+            self.tell(session_id, stop, cause=cause)
+        elif before is not None and not same_abort(before, stop.abort_id):
+            self._note_joined(work, before, stop, cause)
+        if joined is Joined.RAISED:
+            self.on_pressed(work)
+        return joined
+
+    def _wish(self, work: Work, stop: OperatorStop, within_s: float | None) -> AbortState:
+        ladder = work.policy.ladder
+        bound_s = ladder.kill_s if stop.now else ladder.total_s
+        return AbortState(
+            abort_id=stop.abort_id,
+            reason=stop.reason,
+            abort_reason=stop.abort_reason,
+            severity=Rung.KILL if stop.now else Rung.REQUEST,
+            deadline=self.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
+        )
+
+    def _note_joined(self, work: Work, first: AbortState, stop: OperatorStop, cause: Cause) -> None:
+        entity = self.entities.get(work.session_id)
+        if entity is None or entity.ended:
+            return
+        told = {"joined": first.abort_id, "first_reason": first.reason}
+        entity.note("AbortJoined", cause, told, abort_id=stop.abort_id, reason=stop.reason)
+
+    def rehome(self, child: Work, cause: Cause, abort_id: str | None) -> None:
+        """Its parent ends and it may live on: it belongs to the nearest ancestor that does not end, or to nobody."""
+        left, heir = child.parent_id, self._surviving(child.parent)
+        entity = self.entities.get(child.session_id)
+        if entity is not None:
+            entity.move(heir.session_id if heir is not None else None)
+            if heir is not None:
+                self._count_in(heir, entity)
+        child.move(heir)
+        if entity is not None and not entity.ended:
+            ruled = msgspec.to_builtins(child.policy)  # not by its heir: it has been had from who is left
+            told = {"left": left, "parent": child.parent_id, "mode": child.mode.value, "policy": ruled}
+            entity.note("Adopted", cause, told, abort_id=abort_id, reason=f"its parent {left} ended")
+
+    def _surviving(self, work: Work | None) -> Work | None:
+        while work is not None and (work.told or work.ending):
+            work = work.parent
+        return work
+
+    async def post(
+        self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.NORMAL, withdraws: bool = False
+    ) -> LifecycleEvent:
+        """Send *event*, wait until its record is durable, and return that. Where the caller is cancelled, the entity
+        hears of it all the same; with *withdraws* only if it has done so already.
+
+        Raises:
+            NoSuchEntity: nothing alive has that id.
+            Refused: the entity's table does not allow it now.
+            JournalError: the journal could not be written.
+        """
+        ref = self.system.ref(entity_id)
+        if ref is None or entity_id not in self.entities:
+            raise NoSuchEntity(entity_id)
+        try:
+            record: LifecycleEvent = await ref.ask(
+                event, timeout_s=POST_S, lane=lane, cause=cause, detach=not withdraws
+            )
+        except ActorStopped as error:
+            raise NoSuchEntity(entity_id) from error
+        return record
+
+    async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
+        """Tell and wait until it is durable; its number, or ``None`` if it was refused, or there is nobody to hear."""
+        if not self.hears(entity_id, event):
+            return None
+        try:
+            record = await self.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
+        except (NoSuchEntity, Refused):
+            return None
+        return record.seq
+
+    async def heard(self, entity_id: str) -> None:
+        """Wait until it has heard all that it was told up to now, or is no more."""
+        ref = self.system.ref(entity_id)
+        if ref is not None:
+            with suppress(ActorStopped):
+                await ref.ask(_NOTHING, timeout_s=POST_S, lane=Lane.CONTROL, detach=True)
+
+    def note(self, entity_id: str, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> None:
+        """Record a fact about an entity."""
+        entity = self.entities.get(entity_id)
+        if entity is not None:
+            entity.note(name, cause, metadata, **described)
+
+    def note_in_turn(self, work: Work, name: str, metadata: dict[str, Any]) -> None:
+        """Record a fact about the turn that a session's agent works on, if it works on one."""
+        turn_id = work.link.turn_id if work.link is not None else None
+        if turn_id is not None:
+            self.note(turn_id, name, work.cause, metadata)
+
+    def write(self, work: Work, source: str, text: str) -> None:
+        """Into the transcript of a session: who says it, and what."""
+        work.transcript.write(source, text, at=self.ledger.clock.wall.time())
+
+    def cancel_scope(self, actor_id: str, cause: object) -> None:
+        """Cancel everything that runs in an actor's scope."""
+        ctx = self.system.context(actor_id)
+        if ctx is not None:
+            ctx.scope.cancel(cause)
+
+    # ------------------------------------------------------------------ looking
+    def is_open(self, tool_id: str) -> bool:
+        """True if that tool call has no result yet."""
+        turn_id, _, number = tool_id.rpartition(":c")
+        turn = self.entities.get(turn_id)
+        return turn is not None and any(str(call.number) == number for call in turn.data.open)
+
+    def work(self, session_id: str) -> Work:
+        """The living session of that id.
+
+        Raises:
+            NoSuchEntity: there is none.
+        """
+        work = self.works.get(session_id)
+        if work is None:
+            raise NoSuchEntity(session_id)
+        return work
+
+    def entity(self, entity_id: str) -> Entity:
+        """The living entity of that id.
+
+        Raises:
+            NoSuchEntity: there is none.
+        """
+        entity = self.entities.get(entity_id)
+        if entity is None:
+            raise NoSuchEntity(entity_id)
+        return entity
+
+    def children_of(self, session_id: str) -> list[Work]:
+        """The child sessions that are alive, oldest first."""
+        work = self.works.get(session_id)
+        return list(work.children.values()) if work is not None else []
+
+    def nodes(self, *, hurry: bool = False) -> Mapping[str, TreeNode]:
+        """The tree as aborts see it: sessions, open tool calls. Who is ending has ended, but for one to *hurry* it.
+
+        A view, made as it is read: it is good until something is awaited.
+        """
+        return Nodes(self.works, self.entities, hurry=hurry)
+
+    def rows(self, *, data: bool = True) -> list[EntityRow]:
+        """The living entities in the journal's form; their *data* costs the most, and can be left out."""
+        return [_row(one, data=data) for one in self.entities.values()]
+
+    def row(self, entity_id: str) -> EntityRow:
+        """The living entity of that id in the journal's form.
+
+        Raises:
+            NoSuchEntity: there is none.
+        """
+        return _row(self.entity(entity_id), data=True)
+
+
+def _row(entity: Entity, *, data: bool) -> EntityRow:
+    return EntityRow(
+        kind=entity.kind_name,
+        id=entity.id,
+        parent_id=entity.parent_id,
+        state=entity.state._value_,
+        data=_encode(entity.data) if data else b"",
+        entity_seq=entity.entity_seq,
+        ended=entity.ended,
+        born_seq=entity.born_seq,
+        born_at=entity.born_at,
+        changed_at=entity.changed_at,
+    )

@@ -1,0 +1,471 @@
+"""What goes on for one session: its agent's link, its tasks, its children, and what is known of its end.
+
+It decides nothing. It counts: every task that works for a session, and every child that is not over, so that the end of
+the last one is an event and not a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from actors import ActorStopped, Context
+from supervisor.agent_catalogue import NO_QUIRKS, Quirks
+from supervisor.agent_catalogue import Mapping as LineMapping
+from supervisor.lifecycles.session import Message
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Rung, Survivors, Verdict
+from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
+from supervisor.policies.abort_request import AbortState
+from supervisor.policies.access import Rights
+from supervisor.policies.budgets import Amounts, Scope
+from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.liveness import Patience
+from supervisor.policies.loop_detection import Seen
+from supervisor.policies.permissions import Decision, PermissionPolicy, Wish
+from supervisor.ports import NO_PLACE, Out, ProcessReport, TranscriptSink, Wishes
+from supervisor.runtime.entity import Entity
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.one_shot_event import Moment
+
+__all__ = [
+    "AgentFunction",
+    "AgentProfile",
+    "EndReport",
+    "Link",
+    "NoSuchEntity",
+    "Outcome",
+    "OwnTask",
+    "Resting",
+    "Watching",
+    "WatchingModel",
+    "Work",
+]
+
+TEXT_MAX = 64 * 1024
+"""Characters of an agent's last answer that are kept in memory for whoever asked for it."""
+
+AgentFunction = Callable[[Any], Awaitable[Any]]
+"""An in-process agent: it is given its turn (``supervisor.agents.protocols.inprocess.AgentTurn``) and works on it."""
+
+
+class NoSuchEntity(LookupError):
+    """Nothing alive has that id."""
+
+    def __init__(self, entity_id: str) -> None:
+        self.entity_id = entity_id
+        super().__init__(f"nothing alive has the id {entity_id!r}; `supervisor tree` shows the ids")
+
+
+class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """How to have an agent: a program and the adapter that it speaks to, or a function; and what is wished of it."""
+
+    name: str
+    adapter: str
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    directory: str = "."
+    permissions: PermissionPolicy = PermissionPolicy()
+    operates: tuple[str, ...] = ()
+    """What it may ask of the supervisor beyond its own session and those below."""
+    wishes: Wishes = Wishes()
+    function: AgentFunction | None = None
+    mapping: LineMapping | None = None
+    """What its lines mean, where its adapter needs to be told."""
+    quirks: Quirks = NO_QUIRKS
+    servers: tuple[str, ...] = ()
+    """The names of the programs that it keeps from turn to turn, such as language servers."""
+
+
+class Outcome(NamedTuple):
+    """How a request ended: ``completed``, ``failed`` or ``aborted``; ``seq`` is the record that settled it, ``how``
+    what its last turn ended with."""
+
+    outcome: str
+    error: str
+    text: str
+    seq: int | None = None
+    how: Verdict | None = None
+
+
+class EndReport(NamedTuple):
+    """How a session's scope was joined."""
+
+    rung: Rung
+    took_s: float
+    killed_at: float
+    survivors: Survivors
+
+
+class Link(Protocol):
+    """The live connection to one agent: what a session's hands hold while the agent is there."""
+
+    agent_id: str
+    turn_id: str | None
+    ended: Moment
+    is_ready: bool
+    steers: bool
+    """It can be told something within a turn."""
+    outlived: tuple[ProcessSeen, ...]
+    """What still ran of its turn when its program had exited by itself, and was ended then."""
+
+    @property
+    def reusable(self) -> bool:
+        """True if it is ready and idle, and will stay."""
+        ...
+
+    async def run(self) -> None:
+        """Have the agent, from its start to its end. Reports everything to the entities."""
+        ...
+
+    async def free(self, turn_id: str | None = None) -> None:
+        """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
+        ...
+
+    def give(self, turn_id: str, incarnation: int, prompt: str) -> None:
+        """Begin a turn. Its end is reported exactly once, whatever happens."""
+        ...
+
+    def steer(self, message_id: str, incarnation: int, text: str) -> None:
+        """Say that within the turn under way; the session hears what becomes of it."""
+        ...
+
+    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
+        """Ask it, within its protocol, to stop that turn; *intent* is why."""
+        ...
+
+    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+        """Answer a permission that it asked for in that turn; ``None``: nothing was chosen. A repeat says nothing."""
+        ...
+
+    def runs(self, call_id: str) -> bool:
+        """True if we run that call's work, and can end it by its scope."""
+        ...
+
+    def has_returned(self, turn_id: str, call_id: str) -> bool:
+        """True if that call's work is over, so that an abort of it comes too late."""
+        ...
+
+    def abandon_call(self, call_id: str) -> None:
+        """Expect no result of that call any more."""
+        ...
+
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
+        """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
+        ...
+
+    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+        """End this one call, which the agent runs by itself; its turn goes on. How that is done; ``""``: it cannot be.
+
+        *kept* is told why it was not ended alone, once, where that turns out later.
+        """
+        ...
+
+    def let_go(self, call_id: str, outcome: Outcome) -> None:
+        """Answer the delegation that this call is, without waiting for the child session."""
+        ...
+
+    def processes(self) -> tuple[PlannedProcess, ...]:
+        """The processes that are known to be alive."""
+        ...
+
+    async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
+        """Return the processes that run below it, but for what it had before its first prompt and its servers;
+        ``None``: it cannot be told."""
+        ...
+
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """Send a signal to those processes."""
+        ...
+
+    async def wait_gone(self, pid: int) -> None:
+        """Wait until one of :meth:`processes_of_turn` has ended; it may return early, so look again."""
+        ...
+
+    def report_started(self, incarnation: int) -> None:
+        """Say that it is ready for the prompt of this incarnation (an agent that was idle)."""
+        ...
+
+    def finish(self) -> None:
+        """Let it end by itself as soon as it is idle."""
+        ...
+
+    def kill(self, intent: Verdict) -> None:
+        """End it and everything it started, now."""
+        ...
+
+
+class WatchingModel(Protocol):
+    """What is watched of the model of a session's agent."""
+
+    def hear(self, out: Out) -> None:
+        """The agent said something within its turn."""
+        ...
+
+    def judged(self, verdict: Verdict) -> Verdict:
+        """The agent has ended its turn by itself, with that verdict: what it means after what was before."""
+        ...
+
+
+class Watching(Protocol):
+    """What is watched of a session: what its agent uses, whether it goes round in a circle, and whether it moves."""
+
+    scope: Scope | None
+    patience: Patience
+
+    @property
+    def model(self) -> WatchingModel: ...
+
+    @property
+    def used(self) -> Amounts:
+        """What its agent has used."""
+        ...
+
+    def asked(self) -> None:
+        """It was asked for something."""
+        ...
+
+    def turn_opened(self, turn_id: str) -> None:
+        """Another turn begins; its agent is not launched yet."""
+        ...
+
+    def still_meant(self, messages: Sequence[Message]) -> list[Message]:
+        """Of the messages that wait for its next prompt, those that are to be in it."""
+        ...
+
+    def prompted(self, prompt: str) -> str:
+        """The prompt that the agent is given."""
+        ...
+
+    def turn_began(self) -> None:
+        """The agent has the prompt."""
+        ...
+
+    def turn_ended(self) -> None:
+        """The agent works on it no more."""
+        ...
+
+    def reported(self, amounts: Amounts, said: dict[str, Any]) -> None:
+        """The agent says that it has used so much more; *said* is how it says it."""
+        ...
+
+    def may_call(self) -> bool:
+        """Whether another tool call may begin; it counts from here on."""
+        ...
+
+    def called(self, call: Seen) -> None:
+        """A tool call is over."""
+        ...
+
+    def stir(self) -> None:
+        """Something came from the agent that may mean nothing."""
+        ...
+
+    def has_moved(self) -> bool:
+        """Whether something came from the agent since this was asked last."""
+        ...
+
+
+class OwnTask(NamedTuple):
+    """The task that a session works on: *split* and *block* as ``WorkControl`` has them, *split* where the plan lets
+    its agent do that.
+
+    *state_dir* is where the agent's own process can ask for that; ``""`` where it cannot.
+    """
+
+    name: str
+    split: Callable[..., Awaitable[Any]] | None
+    block: Callable[..., Awaitable[Any]]
+    state_dir: str
+
+
+class Resting(Protocol):
+    """Who wants to know that nothing works for a session any more."""
+
+    on_rest: Callable[[Work], None]
+
+
+class Work:
+    """What goes on for one session: its link, its tasks, its children, and what is known of its end."""
+
+    def __init__(
+        self,
+        tree: Resting,
+        *,
+        session_id: str,
+        parent: Work | None,
+        profile: AgentProfile,
+        policy: AbortPolicy,
+        started_by: str | None,
+        transcript: TranscriptSink,
+        mode: CancelMode = CancelMode.WAIT_COMPLETED,
+    ) -> None:
+        self._tree = tree
+        self.session_id = session_id
+        self.parent = parent
+        contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
+        self.root_id: str = parent.root_id if parent is not None and contained else session_id
+        self.profile = profile
+        self.policy = policy
+        self.started_by = started_by
+        self.mode = mode
+        """What the end of its parent means to it."""
+        self.transcript = transcript
+        self.rights: Rights | None = None
+        """What its agent is trusted with; ``None``: it is not judged."""
+        self.settled: dict[Wish, Decision] = {}
+        """What a human has answered for as long as it lives."""
+        self.directory = profile.directory
+        self.place = NO_PLACE
+        """What is asked of the place that it works in."""
+        self.children: dict[str, Work] = {}
+        """The child sessions that are alive, oldest first."""
+        self.turns: dict[str, Entity] = {}
+        self.own_task: OwnTask | None = None
+        self.link: Link | None = None
+        self.watch: Watching | None = None
+        self.moved = False
+        """Something came from its agent since that was looked at last."""
+        self.launches = 0
+        self.requests = 0
+        self.resume_id: str | None = None
+        """The conversation that its next agent is to load: that of an agent which ended with its supervisor, or of a
+        program that served one prompt."""
+        self.interrupted = False
+        """Its last prompt may have been worked on when its supervisor ended."""
+        self.asking: dict[str, None] = {}
+        self.sending: dict[str, None] = {}
+        """The ids of the prompts, and of the messages, that are on their way to it: until it has them, they count as
+        waiting."""
+        self.because: int | None = None
+        """The record that the agent's present doings answer to: its launch, its prompt, or what ends it."""
+        self.told = False
+        self.told_by: int | None = None
+        """The record that it was told to end by, where it was one."""
+        self.asked: AbortState | None = None
+        """What it was told, all who said so merged."""
+        self.prompted = 0
+        """The incarnation that was given its prompt last: a failure after that is a crash, not a failed launch."""
+        self.crashes: tuple[float, ...] = ()
+        """When it failed after a start, within the window that counts."""
+        self.ending = False
+        self.hurried = False
+        self.running = Moment()
+        self.heard = Moment()
+        """It knows that it is to end."""
+        self.over = Moment()
+        self.ended = Moment()
+        self.report: EndReport | None = None
+        self.fates: list[ProcessFate] = []
+        self.text = ""
+        self.text_of: str | None = None
+        """The request that the text answers."""
+        self.said = ""
+        """What the agent said to that request in turns that succeeded."""
+        self.busy = 0
+        """The tasks that work for it, and the children that are not over."""
+        self.unrecorded = 0
+        """The entities below it that its last record waits for."""
+        self._rest: Moment | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its agent's process is told of us: nothing, but for one that may split its task."""
+        if self.own_task is None or not self.own_task.state_dir:
+            return {}
+        return {"SUPERVISOR_STATE_DIR": self.own_task.state_dir, "SUPERVISOR_TASK": self.own_task.name}
+
+    @property
+    def cause(self) -> Cause:
+        """What the agent's present doings answer to."""
+        return Cause(self.because, None, self.profile.adapter)
+
+    @property
+    def parent_id(self) -> str | None:
+        return self.parent.session_id if self.parent is not None else None
+
+    def account(self, owner: str, report: ProcessReport) -> None:
+        """Keep a process's fate for receipts."""
+        fate = ProcessFate(
+            owner=owner,
+            pid=report.pid,
+            status=report.status,
+            ended_by=report.ended_by,
+            killed=report.killed,
+            survivors="unknown" if report.survivors < 0 else report.survivors,
+        )
+        self.fates.append(fate)
+
+    def start(self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Run ``fn(*args)`` in that actor's scope, counted as work of this session.
+
+        Raises:
+            ActorStopped: the actor is stopping, or its scope was cancelled.
+        """
+        self.busy += 1
+        try:
+            ctx.start_task(self._counted, fn, args, name=fn.__qualname__)
+        except ActorStopped:
+            self._done()
+            raise
+
+    async def _counted(self, fn: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
+        try:
+            await fn(*args)
+        finally:
+            self._done()
+
+    def _done(self) -> None:
+        self.busy -= 1
+        if self.busy == 0:
+            if self._rest is not None:
+                self._rest.set()
+            self._tree.on_rest(self)
+
+    async def quiet(self) -> None:
+        """Wait until nothing works for this session."""
+        while self.busy:
+            if self._rest is None or self._rest.is_set():
+                self._rest = Moment()
+            await self._rest.wait()
+
+    def join(self) -> None:
+        """It is there: its parent is not quiet before it is over."""
+        if self.parent is not None:
+            self.parent.children[self.session_id] = self
+            self.parent.busy += 1
+
+    def leave(self) -> None:
+        """Everything of it has ended."""
+        if not self.over.is_set():
+            self.over.set()
+            if self.parent is not None:
+                self.parent._done()
+
+    def move(self, heir: Work | None) -> None:
+        """Belong to *heir* from now on, or to nobody: its parent waits for it no more."""
+        left, self.parent = self.parent, heir
+        if left is not None:
+            left.children.pop(self.session_id, None)
+        over = self.over.is_set()
+        if heir is not None:
+            heir.children[self.session_id] = self
+            heir.busy += not over
+        if left is not None and not over:
+            left._done()
+
+    def wait_for(self, moment: Moment) -> None:
+        """It is not quiet before that has come."""
+        if not moment.is_set():
+            self.busy += 1
+            moment.then(self._done)
+
+    def stir(self) -> None:
+        """Something came from its agent that may mean nothing."""
+        if self.watch is not None:
+            self.watch.stir()
+
+    def say(self, text: str) -> None:
+        """Keep the end of what the agent says in this turn."""
+        self.text = (self.text + text)[-TEXT_MAX:]

@@ -1,0 +1,374 @@
+"""The live connection to one agent, whatever it is: what it does becomes events of its session, turn and agent.
+
+A link decides nothing about lifecycles. It guarantees one thing: a turn that was given to it is reported as ended
+exactly once, whatever the agent does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple, Protocol
+
+from actors import ActorStopped, Context
+from actors.machine import Event
+from supervisor.lifecycles.events import (
+    AgentExited,
+    AgentReady,
+    SessionExited,
+    SessionStarted,
+    SteerElapsed,
+    TaskFailed,
+    TaskFinished,
+    ToolCompleted,
+    ToolStarted,
+    VerifyRequested,
+)
+from supervisor.lifecycles.types import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
+from supervisor.policies.abort_plan import PlannedProcess
+from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.loop_detection import Seen
+from supervisor.policies.turn_outcome import judge
+from supervisor.runtime.entity_registry import END_S, Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import Outcome, Work
+from supervisor.runtime.one_shot_event import Moment
+
+__all__ = ["Delegate", "LinkBase", "ToolCell"]
+
+
+class Delegate(Protocol):
+    """Starts a child session for an agent, and says how it ended."""
+
+    def __call__(
+        self,
+        work: Work,
+        name: str,
+        prompt: str,
+        agent: str | None,
+        started_by: str | None,
+        answer: Callable[[Outcome], None],
+        cause: Cause,
+        mode: CancelMode,
+    ) -> None: ...
+
+
+class ToolCell:
+    """The actor behind a tool call: it has a scope, and no table of its own; its results are its turn's events."""
+
+    def receive(self, ctx: Context, message: object) -> None:
+        return None
+
+
+class _OwnCall(NamedTuple):
+    """Why a call that the agent runs by itself was aborted."""
+
+    reason: str
+    abort_id: str | None
+
+    def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
+        """``aborted`` where the agent says that it failed, and nothing of it is left; else its effect may have
+        happened, or happen yet."""
+        outcome = ToolOutcome.ABORTED if said is ToolOutcome.FAILED else ToolOutcome.UNKNOWN
+        return ToolCompleted(call_id=call_id, outcome=outcome, reason=self.reason, abort_id=self.abort_id, over=True)
+
+
+class LinkBase:
+    """What every link does the same way: report."""
+
+    def __init__(self, tree: Tree, work: Work, agent_id: str, incarnation: int) -> None:
+        self.tree = tree
+        self.work = work
+        self.agent_id = agent_id
+        self.ended = Moment()
+        self.is_ready = False
+        self.steers = False
+        self.outlived: tuple[ProcessSeen, ...] = ()
+        self.turn_id: str | None = None
+        self._incarnation = incarnation
+        self._intent: Verdict | None = None
+        self._abort_id: str | None = None
+        self._dying = False
+        self._finishing = False
+        self._over = False
+        self._gone = False
+        self._assigned = False
+        self._concluded: str | None = None
+        self._succeeded = False
+        """The turn that was concluded last is to be verified."""
+        self._refused: list[str] = []
+        self._freed = Moment()
+        self._calls: dict[str, str] = {}
+        self._named: dict[str, str] = {}
+        """Every call of this turn, also those that are over: a child session that one of them asks for comes late."""
+        self._opened: dict[str, tuple[str, str]] = {}
+        """The title and kind of each call that was opened and is not closed."""
+        self._aborting: dict[str, _OwnCall] = {}
+        self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
+        self._causes: dict[str, int | None] = {}
+        self._numbers = 0
+
+    @property
+    def reusable(self) -> bool:
+        return (
+            self.is_ready and self.turn_id is None and not (self._dying or self._finishing or self._over or self._gone)
+        )
+
+    async def free(self, turn_id: str | None = None) -> None:
+        """Wait until it works on no turn; given one, until not on that one: it may have the next by then."""
+        while self.turn_id is not None and turn_id in (None, self.turn_id):
+            await self._freed.wait()
+
+    # ------------------------------------------------------------------ telling
+    def _tell(self, entity_id: str, event: Event) -> None:
+        self.tree.tell(entity_id, event, cause=self.work.cause)
+
+    def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
+        return self.tree.report(entity_id, event, cause=self.work.cause)
+
+    # ------------------------------------------------------------------ the session's start
+    def _report_ready(self, info: str) -> None:
+        self.is_ready = True
+        self._tell(self.agent_id, AgentReady(info=info))
+        self.report_started(self._incarnation)
+
+    def report_started(self, incarnation: int) -> None:
+        """The agent is ready for the prompt of this incarnation."""
+        self._incarnation = incarnation
+        self._assigned = True
+        session = self.tree.entities.get(self.work.session_id)
+        if session is not None:
+            started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
+            self._tell(self.work.session_id, started)
+
+    def _report_not_started(self, verdict: Verdict) -> None:
+        self._tell(self.work.session_id, SessionExited(incarnation=self._incarnation, verdict=verdict))
+
+    # ------------------------------------------------------------------ the turn
+    def _begin(self, turn_id: str, incarnation: int) -> bool:
+        """Note the turn; ``False`` if it was cancelled before it began, or the agent is gone."""
+        if turn_id in self._refused:
+            return False
+        self.turn_id, self._incarnation = turn_id, incarnation
+        self._freed = Moment()
+        self._intent = self._intent if self._dying else None
+        self._abort_id = None
+        self._calls.clear()
+        self._named.clear()
+        self._opened.clear()
+        self._aborting.clear()
+        self._delegations.clear()
+        self._causes.clear()
+        self._numbers = 0
+        self.work.text = self.work.said
+        if self.work.watch is not None:
+            self.work.watch.turn_began()
+        if self._over or self._dying:
+            self._conclude("error", "the agent is gone")
+            return False
+        return True
+
+    def _note_intent(self, turn_id: str, intent: Verdict, abort_id: str | None) -> bool:
+        """Remember why the turn is to end; ``False`` if it has not begun, then it never will, or is over."""
+        if self.turn_id == turn_id:
+            self._intent, self._abort_id = intent, abort_id
+            return True
+        if turn_id not in (self._concluded, *self._refused):
+            self._refused.append(turn_id)
+            # The turn must hear that its agent is ready first: that is still on its way to the disk.
+            self.tree.ledger.when_durable(lambda: self._fail_unbegun(turn_id, intent, abort_id))
+        return False
+
+    def _fail_unbegun(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
+        self._tell(turn_id, TaskFailed(verdict=intent, abort_id=abort_id))
+        self._release()
+
+    def _release(self) -> None:
+        """The agent has nothing to do any more; one that is going says so by its end."""
+        if self._assigned and not (self._over or self._dying or self._gone):
+            self._assigned = False
+            self._tell(self.agent_id, TaskFinished())
+
+    def _conclude(
+        self,
+        stop: str,
+        error: str,
+        status: int | None = None,
+        *,
+        problem: ModelProblem | None = None,
+        http_status: int | None = None,
+    ) -> None:
+        """Report the end of the turn, once."""
+        turn_id, self.turn_id = self.turn_id, None
+        if turn_id is None:
+            return
+        self._concluded = turn_id
+        self._freed.set()
+        open_calls = tuple(self._calls)
+        for call_id in [one for one in open_calls if one in self._aborting]:
+            self._tell(turn_id, self._aborting[call_id].result(call_id, ToolOutcome.UNKNOWN))
+            self._drop_call(call_id)
+        stopped = tuple(one for one in self._calls if self.runs(one) or self._delegates(one))
+        verdict = judge(
+            stop,
+            error,
+            open_calls=open_calls,
+            status=status,
+            intent=self._intent,
+            problem=problem,
+            http_status=http_status,
+            text=self.work.text,
+        )
+        if verdict is not self._intent and self.work.watch is not None:
+            verdict = self.work.watch.model.judged(verdict)
+        self._succeeded = verdict.exit is Exit.SUCCESS
+        if self._succeeded:
+            self.work.said = self.work.text
+            self._tell(turn_id, VerifyRequested(verdict=verdict))
+        else:
+            self._tell(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))
+        if self.work.watch is not None:
+            self.work.watch.turn_ended()
+        self._release()
+
+    # ------------------------------------------------------------------ tool calls
+    async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
+        """Begin a call: its cell, below that of the open call *parent*, if there is one, and its durable record.
+        ``None`` if the turn takes none now."""
+        turn_id = self.turn_id
+        if turn_id is None or call_id in self._calls:
+            return None
+        if self.work.watch is not None and not self.work.watch.may_call():
+            return None
+        self._numbers += 1
+        number, above = self._numbers, self._calls.get(parent)
+        tool_id = f"{turn_id}:c{number}"
+        try:
+            self.tree.system.spawn(ToolCell(), tool_id, parent=above or turn_id, shutdown_s=END_S)
+        except ActorStopped:
+            return None
+        self._calls[call_id] = self._named[call_id] = tool_id
+        self._opened[call_id] = (title, tool_kind)
+        within = int(above.rpartition(":c")[2]) if above is not None else 0
+        started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind, within=within)
+        recorded: int | None = None
+        try:
+            recorded = self._causes[tool_id] = await self._report(turn_id, started)
+        finally:
+            if recorded is None:  # refused, or the journal failed: nothing is done for a call that is not on record
+                self._drop_call(call_id)
+                self._named.pop(call_id, None)
+        if recorded is None:
+            return None
+        return tool_id if call_id in self._calls else None  # it may have been aborted meanwhile
+
+    async def _close_call(
+        self, call_id: str, outcome: ToolOutcome, reason: str = "", *, asked: str = "", answered: str = ""
+    ) -> None:
+        """End a call, with its durable record. *asked* and *answered*: digests of its arguments, and of its result. One
+        that was abandoned has its one result from whoever abandoned it, once that is durable; this word is too late."""
+        turn_id, intent = self.turn_id, self._intent
+        opened = self._opened.pop(call_id, None)
+        if opened is not None and turn_id is not None and intent is None and self.work.watch is not None:
+            self.work.watch.called(Seen(*opened, asked, answered and f"{outcome} {answered}"))
+        tool_id = self._calls.get(call_id)
+        self._drop_call(call_id)
+        if turn_id is None:
+            return
+        if tool_id is None:
+            await self.tree.ledger.durable()
+        because = self._causes.get(tool_id or "")
+        completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
+        if call_id in self._aborting:
+            because, completed = None, self._aborting[call_id].result(call_id, outcome)
+        elif intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
+            # We asked the agent to stop: that is why the call failed, or why nobody can tell what came of it.
+            because, completed = None, _OwnCall(intent.error, self._abort_id).result(call_id, outcome)
+        cause = self.work.cause if because is None else self.work.cause._replace(seq=because)
+        await self.tree.report(turn_id, completed, cause=cause)
+
+    # ------------------------------------------------------------------ what it is told within a turn
+    def steer(self, message_id: str, incarnation: int, text: str) -> None:
+        """Who cannot be told is interrupted."""
+        self._not_steered(message_id, incarnation, "the agent cannot be told anything within a turn")
+
+    def _not_steered(self, message_id: str, incarnation: int, why: str) -> None:
+        self._tell(self.work.session_id, SteerElapsed(incarnation=incarnation, message_id=message_id, reason=why))
+
+    # ------------------------------------------------------------------ permissions
+    def answer(self, turn_id: str, request_id: str, option: str | None) -> None:
+        """Who asks for nothing is answered nothing."""
+        return
+
+    # ------------------------------------------------------------------ aborts of calls
+    def runs(self, call_id: str) -> bool:
+        """True if we run that call's work, and can end it by its scope."""
+        return False
+
+    def has_returned(self, turn_id: str, call_id: str) -> bool:
+        """True if that call's work is over, so that an abort of it comes too late."""
+        return self.turn_id != turn_id or call_id not in self._calls
+
+    def abandon_call(self, call_id: str) -> None:
+        """Expect no result of that call any more."""
+        self._calls.pop(call_id, None)
+
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str) -> None:
+        """The agent runs that call by itself, and will be asked to end it: its result will be that of this abort."""
+        self._aborting.setdefault(call_id, _OwnCall(reason, abort_id))
+
+    def end_call(self, call_id: str, kept: Callable[[str], None]) -> str:
+        """End this one call, which the agent runs by itself; ``""``: it cannot be."""
+        return ""
+
+    def _delegates(self, call_id: str) -> bool:
+        tool_id = self._calls.get(call_id)
+        return any(child.started_by == tool_id for child in self.tree.children_of(self.work.session_id))
+
+    def _delegated(self, call_id: str, answer: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        """*answer*, of which only the first call counts: the child's end, or that nobody waits for it any more."""
+        answered: list[Outcome] = []
+
+        def once(outcome: Outcome) -> None:
+            if not answered:
+                answered.append(outcome)
+                answer(outcome)
+
+        self._delegations.setdefault(call_id, []).append(once)
+        return once
+
+    def let_go(self, call_id: str, outcome: Outcome) -> None:
+        """Answer the delegation that this call is, without waiting for the child session."""
+        for answer in self._delegations.pop(call_id, ()):
+            answer(outcome)
+
+    def processes(self) -> tuple[PlannedProcess, ...]:
+        """The processes that are known to be alive: none, where the agent is none."""
+        return ()
+
+    async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
+        """None, where the agent is no program."""
+        return ()
+
+    def strike(self, found: Iterable[ProcessSeen], number: int) -> None:
+        """There is none."""
+
+    async def wait_gone(self, pid: int) -> None:
+        """There is none."""
+        return
+
+    def _drop_call(self, call_id: str) -> None:
+        tool_id = self._calls.pop(call_id, None)
+        if tool_id is not None:
+            self.tree.system.stop(tool_id, "returned")
+
+    # ------------------------------------------------------------------ the end
+    def _report_end(self, exited: AgentExited) -> None:
+        """The agent is gone: whatever it still owed an answer to gets one."""
+        self._over = True
+        self._conclude("error", exited.reason, exited.status)
+        self._tell(self.agent_id, exited)
+        agent = self.tree.entities.get(self.agent_id)
+        if agent is None or agent.ended:
+            self.ended.set()
+        else:  # the next agent of its session is not born before this one's last record is written
+            agent.on_ended = self.ended.set

@@ -1,0 +1,236 @@
+"""Oversees every session: one clock for the snapshots of all that are looked at equally often, one place that has the
+scopes of budgets.
+
+While no turn runs no timer does. Time is that of the actors' timers, which does not count what nobody ran through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.types import AbortReason, ModelFailure
+from supervisor.policies.budgets import WHOLE, Amounts, Budget, Scope, Spent
+from supervisor.policies.liveness import Patience
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import Work
+from supervisor.sessions.session_monitor import BUDGETED, Oversight, Watch
+
+__all__ = ["NO_ALLOWANCE", "Allowance", "Order", "Overseer", "Recalled", "hosts_scope"]
+
+Order = Callable[[str, str, str, int, AbortReason], None]
+"""Aborts a session without waiting for it: its id, the reason, who wants it, and the record that it follows from."""
+
+
+def hosts_scope(scope_id: str) -> str:
+    """The id of the scope that a host calls so: no entity has such a one, and an entity's scope has the entity's id."""
+    return f"host:{scope_id}"
+
+
+class Recalled(NamedTuple):
+    """What the log of a session tells of its budget: what it has used itself, its scopes, and its stall profile;
+    whether its own limits are those of every session; and how often in a row its model had failed, when that was told
+    last and no turn has succeeded since."""
+
+    used: Amounts = Amounts()
+    scopes: Sequence[Mapping[str, Any]] = ()
+    patience: Patience = Patience.DEFAULT
+    common: bool = False
+    troubles: int = 0
+    spent: tuple[Spent, int] | None = None
+    """What of it is spent, and the record that says so."""
+
+    def take(self, told: Mapping[str, Any]) -> Recalled:
+        """The next fact about its budget, or its use."""
+        used = msgspec.convert(told["used"], Amounts) if "used" in told else self.used
+        patience = Patience(told["patience"]) if "patience" in told else self.patience
+        scopes, common = told.get("scopes", self.scopes), told.get("common", self.common)
+        return Recalled(used, scopes, patience, common, told.get("in_a_row", self.troubles), self.spent)
+
+    def counting(self, used: Mapping[str, Amounts]) -> Recalled:
+        """The same, with at least that *used* of its scopes, by their ids."""
+        return self._replace(scopes=[_counting(one, used) for one in self.scopes])
+
+
+def _counting(scope: Mapping[str, Any], used: Mapping[str, Amounts]) -> Mapping[str, Any]:
+    """A scope as it stands in a record."""
+    least = used.get(scope["id"], Amounts())
+    return {**scope, "used": msgspec.convert(scope["used"], Amounts).at_least(least).told}
+
+
+class Allowance(NamedTuple):
+    """What a session is given: its own budget (``None``: that of every session), the scope it lies in, its patience."""
+
+    budget: Budget | None = None
+    within: Scope | None = None
+    patience: Patience = Patience.DEFAULT
+
+
+NO_ALLOWANCE = Allowance()
+LAUNCHED = frozenset({Session.INITIALIZING, Session.BUILDING_PROMPT, Session.SPAWNING, Session.COOLING_DOWN})
+"""The states of a session, while it has a request, in which it is ours to have an agent work on that."""
+
+
+class Overseer:
+    """The watches of one supervisor's sessions.
+
+    Args:
+        order: how a session is aborted.
+    """
+
+    def __init__(self, tree: Tree, order: Order) -> None:
+        self._tree = tree
+        self.order = order
+        self._scopes: dict[str, Scope] = {}
+        self._running: dict[str, Watch] = {}
+        self._news: dict[float, set[str]] = {}
+        """Who has moved since the last snapshot, by the seconds from one to the next: sessions of other settings have
+        others."""
+        self.on_model_failed: list[Callable[[str, ModelFailure], None]] = []
+        """Each is called when the model of any session's agent failed once: many plans may run at the same time."""
+
+    def model_failed(self, session_id: str, failure: ModelFailure) -> None:
+        """The model of a session's agent failed once: everybody who wants to know hears of it."""
+        for hear in list(self.on_model_failed):
+            hear(session_id, failure)
+
+    # ------------------------------------------------------------------ scopes
+    def scope(self, scope_id: str, title: str, budget: Budget, parent: Scope | None = None) -> Scope | None:
+        """The scope of that id, made if there is none; the one above, where *budget* bounds nothing."""
+        if not budget.limits:
+            return parent
+        scope = self._scopes.get(scope_id) or self._open(scope_id, title, budget, parent)
+        scope.bound(budget)
+        return scope
+
+    def _open(self, scope_id: str, title: str, budget: Budget, parent: Scope | None) -> Scope:
+        scope = self._scopes[scope_id] = Scope(scope_id, title, budget, parent)
+        return scope
+
+    def close(self, scope_id: str) -> None:
+        """Nothing counts any more in the scope of that id, if there is one."""
+        self._scopes.pop(scope_id, None)
+
+    def close_ended(self) -> None:
+        """Nothing counts any more in the scopes of those that have ended; who outlived them goes on counting there. A
+        scope that was nobody's is its host's to close."""
+        for one in [one for one in self._scopes if one in self._tree.names and one not in self._tree.entities]:
+            self.close(one)
+
+    def recall(self, told: Sequence[Mapping[str, Any]]) -> Scope | None:
+        """The scope that a record tells of, with those above it, and at least what was used of each. Limits that hold
+        already are newer than those of a record; it has none of a scope whose limits were taken away."""
+        scope: Scope | None = None
+        for one in reversed(told):
+            budget = msgspec.convert(one["limits"], Budget)
+            scope = self._scopes.get(one["id"]) or self._open(one["id"], one["title"], budget, scope)
+            scope.recall(msgspec.convert(one["used"], Amounts))
+        return scope
+
+    def count(self, used: Mapping[str, Amounts]) -> None:
+        """At least that was *used*, by the ids of scopes, of those that there are."""
+        for scope_id, amounts in used.items():
+            if (scope := self._scopes.get(scope_id)) is not None:
+                scope.recall(amounts)
+
+    # ------------------------------------------------------------------ sessions
+    def oversee(self, work: Work, rules: Oversight, given: Allowance) -> None:
+        """Watch a session. Its budget lies in that of ``given.within``, or else of its parent."""
+        above = given.within
+        if above is None and work.parent is not None and work.parent.watch is not None:
+            above = work.parent.watch.scope
+        budget = given.budget if given.budget is not None else rules.session
+        scope = self.scope(work.session_id, f"session {work.session_id}", budget, above)
+        self._watch(work, rules, scope, given.patience)
+
+    def note_budget(self, work: Work, given: Allowance, cause: Cause) -> None:
+        """Say in its log what bounds a session, if something does."""
+        scope = self._scope_of(work)
+        if scope is not None or given.patience is not Patience.DEFAULT:
+            told = {"scopes": scope.told if scope is not None else [], "patience": given.patience.value}
+            self._tree.note(work.session_id, BUDGETED, cause, {**told, "common": given.budget is None})
+
+    def revive(self, work: Work, rules: Oversight, recalled: Recalled) -> None:
+        """Watch a session that an earlier supervisor left: what was used stays used. Where the limits of every session
+        bound it, those do that there are now; where there are none any more, it still counts in its scope."""
+        watch = self._watch(work, rules, self.recall(recalled.scopes), recalled.patience)
+        own = self._scopes.get(work.session_id)
+        if recalled.common and own is not None:
+            own.bound(rules.session)
+        watch.recall(recalled.used)
+        if recalled.spent is not None:
+            watch.recall_spent(*recalled.spent)
+        watch.model.record.in_a_row = recalled.troubles
+
+    def left_of(self, work: Work) -> Budget:
+        """What a session may still use."""
+        scope = self._scope_of(work)
+        if scope is None:
+            return Budget()
+        left = {name: scope.left(name) or 0 for name in scope.measures}
+        whole = {name: int(one) if name in WHOLE else one for name, one in left.items()}
+        return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
+
+    def used_by(self, work: Work) -> Amounts:
+        """What the agents of a session have used."""
+        return work.watch.used if work.watch is not None else Amounts()
+
+    def _scope_of(self, work: Work) -> Scope | None:
+        return work.watch.scope if work.watch is not None else None
+
+    def _watch(self, work: Work, rules: Oversight, scope: Scope | None, patience: Patience) -> Watch:
+        watch = work.watch = Watch(self._tree, work, self, rules, scope, patience)
+        work.over.then(lambda: self._ended(watch))
+        return watch
+
+    def _ended(self, watch: Watch) -> None:
+        watch.ended()
+        self.close(watch.work.session_id)
+
+    # ------------------------------------------------------------------ snapshots
+    def turn_began(self, watch: Watch) -> None:
+        self._running[watch.work.session_id] = watch
+        every_s = watch.rules.liveness.snapshot_s
+        if every_s and every_s not in self._news:
+            self._look_later(every_s)
+
+    def turn_ended(self, watch: Watch) -> None:
+        self._running.pop(watch.work.session_id, None)
+
+    def _look_later(self, every_s: float) -> None:
+        self._news[every_s] = set()
+        self._tree.system.timers.set(None, None, every_s, lambda _: self._snapshot(every_s))
+
+    def _snapshot(self, every_s: float) -> None:
+        moved = self._moved()
+        for news in self._news.values():
+            news |= moved
+        moved = self._news.pop(every_s)
+        watches = [one for one in self._running.values() if one.rules.liveness.snapshot_s == every_s]
+        for watch in watches:
+            watch.snapshot(watch.work.session_id in moved)
+        if watches:
+            self._look_later(every_s)
+
+    def _moved(self) -> set[str]:
+        """The sessions whose agent has moved since the last time, and those that wait for one of them, or for one that
+        is being launched: that has bounds of its own."""
+        moved: set[str] = set()
+        for work in self._tree.works.values():
+            if not (work.moved or work.turns or work.parent is not None):
+                continue  # most of a large host is idle
+            moves = (work.watch is not None and work.watch.has_moved()) or self._is_launched(work)
+            above: Work | None = work if moves else None
+            while above is not None and above.session_id not in moved:
+                moved.add(above.session_id)
+                above = above.parent
+        return moved
+
+    def _is_launched(self, work: Work) -> bool:
+        """Somebody below another session was asked for something, and has no agent for it yet."""
+        entity = self._tree.entities.get(work.session_id) if work.parent is not None else None
+        return entity is not None and entity.state in LAUNCHED and entity.data.current is not None

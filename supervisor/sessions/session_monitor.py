@@ -1,0 +1,460 @@
+"""What is watched of one session: what its agent uses, whether it goes round in a circle, and whether it moves.
+
+It counts, and says what follows; what it may end a session by is the one abort of the house, in the hands of its
+overseer. A session whose budget is spent has one more turn, in which it hands back what it has, and is aborted when
+that is over, or has used up what it may itself use. Every step is a fact in the session's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from math import inf
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from actors.timers import Timer
+from supervisor.lifecycles.events import ProgressSeen, UrgentMessage
+from supervisor.lifecycles.session import Message
+from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
+from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, Severity
+from supervisor.policies import liveness
+from supervisor.policies.budgets import Amounts, Budget, Lease, Scope, Spent, hand_back_budget
+from supervisor.policies.liveness import Liveness, Patience, Stall, Step
+from supervisor.policies.loop_detection import LoopLimits, Loops, Repeated, Seen
+from supervisor.policies.model_errors import ModelLimits
+from supervisor.policies.usage import USAGE
+from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity_registry import Tree
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import Work
+from supervisor.sessions.model_error_monitor import ModelWatch
+
+__all__ = ["BUDGETED", "Overseeing", "Oversight", "Watch"]
+
+BUDGETED: Final = "Budgeted"
+"""The fact that says in which scopes a session counts, and with which limits."""
+
+EACH_MAX: Final = 32
+"""Reports of one turn that have a record each; of more, those that add a part (1/32) to what is on record."""
+
+PROGRESS_S: Final = 120.0
+"""Who was heard of within so many seconds makes progress, and is given more time where that may be (the origin of
+spec 000 asks for a heartbeat within them)."""
+
+WALL_LEAST_S: Final = 0.01
+"""A timer of a turn's time is not set for less."""
+
+ASKED: Final = (
+    "Your budget is used up: {words}. Begin nothing new. Hand back what you have, in this one turn and in a few words:"
+    " what is done, what is not, and where it is."
+)
+_WISH: Final = "budget of "
+"""How the ids of the messages begin that say so; the turn's follows."""
+REPEATS: Final = (
+    "You repeat yourself: {words}. Do something else, or say what keeps you. If you go on like that you are ended."
+)
+WAKE: Final = "Nothing was heard from you for {silent_s:g} s. Say where you are, and go on."
+STOP: Final = "Nothing was heard from you for {silent_s:g} s. Stop what you are at, and say what keeps you."
+
+
+class Oversight(msgspec.Struct, frozen=True, kw_only=True):
+    """What is watched, and against which bounds: those of each session and of each of its turns."""
+
+    loops: LoopLimits = LoopLimits()
+    liveness: Liveness = Liveness()
+    model: ModelLimits = ModelLimits()
+    session: Budget = Budget()
+    turn: Budget = Budget()
+    hand_back: Budget = Budget(wall_s=60.0, tool_calls=10)
+    """What the turn may use that hands back; of tokens and money by default a tenth of the limit."""
+
+
+class Overseeing(Protocol):
+    """What a watch needs of who has all of them."""
+
+    def turn_began(self, watch: Watch) -> None: ...
+
+    def turn_ended(self, watch: Watch) -> None: ...
+
+    def model_failed(self, session_id: str, failure: ModelFailure) -> None:
+        """The model of a session's agent failed once."""
+        ...
+
+    def order(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+        """Abort the session, now; nobody waits for the receipt."""
+        ...
+
+
+class _HandBack(Enum):
+    """How far a session is that has spent its budget."""
+
+    NONE = "none"
+    ASKED = "asked"
+    BEGUN = "begun"
+    OVER = "over"
+
+
+class Watch:
+    """Watches one session.
+
+    Args:
+        scope: what its use counts in; ``None``: it has no budget.
+        patience: which stall profile holds for it.
+    """
+
+    def __init__(
+        self, tree: Tree, work: Work, overseer: Overseeing, rules: Oversight, scope: Scope | None, patience: Patience
+    ) -> None:
+        self._tree = tree
+        self._overseer = overseer
+        self.work = work
+        self.rules = rules
+        self.scope = scope
+        self.patience = patience
+        self._used = self._recorded = Amounts()
+        self._calls = 0
+        """Its tool calls that are not in there yet: nothing bounds them."""
+        self._records = 0
+        self._lease: Lease | None = None
+        self._turn_id = ""
+        self._opened: list[str] = []
+        """The turns that wait for the end of that one."""
+        self._wall_from_s: float | None = None
+        """Until when the time of the turn that runs has been counted."""
+        self._wall: Timer | None = None
+        self._under_way = False
+        self._hand_back = _HandBack.NONE
+        self._spent: tuple[Spent, int] | None = None
+        """What is spent, and the record that says so."""
+        self._recalled = False
+        """An earlier supervisor's record says so."""
+        self._told = False
+        """Its agent is asked to hand back by a message, which stands in its next prompt."""
+        self._loops = Loops(rules.loops)
+        self._stall = Stall()
+        self.model = ModelWatch(tree, rules.model, self._note, lambda one: overseer.model_failed(work.session_id, one))
+
+    @property
+    def used(self) -> Amounts:
+        """What its agent has used, without its child sessions."""
+        if self._calls:
+            self._used, self._calls = self._used + Amounts(tool_calls=self._calls), 0
+        return self._used
+
+    def recall(self, used: Amounts) -> None:
+        """It has used that under an earlier supervisor."""
+        self._used = self._recorded = used
+
+    def recall_spent(self, spent: Spent, because: int) -> None:
+        """Its budget was spent under an earlier supervisor, as that record says: its next turn hands back, unless the
+        limits that hold then are larger."""
+        self._spent, self._hand_back, self._recalled = (spent, because), _HandBack.ASKED, True
+
+    # ------------------------------------------------------------------ a turn
+    def asked(self) -> None:
+        """It was asked for something: what it did for the last prompt is no measure of this one."""
+        self._loops.begin()
+        self._stall = Stall()
+
+    def turn_opened(self, turn_id: str) -> None:
+        """Another turn, before its agent is launched: what it is to use is leased now; or, where the agent of the last
+        one works on, when that has ended, for what it uses until then is the last one's."""
+        if self._under_way:
+            self._opened.append(turn_id)
+        else:
+            self._open(turn_id)
+
+    def _open(self, turn_id: str) -> None:
+        self._give_back()
+        self._turn_id, self._records = turn_id, 0
+        if self._recalled and self._spent is not None and not self._is_spent(self._spent[0]):
+            self._hand_back = _HandBack.NONE
+        self._recalled = False
+        match self._hand_back:
+            case _HandBack.NONE:
+                self._lease_turn(turn_id)
+            case _HandBack.ASKED:
+                self._begin_hand_back()
+            case _HandBack.BEGUN:
+                self._abort_spent()
+        self._use(Amounts(turns=1))
+        self._record_use()
+
+    def _is_spent(self, spent: Spent) -> bool:
+        """Whether it still is: that of a scope, or else that of a turn."""
+        above = self.scope
+        whose = next((one for one in above.chain if one.title == spent.whose), None) if above is not None else None
+        if above is not None and whose is not None and above.left(spent.measure) == 0.0:
+            return True
+        limit = (self.rules.turn if whose is None else whose).limits.get(spent.measure)
+        return limit is not None and limit <= spent.used  # the last of its use may not be on record
+
+    def _lease_turn(self, turn_id: str) -> None:
+        if self.rules.turn.limits:
+            self._lease = Lease(Scope(turn_id, f"turn {turn_id}", self.rules.turn, self.scope))
+        elif self.scope is not None:
+            self._lease = Lease(self.scope)
+        spent = self._lease.lacking() if self._lease is not None else None
+        if spent is not None:
+            self._note_spent(spent)
+            if self.used.turns:
+                self._begin_hand_back()
+            else:  # it has nothing to hand back
+                self._abort_spent()
+
+    def turn_began(self) -> None:
+        """Its agent has the prompt."""
+        self._under_way = True
+        self.model.turn_began(self._turn_id)
+        self.stir()
+        self._overseer.turn_began(self)
+        if self._lease is not None:
+            self._wall_from_s = self._now()
+            self._set_wall()
+
+    def turn_ended(self) -> None:
+        """Its agent works on it no more."""
+        self._under_way = False
+        self.stir()
+        self._overseer.turn_ended(self)
+        self._count_wall()
+        self._give_back()
+        self._record_use(last=True)
+        opened, self._opened = self._opened, []
+        if self._hand_back is _HandBack.BEGUN:
+            self._abort_spent()
+            return
+        for turn_id in opened:
+            self._open(turn_id)
+
+    def ended(self) -> None:
+        """The session has ended."""
+        self._overseer.turn_ended(self)
+        self._give_back()
+
+    # ------------------------------------------------------------------ use
+    def reported(self, amounts: Amounts, said: dict[str, Any]) -> None:
+        """Its agent says that it has used so much more; *said* is how it says it."""
+        self._use(amounts)
+        self._record_use(said)
+
+    def may_call(self) -> bool:
+        """Whether another tool call may begin; it counts from here on."""
+        if self._lease is None and self.scope is None:
+            self._calls += 1
+            return True
+        if self._hand_back in (_HandBack.ASKED, _HandBack.OVER):
+            return False
+        if self._lease is not None and (spent := self._lease.lack("tool_calls")) is not None:
+            self._exhaust(spent)
+            return False
+        self._use(Amounts(tool_calls=1))
+        if self._lease is not None:
+            self._record_use()
+        return True
+
+    def _use(self, amounts: Amounts) -> None:
+        self._used = self._used + amounts
+        lease = self._lease
+        if lease is not None:
+            spent = lease.use(amounts)
+            if spent is not None:
+                self._exhaust(spent)
+        counted = () if lease is None else lease.scope.chain
+        if self.scope is not None and self.scope not in counted:  # between turns, or what hands back: bounded apart
+            self.scope.count(amounts)
+
+    def _give_back(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.give_back()
+        wall, self._wall = self._wall, None
+        if wall is not None:
+            self._tree.system.timers.cancel(wall)
+
+    # ------------------------------------------------------------------ time
+    def _now(self) -> float:
+        return self._tree.system.timers.now()
+
+    def _set_wall(self) -> None:
+        """Look again when the time that is leased has passed."""
+        held_s = self._lease.held("wall_s") if self._lease is not None else inf
+        if held_s != inf and self._hand_back in (_HandBack.NONE, _HandBack.BEGUN):
+            self._wall = self._tree.system.timers.set(None, None, max(held_s, WALL_LEAST_S), self._wall_due)
+
+    def _wall_due(self, timer: Timer) -> None:
+        self._wall = None
+        self._count_wall(due=True)
+        self._set_wall()
+
+    def _count_wall(self, *, due: bool = False) -> None:
+        if self._wall_from_s is None:
+            return
+        now_s, from_s = self._now(), self._wall_from_s
+        self._wall_from_s = now_s if due else None
+        self._use(Amounts(wall_s=now_s - from_s))
+
+    # ------------------------------------------------------------------ what is spent
+    def _exhaust(self, spent: Spent) -> None:
+        """The agent is asked to hand back, once. Where it is doing that, it is over. What is found out when its turn
+        has ended is for the next one to hear."""
+        if not self._under_way:
+            return
+        if self._hand_back is _HandBack.BEGUN:
+            self._abort_spent(f"; handing back took too much: {spent.words}")
+        elif self._hand_back is _HandBack.NONE:
+            because = self._note_spent(spent)
+            self._hand_back, self._told = _HandBack.ASKED, True
+            self._tell(f"{_WISH}{self._turn_id}", ASKED.format(words=spent.words), because)
+
+    def _note_spent(self, spent: Spent) -> int:
+        because = self._note("BudgetSpent", spent._asdict(), spent.words)
+        self._spent = spent, because
+        return because
+
+    def _abort_spent(self, more: str = "") -> None:
+        assert self._spent is not None, "something is handed back because of something"
+        spent, because = self._spent
+        self._abort(f"{spent.words}{more}", because, "budget")
+
+    def _begin_hand_back(self) -> None:
+        """The turn that begins is the one that hands back, with a budget of its own."""
+        self._give_back()
+        self._hand_back = _HandBack.BEGUN
+        above = self.scope or Scope("", "", self.rules.turn)
+        budget = hand_back_budget(self.rules.hand_back, above)
+        self._lease = Lease(Scope(f"{self._turn_id} hand-back", "the turn that hands back", budget))
+        self._lease.lacking()
+
+    def still_meant(self, messages: Sequence[Message]) -> list[Message]:
+        """Those, but not the wish to hand back of an earlier supervisor whose limits were smaller."""
+        spent = self._spent if self._hand_back is not _HandBack.NONE else None
+        asked = ASKED.format(words=spent[0].words) if spent is not None else None
+        return [one for one in messages if not one.id.startswith(_WISH) or one.text == asked]
+
+    def prompted(self, prompt: str) -> str:
+        """The prompt of the turn that begins; one that hands back says so, where no message does: one of an earlier
+        supervisor may."""
+        if self._hand_back is not _HandBack.BEGUN or self._told or self._spent is None:
+            return prompt
+        asked = ASKED.format(words=self._spent[0].words)
+        return prompt if asked in prompt else f"{prompt}\n\n{asked}"
+
+    def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
+        if self._hand_back is not _HandBack.OVER:
+            self._hand_back = _HandBack.OVER
+            self._overseer.order(self.work.session_id, reason, actor, because, blamed)
+
+    # ------------------------------------------------------------------ circles
+    def called(self, call: Seen) -> None:
+        """A call of its agent is over."""
+        repeated = self._loops.take(call)
+        if repeated is not None and self._hand_back is _HandBack.NONE:
+            self._repeats(repeated)
+
+    def _repeats(self, repeated: Repeated) -> None:
+        because = self._note("Repeats", repeated._asdict(), repeated.words)
+        if repeated.again:
+            self._abort(f"it goes round in a circle: {repeated.words}, after it was told so", because, "loops")
+        else:
+            self._tell(f"circle of {self._turn_id}", REPEATS.format(words=repeated.words), because)
+
+    # ------------------------------------------------------------------ life
+    def stir(self) -> None:
+        """Something came from its agent that may mean nothing: a sign, but from who was woken or asked to stop."""
+        if not self._stall.stepped:
+            self.work.moved = True
+
+    def has_moved(self) -> bool:
+        """Whether something came from its agent since this was asked last."""
+        moved, self.work.moved = self.work.moved, False
+        if moved:
+            return True
+        turn = self._tree.entities.get(self._turn_id)
+        return turn is not None and _waits_for_human(turn)
+
+    def snapshot(self, moved: bool) -> None:
+        """See whether it moves; *moved*: it has, or a session below it."""
+        moved = moved or self._tree.ledger.disk.outage is not None  # it may wait for the disk
+        step = self._stall.snapshot(moved, self.rules.liveness.profile(self._patience))
+        if step is not None:
+            self._stalled(step)
+        elif self._stall.silent * self.rules.liveness.snapshot_s < PROGRESS_S:
+            self._see_progress()
+
+    def _see_progress(self) -> None:
+        """Its time is extended before it is over: by the snapshot before the last one, since no two clocks agree."""
+        turn, ctx = self._tree.entities.get(self._turn_id), self._tree.system.context(self._turn_id)
+        left_s = ctx.read_timer(DEADLINE) if ctx is not None else None
+        if turn is None or left_s is None or left_s > 2 * self.rules.liveness.snapshot_s:
+            return
+        more_s = (turn.data.most_s or 0.0) - turn.data.due_s
+        if turn.data.verdict is None and more_s >= EXTENSION_LEAST_S:
+            seen = ProgressSeen(left_s=left_s)
+            self._tree.tell(self._turn_id, seen, cause=Cause(self.work.because, None, "supervisor"))
+
+    @property
+    def _patience(self) -> Patience:
+        """While a tool call is open tests may run in it: an agent says nothing then, and may be right."""
+        turn = self._tree.entities.get(self._turn_id)
+        return Patience.TESTS if turn is not None and turn.data.open else self.patience
+
+    def _stalled(self, step: Step) -> None:
+        silent_s = self._stall.silent * self.rules.liveness.snapshot_s
+        reason = f"nothing was heard from it for {silent_s:g} s"
+        because = self._note("Stalled", {"step": step.value, "silent_s": silent_s}, reason)
+        message_id = f"{step.value} of {self._turn_id} after {silent_s:g} s"
+        match step:
+            case Step.WAKE:
+                self._tell(message_id, WAKE.format(silent_s=silent_s), because, DeliveryPoint.TOOL_BOUNDARY)
+            case Step.STOP:
+                self._tell(message_id, STOP.format(silent_s=silent_s), because)
+            case Step.KILL:
+                words = f"{reason}, after it was woken up and asked to stop"
+                self._abort(words, because, liveness.ACTOR, AbortReason.TIMEOUT)
+
+    # ------------------------------------------------------------------ what is said
+    def _tell(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
+        message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point)
+        self._tree.tell(self.work.session_id, message, cause=Cause(because, None, "supervisor"))
+
+    def _note(self, name: str, metadata: dict[str, Any], reason: str) -> int:
+        """A fact in the log of the session; its number."""
+        cause = Cause(self.work.because, None, self.work.profile.adapter)
+        entity = self._tree.entities.get(self.work.session_id)
+        if entity is None or entity.ended:
+            return self._tree.ledger.last_seq
+        severity = Severity.INFO if name == USAGE else Severity.WARNING
+        return entity.note(name, cause, metadata, reason=reason, severity=severity).seq
+
+    def _record_use(self, said: dict[str, Any] | None = None, *, last: bool = False) -> None:
+        """Put on record what was used, as long as that says enough that is new."""
+        if self.scope is None and said is None and not (last and self._records):
+            return
+        if self.used == self._recorded and not (said and self._records < EACH_MAX):
+            return
+        if self._records >= EACH_MAX and not last and not _much_more(self.used, self._recorded):
+            return
+        self._records += 1
+        self._recorded = self.used
+        told: dict[str, Any] = {"turn": self._turn_id, "used": self.used.told}
+        if said:
+            told["said"] = said
+        if self.scope is not None:
+            told["scopes"] = self.scope.told
+        self._note(USAGE, told, self.used.words)
+
+
+def _much_more(used: Amounts, before: Amounts) -> bool:
+    """True if some amount is larger by a part that counts."""
+    return any(
+        getattr(used, name) - getattr(before, name) > getattr(before, name) / EACH_MAX
+        for name in ("tokens", "cost_usd", "turns", "tool_calls", "wall_s", "requests")
+    )
+
+
+def _waits_for_human(turn: Entity) -> bool:
+    """Who waits for an answer of ours says nothing, and is right: that has a deadline of its own."""
+    return any(one.asked for one in turn.data.asking)

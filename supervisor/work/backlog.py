@@ -1,0 +1,484 @@
+"""The backlog: what is to be done, in which order, and who holds it. Every claim is decided here, at one point.
+
+Pure: no clock, no I/O, no chance; times are arguments. Whoever asks for work gets the best item that can be claimed, by
+priority (the highest first), then by the order of adding. An item can be claimed if
+
+- it is neither settled nor held, and its own conditions allow it (``ready``, ``hold``);
+- everything that it depends on was completed, and everything that it comes after is settled;
+- no held item owns a path that overlaps one of its own;
+- the worker has the capabilities that it needs, and its provider's gate is open.
+
+So each item is settled, held, claimable, or waiting for something that ``refusal`` names. A claim has a fencing token
+that is larger than all before it, also over release, fence and reopen; whoever acts with an older one is refused.
+
+Dependants of an item that was not completed are told of as doomed: the direct ones, once. Nothing is decided about
+them: whoever settles them hears of theirs.
+
+An item that owns files is passed over while others hold them; nothing is kept free for it, whatever its priority.
+
+Every operation costs O(log n), amortised, and a step for each combination of capabilities and provider in the backlog;
+settling, also one for each dependant; giving back files, one for each set of files that waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple
+
+import msgspec
+
+from supervisor.work.leases import Claim, Leases
+from supervisor.work.owned_paths import OwnedPaths, spelled
+from supervisor.work.ready_queue import Bucket, Lane, Rank
+
+__all__ = ["Backlog", "Gate", "Item", "Refusal", "Settled", "UnknownItem", "Why"]
+
+Gate = Callable[[str], bool]
+"""Whether work for that provider may be begun now. It is asked, not told: it must change nothing."""
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be done. ``needs`` are capabilities, a role is one of them (``role:backend``); ``files`` the paths
+    that it owns, a directory with everything below it; ``provider`` whose gate must be open, ``""`` for none.
+
+    It waits for what it ``depends_on`` to be completed, and for what it comes ``after`` to be settled in whatever way.
+    """
+
+    id: str
+    priority: int = 0
+    needs: frozenset[str] = frozenset()
+    files: tuple[str, ...] = ()
+    provider: str = ""
+    depends_on: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class Settled(NamedTuple):
+    """What follows for other items. ``ready``: they wait for no other item any more. ``doomed``: something that they
+    depend on was settled without being completed, and had not been before."""
+
+    ready: tuple[str, ...] = ()
+    doomed: tuple[str, ...] = ()
+
+
+class Why(StrEnum):
+    """Why an item cannot be claimed; in this order, the first that holds is told."""
+
+    SETTLED = "settled"
+    HELD = "held"
+    DOOMED = "doomed"
+    WAITING = "waiting"
+    ON_HOLD = "on_hold"
+    CAPABILITIES = "capabilities"
+    FILES = "files"
+    PROVIDER = "provider"
+
+
+_WORDS = {
+    Why.SETTLED: "it is settled",
+    Why.HELD: "it is held by",
+    Why.DOOMED: "it depends on what was not completed:",
+    Why.WAITING: "it waits for",
+    Why.ON_HOLD: "its own conditions do not allow it yet",
+    Why.CAPABILITIES: "the worker lacks",
+    Why.FILES: "its files overlap those of",
+    Why.PROVIDER: "no work is begun now for the provider",
+}
+
+
+class Refusal(NamedTuple):
+    """Why *item_id* cannot be claimed; ``named`` are the workers, items, capabilities or providers that it is about."""
+
+    item_id: str
+    why: Why
+    named: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        return f"{self.item_id!r}: {' '.join((_WORDS[self.why], ', '.join(self.named))).strip()}"
+
+
+class UnknownItem(LookupError):
+    """Nothing of that name was added."""
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(f"no item {item_id!r} is in the backlog; add it first")
+
+
+_ORDER_BITS = 48
+"""So many items can be told apart by the order of adding."""
+
+
+class _Entry:
+    """An item, and what is known of it."""
+
+    __slots__ = ("claimed", "completed", "doomed_by", "item", "lane", "on_hold", "queued", "rank", "waits_for")
+
+    def __init__(self, item: Item, rank: Rank, lane: Lane, on_hold: bool) -> None:
+        self.item = item
+        self.rank = rank
+        self.lane = lane
+        self.on_hold = on_hold
+        self.queued = False
+        self.claimed = False
+        self.completed: bool | None = None
+        """``None`` until it is settled."""
+        self.waits_for = 0
+        """How many items it waits for, those that doom it among them."""
+        self.doomed_by = 0
+
+    @property
+    def claimable(self) -> bool:
+        return not (self.claimed or self.on_hold or self.waits_for) and self.completed is None
+
+
+class Backlog:
+    """What is to be done, and who holds it.
+
+    Args:
+        last_token: the largest fencing token of an earlier backlog of the same work: those of this one are larger.
+    """
+
+    def __init__(self, last_token: int = 0) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._dependants: dict[str, list[str]] = {}
+        self._lanes: dict[tuple[frozenset[str], str, tuple[str, ...]], Lane] = {}
+        self._buckets: dict[tuple[frozenset[str], str], Bucket] = {}
+        self._fitting: dict[frozenset[str] | None, list[Bucket]] = {}
+        self._parked: dict[str, list[Lane]] = {}
+        self._paths = OwnedPaths()
+        self._leases = Leases(last_token)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, item_id: object) -> bool:
+        return item_id in self._entries
+
+    # ------------------------------------------------------------------ what is to be done
+    def add(self, item: Item, *, on_hold: bool = False) -> Settled:
+        """One more item; what it depends on may be added later. It may be ready, or doomed, at once.
+
+        Raises:
+            ValueError: it is there already, depends on itself, or owns a path outside of the workspace.
+        """
+        if item.id in self._entries:
+            raise ValueError(f"{item.id!r} is in the backlog already; use another id, or reopen it")
+        if item.id in (*item.depends_on, *item.after):
+            raise ValueError(f"{item.id!r} cannot wait for itself")
+        entry = _Entry(item, self._rank(item), self._lane(item), on_hold)
+        self._entries[item.id] = entry
+        for needed in _waits_for(item):
+            self._dependants.setdefault(needed, []).append(item.id)
+            entry.waits_for += not self._is_met(item, needed)
+            entry.doomed_by += self._dooms(item, needed)
+        self._offer(entry)
+        return Settled((item.id,) * (not entry.waits_for), (item.id,) * bool(entry.doomed_by))
+
+    def settle(self, item_id: str, *, completed: bool, token: int | None = None) -> Settled:
+        """It has ended for good, and nobody holds it any more; what that means to its dependants.
+
+        With a *token* only its holder can settle it. To settle it again in the same way changes nothing.
+
+        Raises:
+            UnknownItem: there is none.
+            StaleClaim: *token* is not that of the claim that stands.
+            ValueError: it was settled in the other way; ``reopen`` it first.
+        """
+        entry = self._entry(item_id)
+        if token is not None:
+            self._leases.check(item_id, token)
+        if entry.completed is not None:
+            if entry.completed is not completed:
+                raise ValueError(f"{item_id!r} was settled as {_spelled(entry.completed)}; reopen it first")
+            return Settled()
+        self.revoke(item_id)
+        entry.completed = completed
+        dependants = [self._entries[one] for one in self._dependants.get(item_id, ())]
+        ready = [one for one in dependants if self._meets(one, item_id)]
+        doomed = [one.item.id for one in dependants if self._has_doomed(one, item_id)]
+        for one in ready:
+            self._offer(one)
+        return Settled(tuple(one.item.id for one in ready), tuple(doomed))
+
+    def reopen(self, item_id: str) -> tuple[str, ...]:
+        """It is to be done again: the dependants, those that are settled aside, that wait for it again.
+
+        Who holds a dependant goes on holding it. What is not settled is open already: nothing changes.
+
+        Raises:
+            UnknownItem: there is none.
+        """
+        entry = self._entry(item_id)
+        if entry.completed is None:
+            return ()
+        waiting = []
+        for one in (self._entries[name] for name in self._dependants.get(item_id, ())):
+            if self._is_met(one.item, item_id):
+                one.waits_for += 1
+                waiting.append(one)
+            elif self._dooms(one.item, item_id):
+                one.doomed_by -= 1
+                waiting.append(one)
+        entry.completed = None
+        self._offer(entry)
+        return tuple(one.item.id for one in waiting if one.completed is None)
+
+    def ready(self, item_id: str) -> None:
+        """Its own conditions allow it: a delay is over, it was approved.
+
+        Raises:
+            UnknownItem: there is none.
+        """
+        entry = self._entry(item_id)
+        entry.on_hold = False
+        self._offer(entry)
+
+    def hold(self, item_id: str) -> None:
+        """Its own conditions forbid it: nobody claims it. Who holds it goes on.
+
+        Raises:
+            UnknownItem: there is none.
+        """
+        self._entry(item_id).on_hold = True
+
+    def rank(self, item_id: str, priority: int) -> None:
+        """Order it by that priority instead of its own; one that is queued stays where it stands until it is again.
+
+        Raises:
+            UnknownItem: there is none.
+        """
+        entry = self._entry(item_id)
+        if not entry.queued:
+            order = entry.rank + (entry.item.priority << _ORDER_BITS)
+            entry.item = msgspec.structs.replace(entry.item, priority=priority)
+            entry.rank = order - (priority << _ORDER_BITS)
+
+    # ------------------------------------------------------------------ claims
+    def claim(
+        self,
+        worker_id: str,
+        capabilities: frozenset[str] | None,
+        *,
+        now_s: float,
+        lease_s: float,
+        gate: Gate = lambda provider: True,
+    ) -> Claim | None:
+        """The best item that a worker with these *capabilities* can have, for *lease_s* seconds; ``None``: there is
+        none. *capabilities* ``None`` are all that there are, an infinite lease has no end."""
+        best: _Entry | None = None
+        for bucket in self._buckets_for(capabilities):
+            found = bucket.best(self._is_blocked, before=best.rank if best is not None else inf)
+            if found is not None and gate(bucket.provider):
+                assert isinstance(found, _Entry)
+                best = found
+        return None if best is None else self._grant(best, worker_id, now_s, lease_s)
+
+    def claim_by_id(
+        self,
+        item_id: str,
+        worker_id: str,
+        capabilities: frozenset[str] | None,
+        *,
+        now_s: float,
+        lease_s: float,
+        gate: Gate = lambda provider: True,
+    ) -> Claim | Refusal:
+        """That item, whatever comes before it, or why not.
+
+        Raises:
+            UnknownItem: there is none.
+        """
+        refusal = self.refusal(item_id, capabilities, gate=gate)
+        return refusal or self._grant(self._entry(item_id), worker_id, now_s, lease_s)
+
+    def refusal(
+        self, item_id: str, capabilities: frozenset[str] | None = None, *, gate: Gate = lambda provider: True
+    ) -> Refusal | None:
+        """Why that item cannot be claimed by a worker with these *capabilities* (``None``: all), if it cannot.
+
+        Raises:
+            UnknownItem: there is none.
+        """
+        return next(self._refusals(self._entry(item_id), capabilities, gate), None)
+
+    def renew(self, item_id: str, token: int, now_s: float) -> Claim:
+        """The claim, for as long again from *now_s*.
+
+        Raises:
+            StaleClaim: it does not stand any more.
+        """
+        return self._leases.renew(item_id, token, now_s)
+
+    def check(self, item_id: str, token: int) -> Claim:
+        """The claim that *token* is for.
+
+        Raises:
+            StaleClaim: it does not stand any more.
+        """
+        return self._leases.check(item_id, token)
+
+    def release(self, item_id: str, token: int) -> Claim:
+        """Its holder gives it back: it can be claimed again.
+
+        Raises:
+            StaleClaim: it is not his any more.
+        """
+        claim = self._leases.check(item_id, token)
+        self.revoke(item_id)
+        return claim
+
+    def revoke(self, item_id: str) -> Claim | None:
+        """Take it from whoever holds it; the claim that stood. It can be claimed again, if it is not on hold."""
+        claim = self._leases.drop(item_id)
+        if claim is not None:
+            self._let_go(claim)
+        return claim
+
+    def fence(self, worker_id: str) -> list[Claim]:
+        """Take everything from that worker; the claims that stood, oldest first."""
+        return [self._revoked(claim) for claim in self._leases.of(worker_id)]
+
+    def expired(self, now_s: float) -> list[Claim]:
+        """Take away everything whose lease has run out; the claims that stood, in the order of their ends."""
+        claims = self._leases.expired(now_s)
+        for claim in claims:
+            self._let_go(claim)
+        return claims
+
+    def holder(self, item_id: str) -> Claim | None:
+        """The claim that stands on it."""
+        return self._leases.holder(item_id)
+
+    def claims(self, worker_id: str | None = None) -> list[Claim]:
+        """Every claim that stands, or those of that worker, oldest first."""
+        return self._leases.all() if worker_id is None else self._leases.of(worker_id)
+
+    # ------------------------------------------------------------------ how items stand to each other
+    def _entry(self, item_id: str) -> _Entry:
+        try:
+            return self._entries[item_id]
+        except KeyError:
+            raise UnknownItem(item_id) from None
+
+    def _outcome(self, item_id: str) -> bool | None:
+        entry = self._entries.get(item_id)
+        return None if entry is None else entry.completed
+
+    def _is_met(self, item: Item, needed: str) -> bool:
+        """Whether *item* has not to wait for *needed* any more."""
+        outcome = self._outcome(needed)
+        return outcome is not None and (outcome or needed not in item.depends_on)
+
+    def _dooms(self, item: Item, needed: str) -> bool:
+        return self._outcome(needed) is False and needed in item.depends_on
+
+    def _meets(self, entry: _Entry, needed: str) -> bool:
+        """One that it waited for is settled; whether it waits for nothing any more."""
+        if not self._is_met(entry.item, needed):
+            return False
+        entry.waits_for -= 1
+        return not entry.waits_for and entry.completed is None
+
+    def _has_doomed(self, entry: _Entry, needed: str) -> bool:
+        """One that it depends on is settled; whether that dooms it, and nothing else had."""
+        if not self._dooms(entry.item, needed):
+            return False
+        entry.doomed_by += 1
+        return entry.doomed_by == 1 and entry.completed is None
+
+    # ------------------------------------------------------------------ where items stand
+    def _rank(self, item: Item) -> Rank:
+        """The higher priority first, then what was added first."""
+        return len(self._entries) - (item.priority << _ORDER_BITS)
+
+    def _lane(self, item: Item) -> Lane:
+        key = (item.needs, item.provider, spelled(item.files))
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(self._bucket(item), key[2])
+        return lane
+
+    def _bucket(self, item: Item) -> Bucket:
+        key = (item.needs, item.provider)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(*key)
+            for capabilities, fitting in self._fitting.items():
+                if capabilities is None or item.needs <= capabilities:
+                    fitting.append(bucket)
+        return bucket
+
+    def _buckets_for(self, capabilities: frozenset[str] | None) -> list[Bucket]:
+        fitting = self._fitting.get(capabilities)
+        if fitting is None:
+            every = self._buckets.values()
+            fitting = [bucket for bucket in every if capabilities is None or bucket.needs <= capabilities]
+            self._fitting[capabilities] = fitting
+        return fitting
+
+    def _offer(self, entry: _Entry) -> None:
+        if entry.claimable:
+            entry.lane.push(entry)
+
+    def _is_blocked(self, lane: Lane) -> bool:
+        """Whether its files are held; then it is woken when their holder lets go."""
+        blocker = self._paths.blocker(lane.files)
+        if blocker is None:
+            return False
+        lane.park()
+        self._parked.setdefault(blocker, []).append(lane)
+        return True
+
+    # ------------------------------------------------------------------ taking and letting go
+    def _grant(self, entry: _Entry, worker_id: str, now_s: float, lease_s: float) -> Claim:
+        claim = self._leases.grant(entry.item.id, worker_id, now_s, lease_s)
+        entry.claimed = True
+        self._paths.take(entry.item.id, entry.lane.files)
+        return claim
+
+    def _revoked(self, claim: Claim) -> Claim:
+        self.revoke(claim.item_id)
+        return claim
+
+    def _let_go(self, claim: Claim) -> None:
+        """Its lease is gone: so are its hands on the files, and whoever waited for them looks again."""
+        entry = self._entries[claim.item_id]
+        entry.claimed = False
+        self._paths.give_back(entry.lane.files)
+        for lane in self._parked.pop(claim.item_id, ()):
+            lane.wake()
+        self._offer(entry)
+
+    # ------------------------------------------------------------------ why not
+    def _refusals(self, entry: _Entry, capabilities: frozenset[str] | None, gate: Gate) -> Iterator[Refusal]:
+        item = entry.item
+        claim = self._leases.holder(item.id)
+        if entry.completed is not None:
+            yield Refusal(item.id, Why.SETTLED)
+        if claim is not None:
+            yield Refusal(item.id, Why.HELD, (claim.worker_id,))
+        if entry.doomed_by:
+            yield Refusal(item.id, Why.DOOMED, tuple(one for one in item.depends_on if self._dooms(item, one)))
+        if entry.waits_for:
+            yield Refusal(item.id, Why.WAITING, tuple(one for one in _waits_for(item) if not self._is_met(item, one)))
+        if entry.on_hold:
+            yield Refusal(item.id, Why.ON_HOLD)
+        if capabilities is not None and not item.needs <= capabilities:
+            yield Refusal(item.id, Why.CAPABILITIES, tuple(sorted(item.needs - capabilities)))
+        if blockers := self._paths.blockers(entry.lane.files):
+            yield Refusal(item.id, Why.FILES, blockers)
+        if not gate(item.provider):
+            yield Refusal(item.id, Why.PROVIDER, (item.provider,))
+
+
+def _waits_for(item: Item) -> tuple[str, ...]:
+    """The items that it waits for, each once."""
+    return tuple(dict.fromkeys((*item.depends_on, *item.after)))
+
+
+def _spelled(completed: bool) -> str:
+    return "completed" if completed else "not completed"

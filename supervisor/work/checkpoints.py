@@ -1,0 +1,156 @@
+"""Checkpoints: what a run has so far is saved when it enters certain states, and another one goes on with that.
+
+A checkpoint is on record before anything follows from it. Only a run that failed or was cancelled is gone on with: what
+was completed and could not be merged would be in conflict for ever. What is to be taken back before the next attempt is
+gone on with only where a person wants that (``--resume``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from supervisor.host.supervision import Supervisor
+from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles.task_run import RUN, Run, RunData
+from supervisor.plans.lifecycle import TaskLifecycle
+from supervisor.ports import NO_PLACE, Place
+from supervisor.ports.logs import get_logger
+from supervisor.runtime.entity import Refused
+from supervisor.work.task_execution import Case
+
+__all__ = ["begin", "follow_up", "is_taken_back", "keep", "kept", "left_at", "owned", "place_of", "take_back"]
+
+_log = get_logger()
+
+PARTIAL_OUTPUT: Final = "PartialOutput"
+ROLLED_BACK: Final = "RolledBack"
+OUTPUT_MAX: Final = 4_000
+"""Characters of the end of what an agent said that are kept with the run: the transcript has the whole."""
+PARTIAL: Final = frozenset({Run.FAILED, Run.TIMEOUT, Run.CANCELLED})
+"""States in which an attempt may end before its agent has said everything."""
+
+
+def left_at(case: Case) -> str:
+    """The message of a commit of what is not committed."""
+    return f"what the task {case.name} left"
+
+
+def owned(sup: Supervisor, case: Case, starts_at: str = "") -> Place:
+    """What can be told of where it is worked on."""
+    profile = sup.profile(case.agent)
+    directory = sup.workdir if profile is None else profile.directory
+    task = case.task
+    return Place(owner=case.id, directory=str(directory), files=task.files, starts_at=starts_at, rollback=task.rollback)
+
+
+# -------------------------------------------------------------------------------------------------- saved
+async def keep(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run) -> None:
+    """Its run has entered *state*, or is about to if that is its last: keep what the plan wants kept there."""
+    if (checkpoint := await kept(sup, lifecycle, case, state)) is not None:
+        try:
+            await case.post_run(checkpoint)
+        except Refused as refusal:
+            _warn(case, state, refusal)
+
+
+async def kept(sup: Supervisor, lifecycle: TaskLifecycle, case: Case, state: Run) -> run.CheckpointSaved | None:
+    """The same, but for the record of it: ``None`` where there is nothing to be said."""
+    if not (case.session_id and case.run_data.attempts):
+        return None
+    said, case.said = case.said, ""
+    if lifecycle.save_partial_output and state in PARTIAL and said:
+        output = sup.ledger.redactor.text(said)[-OUTPUT_MAX:]  # cut when it is clean: half a secret is not known
+        case.note_run(PARTIAL_OUTPUT, {"state": state.value, "output": output}, f"what was said until {state.value}")
+    data, wanted = case.run_data, lifecycle.checkpoint
+    is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
+    if not wanted.enabled or state not in wanted.save_on_states or is_kept:
+        return None
+    try:
+        return await _saved(sup, case, state)
+    except Refused as refusal:
+        _warn(case, state, refusal)
+        return None
+
+
+async def _saved(sup: Supervisor, case: Case, state: Run) -> run.CheckpointSaved | None:
+    """Raises:
+    Refused: it could not be made; the message says why.
+    """
+    data = case.run_data
+    if data.saved_in is not None and data.saved_attempt == data.attempts:  # nobody has worked since
+        saved = data.saved_as
+    elif case.task.rollback and sup.janitor.in_place and case.taken_back:  # it is on record as taken back
+        return None
+    else:
+        saved = await sup.janitor.save(case.session_id, owned(sup, case), left_at(case))
+    if run.CheckpointSaved not in RUN.allowed(case.run):
+        return None
+    return run.CheckpointSaved(state=state, attempt=data.attempts, session=case.session_id, saved_as=saved)
+
+
+def _warn(case: Case, state: Run, why: Refused) -> None:
+    _log.warning("no checkpoint could be saved", task=case.name, state=state.value, why=str(why))
+
+
+# -------------------------------------------------------------------------------------------------- taken back
+async def begin(sup: Supervisor, case: Case) -> None:
+    """Before an attempt: it finds nothing of one that failed, if the plan says so.
+
+    Raises:
+        Refused: that cannot be had; nothing is begun.
+    """
+    if sup.janitor.in_place:
+        await sup.janitor.clearing.none()
+    if not case.task.rollback:
+        return
+    if sup.janitor.in_place:
+        await sup.janitor.begin(owned(sup, case, case.run_data.resumed_at))
+        case.taken_back = False
+    elif case.session_lives:  # it has worked on an attempt: each begins with a session, or in one
+        await _roll_back(sup, case)
+
+
+def is_taken_back(sup: Supervisor, case: Case) -> bool:
+    """Whether nothing may stay of an attempt that comes to nothing, where its work stays else."""
+    return case.task.rollback and sup.janitor.in_place
+
+
+async def take_back(sup: Supervisor, case: Case) -> None:
+    """After an attempt that failed or was cancelled: nothing of it stays, if the plan says so. What was done in a
+    worktree goes with that."""
+    if not is_taken_back(sup, case):
+        return
+    try:
+        await _roll_back(sup, case)
+    except Refused as refusal:
+        _log.error("what a task did could not be taken back", task=case.name, why=str(refusal))
+
+
+async def _roll_back(sup: Supervisor, case: Case) -> None:
+    place = owned(sup, case, case.run_data.resumed_at if case.has_run else "")
+    saved = await sup.janitor.roll_back(case.session_id, place, left_at(case))
+    case.taken_back = True
+    if saved and case.has_run:
+        case.note_run(ROLLED_BACK, {"session": case.session_id, "saved_as": saved}, "the plan says rollback")
+
+
+# -------------------------------------------------------------------------------------------------- gone on with
+def place_of(sup: Supervisor, lifecycle: TaskLifecycle, case: Case) -> Place:
+    """What is asked of the place of its next session."""
+    if sup.janitor.in_place:
+        return NO_PLACE
+    data = case.run_data
+    starts_at = data.saved_as if data.saved_as and not case.task.rollback else data.resumed_at
+    kept = not lifecycle.cleanup_on_cancel
+    return Place(owner=case.id, starts_at=starts_at, kept=kept) if starts_at or kept else NO_PLACE
+
+
+def follow_up(case: Case, limits: RunData) -> RunData:
+    """The bounds of its next run, and what that begins with."""
+    found = case.checkpoint
+    case.checkpoint = None
+    return (
+        limits if found is None else msgspec.structs.replace(limits, resumed_from=found.run, resumed_at=found.saved_as)
+    )

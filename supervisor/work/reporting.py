@@ -1,0 +1,103 @@
+"""The result of a run that nobody has been given yet.
+
+A run is over when its result has been printed, or returned to the host that asked for it, and not when its workstream
+has ended: a supervisor may be killed in between. So two facts stand in the log of each workstream. ``Result``, with how
+every task ended, comes before the record that ends the workstream: whoever finds that end finds the result.
+``ResultReported`` comes after the result was printed or returned. Where the second one is missing, the next run of the
+same plan returns what the first one says, and starts nothing. A kill between the print and its record has the result
+printed twice; no work is done twice.
+
+What is missing in a ``Result`` (a critical task fails the workstream while others are at work) is read from the tasks.
+Only what the run itself has ended has a result: what a later supervisor had to end was interrupted, or given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from supervisor.lifecycles.task import Task, TaskData
+from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.workstream import ValidationFailed
+from supervisor.ports import EntityRow, Journal
+from supervisor.recovery.restore import WHY
+from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
+from supervisor.work.task_execution import ACTOR
+
+__all__ = ["REPORTED", "RESULT", "Unreported", "unreported"]
+
+RESULT: Final = "Result"
+"""The fact that says how the tasks of a workstream ended."""
+REPORTED: Final = "ResultReported"
+"""The fact that the result was printed, or returned to the host, or that a run took its place."""
+
+_OUTCOMES: Final[Mapping[Task, str]] = {Task.CLOSED: "completed", Task.FAILED: "failed"}
+
+
+class Unreported(NamedTuple):
+    """A result that nobody was given: its workstream, as the journal has it, and the last record of that."""
+
+    result: PlanResult
+    row: EntityRow
+    last_seq: int
+
+    @property
+    def words(self) -> str:
+        """The result, for people."""
+        done = sum(1 for one in self.result.tasks.values() if one.outcome == "completed")
+        how = "well" if self.result.ok else "not well"
+        return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
+
+
+async def unreported(journal: Journal, workstream_id: str) -> Unreported | None:
+    """Read the result of a workstream that has ended; ``None`` if it was reported, or the workstream has none.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    result: LifecycleEvent | None = None
+    end: LifecycleEvent | None = None
+    last_seq = 0
+    for record in await _log(journal, workstream_id):
+        last_seq = record.seq
+        if record.event == REPORTED:
+            return None
+        if record.event == RESULT:
+            result = record
+        elif record.outcome == "transition":
+            end = record
+    if result is None or end is None or end.actor != ACTOR:
+        return None
+    rows = [row for row in await journal.entities() if row.id == workstream_id or row.kind == Kind.TASK]
+    row = next(row for row in rows if row.id == workstream_id)
+    told = [TaskResult(**{**one, "remarks": tuple(one["remarks"])}) for one in result.metadata["tasks"]]
+    known = {one.id: one for one in told}
+    why = f"the critical task {told[-1].id} failed" if told else ""  # nothing else ends it before all tasks have ended
+    missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
+    error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
+    tasks = {**known, **{one.id: one for one in missing}}
+    return Unreported(PlanResult(tasks, error, workstream_id), row, last_seq)
+
+
+async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
+    """All records of one entity. No generator: who leaves one halfway leaves it to the garbage collector."""
+    records: list[LifecycleEvent] = []
+    while page := await journal.events(entity_id=entity_id, after_seq=records[-1].seq if records else 0):
+        records += page
+    return records
+
+
+def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:
+    """How the tasks of a workstream have ended, by their rows. One that nobody ended before the next supervisor did was
+    at work, or waited, when the workstream had failed: *why* is what had ended that."""
+    for row in rows:
+        if row.kind == Kind.TASK:
+            data = msgspec.json.decode(row.data, type=TaskData)
+            if data.workstream == workstream_id:
+                cut_short = data.last_failure == WHY
+                outcome = "aborted" if cut_short else _OUTCOMES.get(Task(row.state), "aborted")
+                error = "" if outcome == "completed" else why if cut_short else data.last_failure or why
+                took_s = round(row.changed_at - row.born_at, 6)
+                yield TaskResult(data.name, data.claimed_by, outcome, error, took_s, *unmerged_of(data.rest))

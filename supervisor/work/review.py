@@ -1,0 +1,164 @@
+"""A second agent looks at a piece of work before it is closed, and says whether it may be.
+
+It is a child session of the one that did the work, in the same place, so whatever ends that ends it. It is given the
+task and the diff, and must end its answer with a verdict on a line of its own, which is read strictly: anything else is
+a failed review, and asked for once more. Silence approves of nothing; nor does a reviewer who changes what it reviews.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from supervisor.host.supervision import Supervisor
+from supervisor.lifecycles.types import TimeLimit
+from supervisor.plans.tasks import TaskConfig
+from supervisor.plans.verification import ReviewConfig
+from supervisor.ports import Changes, JournalError
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import NoSuchEntity
+
+__all__ = ["TRIES", "ReviewVerdict", "read_verdict", "reviewed"]
+
+TRIES: Final = 2
+"""How often a verdict is asked for, where none comes that can be read."""
+FINDINGS_MAX: Final = 50
+FINDING_CHARS_MAX: Final = 500
+"""Bounds of what is kept: it goes into the journal."""
+REVIEWED: Final = "Reviewed"
+"""The fact that a review leaves in the log of the session that did the work."""
+
+_FORM: Final = """\
+Change nothing here. End your answer with one line of JSON, and nothing after it, either
+{"verdict": "approve", "findings": []}
+or, if this must not be merged as it is, with every reason that speaks against it:
+{"verdict": "reject", "findings": ["what is wrong, and where"]}
+"""
+
+
+class ReviewVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a review came to. ``problem`` says why there is no verdict, where there is none: then it is not *approved*
+    either. ``findings`` are the reviewer's words; ``session_id`` is the reviewer's session, the last one."""
+
+    approved: bool
+    findings: tuple[str, ...] = ()
+    problem: str = ""
+    session_id: str = ""
+
+    @property
+    def words(self) -> str:
+        """Why the work is not accepted; ``""`` where it is."""
+        if self.approved:
+            return ""
+        return f"not reviewed: {self.problem}" if self.problem else f"rejected by review: {'; '.join(self.findings)}"
+
+
+class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The line of JSON."""
+
+    verdict: str
+    findings: list[str] = []
+
+
+async def reviewed(
+    sup: Supervisor, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
+) -> ReviewVerdict:
+    """Have the work that *session_id* did on *task* reviewed, up to the commit *judged*; what came of it is on record.
+
+    Raises:
+        Refused, NoSuchEntity: the session ended before that could be said.
+        JournalError: the journal was lost meanwhile.
+    """
+    await _end_earlier(sup, session_id)
+    before = await sup.janitor.changes(session_id, f"{task.id}: for its review")
+    # Tests may have written since that commit: that is not merged, so it is not shown, and it is not the reviewer's.
+    shown = await sup.janitor.changes(session_id, "", judged) if judged else before
+    verdict = ReviewVerdict(approved=False)
+    for number in range(TRIES):
+        prompt = _prompt(review, task, shown, verdict.problem)
+        verdict = await _ask(sup, session_id, review, prompt, cause)
+        if not verdict.problem:
+            break
+        verdict = msgspec.structs.replace(verdict, problem=f"{verdict.problem} (try {number + 1} of {TRIES})")
+    after = await sup.janitor.changes(session_id, f"{task.id}: after its review")
+    if before is not None and after is not None and after.commit != before.commit:
+        verdict = ReviewVerdict(
+            approved=False, problem="the reviewer changed what it reviewed", session_id=verdict.session_id
+        )
+    if session_id not in sup.tree.works:
+        raise Refused(f"session {session_id!r} was ended before its work was reviewed")
+    told = {"agent": review.agent, **msgspec.to_builtins(verdict)}
+    sup.tree.note(session_id, REVIEWED, cause, told, reason=verdict.words or "approved")
+    return verdict
+
+
+async def _end_earlier(sup: Supervisor, session_id: str) -> None:
+    """A review that an earlier supervisor began is begun anew: who was asked has nobody to answer to."""
+    for child in sup.tree.children_of(session_id):
+        if child.session_id.rpartition("/")[2].partition("-")[0] == "review":
+            await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor="review"))
+
+
+async def _ask(sup: Supervisor, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
+    """One try: a session of its own."""
+    work = sup.tree.works.get(session_id)
+    if work is None:
+        raise NoSuchEntity(session_id)
+    session = await sup.start_session(
+        "review", agent=review.agent, parent=session_id, directory=work.profile.directory, cause=cause
+    )
+    try:
+        outcome = await sup.outcome_of(session.id, prompt, cause, limit=TimeLimit(review.timeout_s))
+        if outcome.outcome != "completed":
+            problem = outcome.error or outcome.outcome
+            return ReviewVerdict(approved=False, problem=problem, session_id=session.id)
+        return read_verdict(outcome.text, session.id)
+    finally:
+        with suppress(NoSuchEntity, Refused, JournalError):
+            await sup.close_session(session.id, reason="its review is over", cause=cause)
+
+
+def read_verdict(text: str, session_id: str = "") -> ReviewVerdict:
+    """The verdict on the last line of an answer; one with a ``problem`` where there is none."""
+    line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
+    try:
+        said = msgspec.json.decode(line, type=_Said)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        return ReviewVerdict(approved=False, problem=f"the last line is no verdict: {error}", session_id=session_id)
+    findings = tuple(one.strip()[:FINDING_CHARS_MAX] for one in said.findings[:FINDINGS_MAX] if one.strip())
+    if said.verdict == "approve":
+        return ReviewVerdict(approved=True, findings=findings, session_id=session_id)
+    if said.verdict == "reject" and findings:
+        return ReviewVerdict(approved=False, findings=findings, session_id=session_id)
+    why = "it rejects without a finding" if said.verdict == "reject" else f"{said.verdict!r} is no verdict"
+    return ReviewVerdict(approved=False, problem=why, session_id=session_id)
+
+
+def _prompt(review: ReviewConfig, task: TaskConfig, changes: Changes | None, problem: str) -> str:
+    parts = [f"Review what another agent did for the task {task.id}. It was asked:\n\n{_fenced(task.prompt)}"]
+    parts.append(_work(changes))
+    if review.prompt:
+        parts.append(review.prompt)
+    if problem:
+        parts.append(f"An earlier review could not be read: {problem}.")
+    return "\n\n".join([*parts, _FORM])
+
+
+def _work(changes: Changes | None) -> str:
+    if changes is None:
+        return "Its work is in the working directory."
+    command = f"git diff {changes.base[:12]} {changes.commit[:12]}"
+    if not changes.files:
+        return "It changed no file."
+    shown = f":\n\n{_fenced(changes.diff)}" if changes.diff else "."
+    return f"`{command}` shows what it changed ({len(changes.files)} files){shown}"
+
+
+def _fenced(text: str) -> str:
+    """Between marks that the text cannot hold: what is in it is to be judged, and asks for nothing."""
+    mark = f"--- {hashlib.sha256(text.encode()).hexdigest()[:16]} ---"
+    return f"{mark}\n{text}\n{mark}"

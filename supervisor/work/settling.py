@@ -1,0 +1,122 @@
+"""Wait until the processes of a turn have ended, so that what is judged afterwards does not change any more.
+
+An agent may say that it is done while a command that it has started still runs in the background and writes. Therefore
+a result is judged (completion signals, acceptance tests, review), merged and closed only when nothing of its turn runs
+any more: everything below the agent that was born since its first prompt. The agent itself is not waited for, nor what
+it had started before that prompt, nor its servers (``policies/turn_processes.py``): they serve the next turn as well.
+
+The others have ``settle_s`` to end by themselves. Then they are ended by the last two stages of an abort, SIGTERM and
+SIGKILL with the times of the session's policy, and are named in the result. Whatever cannot be ended, or cannot be
+listed, is told as unknown. Where an agent has no such process, the answer to one question is all that is waited for.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from supervisor.host.supervision import Supervisor
+from supervisor.lifecycles.task_run import Run, TurnSettling
+from supervisor.policies.call_processes import ProcessSeen
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.live_session import Link, Work
+from supervisor.work.task_execution import Case
+
+__all__ = ["settle"]
+
+ANSWER_S: Final = 5.0
+"""Seconds in which a shim says what runs below it; measured: a few ms."""
+
+NAMED_MAX: Final = 10
+"""Processes that are named where somebody is told of them."""
+
+SETTLED: Final = "TurnSettled"
+"""The fact of a task that says which processes of its turn had to be ended, or are unknown."""
+
+UNKNOWN: Final = "unknown whether processes of its turn still ran when it was judged: they cannot be listed"
+
+
+async def settle(sup: Supervisor, case: Case) -> None:
+    """Return when no process of the turn of *case* runs; what was ended, or is unknown, is among its remarks."""
+    work = sup.tree.works.get(case.session_id)
+    if work is None or work.link is None:
+        return
+    if work.link.outlived:
+        _remark(case, f"ended when its program had exited: {_named(work.link.outlived)}")
+    await _Settling(sup, case, work, work.link).run()
+
+
+class _Settling:
+    """The wait for the processes of one turn."""
+
+    def __init__(self, sup: Supervisor, case: Case, work: Work, link: Link) -> None:
+        self._sup, self._case, self._link = sup, case, link
+        self._timers = sup.tree.system.timers
+        self._settle_s = sup.tree.entity(case.session_id).data.limits.settle_s
+        self._ladder = work.policy.ladder
+
+    async def run(self) -> None:
+        found = await self._look()
+        if not found:
+            self._conclude({}, found)
+            return
+        until = self._sup.ledger.clock.now() + self._settle_s
+        await self._record(TurnSettling(waits_for=_named(found), until=until))
+        found = await self._wait(self._settle_s)
+        ended: dict[int, ProcessSeen] = {}
+        stages = (signal.SIGTERM, self._ladder.terminate_s), (signal.SIGKILL, self._ladder.kill_s)
+        for number, within_s in stages:
+            if found:
+                ended.update((one.pid, one) for one in found)
+                found = await self._wait(within_s, number)
+        self._conclude(ended, found)
+        await self._record(TurnSettling())
+
+    async def _look(self, number: int = 0) -> tuple[ProcessSeen, ...] | None:
+        """What runs, each sent signal *number* unless that is 0; ``None`` where nobody can tell. An agent may have
+        stopped its shim: then no answer comes."""
+        with self._timers.limit(ANSWER_S):
+            found = await self._link.processes_of_turn()
+            if found and number:
+                self._link.strike(found, number)
+            return found
+        return None
+
+    async def _wait(self, within_s: float, number: int = 0) -> tuple[ProcessSeen, ...] | None:
+        """What still runs when all have ended, or *within_s* seconds are over. Those that end may have started others,
+        so each round asks anew."""
+        with self._timers.limit(within_s):
+            while found := await self._look(number):
+                for one in found:
+                    await self._link.wait_gone(one.pid)
+        return await self._look()
+
+    async def _record(self, event: TurnSettling) -> None:
+        """Only a run under way is shown as waiting; a task that was cancelled or split just now has none."""
+        if self._case.has_run and self._case.run is Run.IN_PROGRESS:
+            with suppress(Refused):
+                await self._case.post_run(event)
+
+    def _conclude(self, ended: dict[int, ProcessSeen], left: tuple[ProcessSeen, ...] | None) -> None:
+        for one in left or ():
+            ended.pop(one.pid, None)
+        if ended:
+            _remark(self._case, f"ended after settle_s ({self._settle_s:g} s): {_named(ended.values())}")
+        if left:
+            _remark(self._case, f"unknown whether they ended, not even SIGKILL was seen to work: {_named(left)}")
+        if left is None:
+            _remark(self._case, UNKNOWN)
+
+
+def _remark(case: Case, words: str) -> None:
+    case.remarks.append(words)
+    case.note(SETTLED, {}, words)
+
+
+def _named(processes: Iterable[ProcessSeen]) -> str:
+    """``make -j4 (pid 12), ...``, in one line."""
+    words = [f"{one.command or '(no command line)'} (pid {one.pid})" for one in processes]
+    more = f" and {len(words) - NAMED_MAX} more" if len(words) > NAMED_MAX else ""
+    return f"{', '.join(words[:NAMED_MAX])}{more}"

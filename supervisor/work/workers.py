@@ -1,0 +1,461 @@
+"""The pool: who has slots for tasks, and whether they are still there.
+
+Every worker is an entity with a log. A worker of this process beats from a task in its own actor's scope; whoever is
+somewhere else has ``beat`` called for it. The pool looks at each worker at fixed intervals, by the clock that stands
+still while nobody runs, so that a pause of the process is no silence of anybody. A worker that was silent for too many
+looks is **lost**: its tasks are somebody else's from then on, and whoever owns the tasks is told at once. It comes back
+with nothing, and not before all that it held was let go of; if it stays silent it is shut down, and another one takes
+its place. What the pool says to a worker arrives in the order in which it was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple, TypeAlias
+
+import anyio
+
+from actors import Lane
+from actors.machine import Event
+from actors.timers import Timer
+from supervisor.host.supervision import Supervisor
+from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.worker import (
+    EVERY,
+    HealthCheckRecovered,
+    HealthCheckTimeout,
+    MaxTimeoutExceeded,
+    RegistrationComplete,
+    ShutdownRequested,
+    TaskAssigned,
+    TaskCompleted,
+    Worker,
+    WorkerData,
+)
+from supervisor.plans.agents import WorkerConfig
+from supervisor.ports.logs import get_logger
+from supervisor.recovery.restore import end_of_worker
+from supervisor.runtime.entity import Entity, Refused
+from supervisor.runtime.entity_types import WORKER_KIND
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.one_shot_event import Moment
+
+__all__ = ["LOCAL", "Heart", "Pool", "Slot"]
+
+ACTOR = "pool"
+LOCAL = "local"
+"""The worker of a plan that names none: it can do everything."""
+
+_log = get_logger()
+
+
+Heart: TypeAlias = "Callable[[Pool, str, float], Coroutine[Any, Any, None]]"
+"""Beats for the worker of that id (``Pool.beat``), every so many seconds."""
+
+
+class Slot(NamedTuple):
+    """A worker that can take one more task; ``capabilities`` ``None`` are all that there are."""
+
+    id: str
+    capabilities: frozenset[str] | None
+
+
+class _Post(NamedTuple):
+    """What a worker is registered for: whoever takes its place is registered for the same."""
+
+    name: str
+    config: WorkerConfig
+    everything: bool
+
+    @property
+    def capabilities(self) -> frozenset[str] | None:
+        return None if self.everything else self.config.provides
+
+    @property
+    def spelled(self) -> tuple[str, ...]:
+        """Its capabilities as the worker's log has them."""
+        return (EVERY,) if self.everything else tuple(sorted(self.config.provides))
+
+
+class _Worker:
+    """A worker as the pool sees it; its own table follows."""
+
+    def __init__(self, post: _Post, entity: Entity, now_s: float) -> None:
+        self.post, self.entity = post, entity
+        self.config, self.slots = post.config, post.config.slots
+        self.id = entity.id
+        self.seq = entity.born_seq
+        self.held: dict[str, bool] = {}
+        """Its tasks, and whether it was told of them."""
+        self.lost: set[str] = set()
+        """What it held when it was lost, until somebody has let go of it."""
+        self.is_lost = False
+        self.draining = self.told_to_drain = self.ending = False
+        self.active = 0
+        """How many tasks it was told of, and not told that they are over."""
+        self.returning: Moment | None = None
+        """That it is back is about to be on record."""
+        self.beat_s = self.looked_s = now_s
+        """When it was heard last, and looked at last (seconds of the clock of timers)."""
+        self.missed = 0
+        self.timer: Timer | None = None
+        self.registered = Moment()
+        self.over = Moment()
+
+    @property
+    def has_slot(self) -> bool:
+        gone = self.over.is_set() or self.is_lost or self.draining or self.ending or self.entity.data.draining
+        return self.registered.is_set() and not gone and len(self.held) < self.slots
+
+
+class Pool:
+    """The workers of one run.
+
+    Args:
+        sup: whose journal their records go to.
+        workers: what the plan says of them, by name; without any there is ``local``, which can do everything.
+        slots: how many tasks ``local`` takes at once; those of named workers are their own.
+        heart: beats for a worker, in the scope of its actor, for as long as anybody expects that.
+    """
+
+    def __init__(
+        self, sup: Supervisor, workers: Mapping[str, WorkerConfig], slots: int, *, heart: Heart | None = None
+    ) -> None:
+        self._sup, self._tree = sup, sup.tree
+        self._timers = sup.tree.system.timers
+        self._named = dict(workers)
+        self._slots: float = inf if workers else slots
+        self._heart = heart or _beat_on
+        self._parent_id = ""
+        self._workers: dict[str, _Worker] = {}
+        self._free: dict[str, None] = {}
+        """Who has a slot; who was given something last is the last."""
+        self._left: list[Entity] = []
+        """Workers of an earlier supervisor; those that were ended with it are forgotten."""
+        self._ended_left: set[str] = set()
+        self._stopped = False
+        self.on_lost: Callable[[str, list[str]], None] = lambda worker_id, tasks: None
+        """Called with a worker that is lost, and the tasks that it held: they must be let go of by ``done``."""
+        self.on_free: Callable[[], None] = lambda: None
+        """Called when somebody has a slot again without anybody having said that a task is done."""
+
+    # ------------------------------------------------------------------ beginning and end
+    async def start(self, parent_id: str, cause: Cause) -> None:
+        """Register every worker, below *parent_id*: the workstream that they work for.
+
+        Raises:
+            JournalError: the journal could not be written.
+        """
+        self._parent_id = parent_id
+        for entity in [one for one in self._tree.entities.values() if self._is_left(one)]:
+            await self._end_most_of(entity)
+        for name, config in self._named.items():
+            self._hire(_Post(name, config, everything=False), cause)
+        if not self._named:
+            self._hire(_local(int(self._slots)), cause)
+        workers = [*self._workers.values()]
+        for worker in workers:
+            await worker.registered.wait()
+        self._free = {worker.id: None for worker in workers if worker.has_slot}  # as the plan has them
+
+    async def stop(self) -> None:
+        """Everything that they did is over: shut them down, and wait until that is on record."""
+        self._stopped = True
+        for worker in [*self._workers.values()]:
+            await worker.registered.wait()
+            if worker.returning is not None:
+                await worker.returning.wait()
+            self._end(worker)
+        for over in [*[worker.over for worker in self._workers.values()], *self._end_all_left()]:
+            await over.wait()
+
+    def stop_waiting(self) -> None:
+        """Shut down whoever a ``stop`` that was cut short had not come to: that is recorded when it can be."""
+        for worker in [*self._workers.values()]:
+            self._end(worker)
+        self._end_all_left()
+
+    def _end(self, worker: _Worker) -> None:
+        self._let_all_go(worker)
+        if not worker.ending:
+            worker.ending = True
+            self._say(worker, ShutdownRequested(reason="nothing is left to do"))
+
+    def _end_all_left(self) -> list[Moment]:
+        left, self._left = self._left, []
+        self._ended_left |= {one.id for one in left}
+        return [self._end_left(entity) for entity in left]
+
+    @property
+    def left(self) -> set[str]:
+        """The workers of earlier supervisors that are ended with it."""
+        return self._ended_left | {one.id for one in self._left}
+
+    def _is_left(self, entity: Entity) -> bool:
+        return entity.kind is Kind.WORKER and entity.parent_id == self._parent_id
+
+    async def _end_most_of(self, entity: Entity) -> None:
+        """It died with its supervisor; its last record comes when nobody can hold anything of it any more."""
+        self._left.append(entity)
+        self._sup.inherited.work.discard(entity.id)
+        for event in end_of_worker(entity)[:-1]:
+            await self._tree.post(entity.id, event, cause=Cause(entity.born_seq, None, ACTOR))
+
+    def _end_left(self, entity: Entity) -> Moment:
+        over = self._bury_at_its_end(entity)
+        self._tree.tell(
+            entity.id, end_of_worker(entity)[-1], cause=Cause(entity.born_seq, None, ACTOR), lane=Lane.NORMAL
+        )
+        return over
+
+    def _let_all_go(self, worker: _Worker) -> None:
+        """Whatever it still holds is over."""
+        if worker.timer is not None:
+            self._timers.cancel(worker.timer)
+        for name, told in [*worker.held.items()]:
+            del worker.held[name]
+            if told:
+                worker.active -= 1
+                self._say(worker, TaskCompleted(task_id=name, active_tasks=worker.active))
+
+    # ------------------------------------------------------------------ who there is
+    def _hire(self, post: _Post, cause: Cause) -> None:
+        slots, config = post.config.slots, post.config
+        data = WorkerData(
+            max_concurrent_tasks=slots,
+            misses_max=config.misses_max,
+            shutdown_s=config.shutdown_s,
+            workstream=self._parent_id or "",
+        )
+        entity = self._tree.birth(
+            WORKER_KIND,
+            self._sup.new_id(f"worker:{post.name}"),
+            parent_id=self._parent_id,
+            state=Worker.INITIALIZING,
+            data=data,
+            cause=cause,
+            contained=False,
+        )
+        worker = self._workers[entity.id] = _Worker(post, entity, self._timers.now())
+        worker.over = self._bury_at_its_end(entity)
+        worker.over.then(lambda: self._forget(worker))
+        ctx = self._tree.system.context(entity.id)
+        assert ctx is not None, "it was born just now"
+        ctx.start_task(self._live, worker, name="heartbeat")
+
+    async def _live(self, worker: _Worker) -> None:
+        """It registers, and beats. Nobody has a slot before that is on record."""
+        post = worker.post
+        try:
+            registered = RegistrationComplete(capabilities=post.spelled, max_concurrent_tasks=worker.slots)
+            await self._post(worker, registered, Cause(worker.seq, None, ACTOR))
+        finally:
+            worker.registered.set()
+        worker.beat_s = worker.looked_s = self._timers.now()
+        self._look_later(worker)
+        self._offer(worker)
+        self._shut_down(worker)
+        self.on_free()
+        await self._heart(self, worker.id, post.config.heartbeat_s)
+
+    def _bury_at_its_end(self, entity: Entity) -> Moment:
+        """When its last record is durable, or never will be."""
+        over = Moment()
+        entity.on_ended = lambda: self._sup.ledger.when_durable(partial(self._tree.bury, entity.id))
+        entity.on_buried = over.set
+        return over
+
+    def _forget(self, worker: _Worker) -> None:
+        self._workers.pop(worker.id, None)
+        self._free.pop(worker.id, None)
+        if worker.timer is not None:
+            self._timers.cancel(worker.timer)
+
+    def resize(self, workers: Mapping[str, WorkerConfig], slots: int) -> None:
+        """These workers from now on, or so many tasks at once where there are none of a name. One that is new, or not
+        as it was, is hired; one that is not wanted any more takes nothing new, and goes on with what it has."""
+        self._named, self._slots = dict(workers), inf if workers else slots
+        wanted = {_Post(name, config, everything=False) for name, config in workers.items()}
+        staying = [one for one in self._workers.values() if not (one.draining or one.ending)]
+        for worker in staying:
+            if worker.post not in wanted and (workers or not worker.post.everything):
+                self.drain(worker.id)
+        more = wanted - {worker.post for worker in staying}
+        if not workers:
+            missing = slots - sum(worker.slots for worker in staying if worker.post.everything)
+            more = {_local(missing)} if missing > 0 else set()
+        for post in sorted(more, key=lambda one: one.name):
+            self._hire(post, Cause(actor=ACTOR))
+
+    # ------------------------------------------------------------------ slots
+    def free(self) -> list[Slot]:
+        """The workers that can take one more task, each once; who was given something last comes last."""
+        left = self._slots - sum(len(worker.held) for worker in self._workers.values()) if not self._named else inf
+        return [Slot(one, self._workers[one].post.capabilities) for one in self._free] if left > 0 else []
+
+    def reserve(self, worker_id: str, name: str) -> None:
+        """One of its slots is for that task, from now on.
+
+        Raises:
+            LookupError: it has no slot; ``free`` says who has.
+        """
+        if worker_id not in self._free:
+            raise LookupError(f"worker {worker_id!r} has no slot for {name!r}; claim for those that `free` names")
+        worker = self._workers[worker_id]
+        worker.held[name] = False
+        del self._free[worker_id]
+        self._offer(worker)
+
+    async def assign(self, worker_id: str, name: str, cause: Cause, needs: Iterable[str] = ()) -> None:
+        """Tell it of the task that a slot was reserved for; nothing, if it was lost meanwhile."""
+        worker = self._workers.get(worker_id)
+        if worker is None or name not in worker.held:
+            return
+        worker.held[name] = True
+        worker.active += 1
+        assigned = TaskAssigned(task_id=name, capabilities=tuple(sorted(needs)), active_tasks=worker.active)
+        await self._post(worker, assigned, cause)
+        self._shut_down(worker)
+
+    async def done(self, worker_id: str, name: str, cause: Cause) -> None:
+        """Nobody works on that task there any more, however it ended: the slot is free; or what a lost worker held was
+        let go of."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        if name in worker.lost:
+            worker.lost.discard(name)
+            self._take_back(worker)
+            return
+        if worker.held.pop(name, False):  # before that is on record: a worker is told to end, or lost, meanwhile
+            worker.active -= 1
+            await self._post(worker, TaskCompleted(task_id=name, active_tasks=worker.active), cause)
+        self._offer(worker)
+        self._take_back(worker)
+        self._shut_down(worker)
+
+    def _offer(self, worker: _Worker) -> None:
+        if worker.has_slot and not self._stopped:
+            self._free.setdefault(worker.id)
+
+    # ------------------------------------------------------------------ draining
+    def drain(self, worker_id: str) -> None:
+        """It takes nothing new, and is shut down when it holds nothing any more.
+
+        Raises:
+            NoSuchEntity: there is no such worker.
+        """
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            raise NoSuchEntity(worker_id)
+        worker.draining = True
+        self._free.pop(worker_id, None)
+        self._shut_down(worker)
+
+    def _shut_down(self, worker: _Worker) -> None:
+        """Say so when it is told to drain, and again when it holds nothing any more."""
+        wanted = worker.draining or worker.entity.data.draining
+        if not wanted or worker.is_lost or worker.ending or self._stopped or not worker.registered.is_set():
+            return
+        if not worker.held:
+            worker.ending = True
+            self._say(worker, ShutdownRequested(reason="drained"))
+        elif all(worker.held.values()) and not worker.told_to_drain:
+            worker.told_to_drain = True
+            self._say(worker, ShutdownRequested(reason="told to drain"))
+
+    # ------------------------------------------------------------------ health
+    def beat(self, worker_id: str) -> bool:
+        """It is there; ``False`` if nobody expects that any more: it was shut down."""
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return False
+        worker.beat_s, worker.missed = self._timers.now(), 0  # also at the instant of a look, just after that
+        self._take_back(worker)
+        return True
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, by the clock that stands still while nobody runs."""
+        with self._timers.limit(seconds):
+            await anyio.sleep_forever()
+
+    def _look_later(self, worker: _Worker) -> None:
+        if self._stopped:
+            return
+        worker.timer = self._timers.set("look", None, worker.config.check_s, lambda _: self._look(worker))
+
+    def _look(self, worker: _Worker) -> None:
+        """Whether it was heard since it was looked at last."""
+        now_s = self._timers.now()
+        worker.missed += worker.beat_s <= worker.looked_s
+        worker.looked_s = now_s
+        self._look_later(worker)
+        silent_s = now_s - worker.beat_s
+        if not worker.is_lost and worker.missed >= worker.config.misses_max:
+            self._lose(worker)
+        elif (
+            worker.is_lost
+            and silent_s >= worker.config.shutdown_s
+            and not (worker.lost or worker.ending or worker.returning)
+        ):
+            self._give_up(worker, silent_s)
+
+    def _lose(self, worker: _Worker) -> None:
+        worker.is_lost = True
+        worker.lost, worker.held, worker.active = set(worker.held), {}, 0
+        self._free.pop(worker.id, None)
+        _log.warning("a worker is lost", worker=worker.id, tasks=sorted(worker.lost))
+        self._say(worker, HealthCheckTimeout(missed=worker.missed))
+        self.on_lost(worker.id, sorted(worker.lost))
+
+    def _take_back(self, worker: _Worker) -> None:
+        """It answers again, and nobody works for it on what it held."""
+        if not worker.is_lost or worker.returning or worker.lost or worker.ending or self._stopped:
+            return
+        ctx = self._tree.system.context(worker.id)
+        if worker.beat_s > worker.looked_s and ctx is not None:
+            worker.returning = Moment()
+            ctx.start_task(self._return, worker, worker.returning, name="return")
+
+    async def _return(self, worker: _Worker, on_record: Moment) -> None:
+        """Nobody gives it anything before its return is on record."""
+        try:
+            await self._post(worker, HealthCheckRecovered(), Cause(worker.seq, None, ACTOR))
+        finally:
+            on_record.set()
+        worker.is_lost, worker.returning, worker.missed = False, None, 0
+        self._shut_down(worker)
+        self._offer(worker)
+        self.on_free()
+
+    def _give_up(self, worker: _Worker, silent_s: float) -> None:
+        """Another one takes its place: nobody else may be there."""
+        worker.ending = True
+        _log.warning("a worker is given up", worker=worker.id, silent_s=silent_s)
+        self._say(worker, MaxTimeoutExceeded(silent_s=silent_s))
+        if not worker.draining:
+            self._hire(worker.post, Cause(worker.seq, None, ACTOR))
+        self.on_free()
+
+    # ------------------------------------------------------------------ saying
+    def _say(self, worker: _Worker, event: Event) -> None:
+        self._tree.tell(worker.id, event, cause=Cause(worker.seq, None, ACTOR), lane=Lane.NORMAL)
+
+    async def _post(self, worker: _Worker, event: Event, cause: Cause) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                worker.seq = (await self._tree.post(worker.id, event, cause=cause)).seq
+        except (NoSuchEntity, Refused) as error:  # the task goes on all the same: the slot is the pool's to count
+            _log.error("a worker could not be told", worker=worker.id, error=str(error))
+
+
+async def _beat_on(pool: Pool, worker_id: str, heartbeat_s: float) -> None:
+    while pool.beat(worker_id):
+        await pool.pause(heartbeat_s)
+
+
+def _local(slots: int) -> _Post:
+    return _Post(LOCAL, WorkerConfig(slots=slots), everything=True)

@@ -1,0 +1,210 @@
+"""The workstream that the tasks of a plan are done for: its log, moved by what becomes of them.
+
+Terminal is sticky; a critical task that failed ends it at once; otherwise it stays executing until all its tasks are
+settled. Then it is validated as a whole, if nothing failed and nothing was cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from actors.machine import Event
+from supervisor.host.supervision import Supervisor
+from supervisor.lifecycles import workstream
+from supervisor.lifecycles.workstream import Workstream, WorkstreamData
+from supervisor.policies.budgets import Amounts
+from supervisor.ports import JournalError
+from supervisor.runtime.entity import Entity, Refused
+from supervisor.runtime.entity_types import WORKSTREAM_KIND
+from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.work.reporting import REPORTED, RESULT
+from supervisor.work.results import TaskResult
+from supervisor.work.task_execution import ACTOR, Case
+
+__all__ = ["Stream"]
+
+DONE = frozenset({"completed", "skipped"})
+
+
+class Stream:
+    """One workstream."""
+
+    def __init__(self, sup: Supervisor) -> None:
+        self._sup = sup
+        self._entity: Entity | None = None
+        self._seq: int | None = None
+        self._withdrawn = 0
+        """How many of its tasks were never made: an earlier supervisor did not live to split a task into them, or was
+        refused that; or they were only merged."""
+        self._merged = ""
+        """A task that was only merged."""
+        self.owes_result = False
+        """Its result is on record, and nobody has been given it yet."""
+
+    @property
+    def is_opened(self) -> bool:
+        """Its log has begun, or goes on; not where its plan is given up before."""
+        return self._entity is not None
+
+    @property
+    def id(self) -> str:
+        return self._the().id
+
+    @property
+    def state(self) -> Workstream:
+        return Workstream(self._the().state)
+
+    @property
+    def tasks(self) -> int:
+        """How many it has."""
+        tasks: int = self._the().data.tasks
+        return tasks
+
+    @property
+    def born_seq(self) -> int:
+        """Its first record."""
+        return self._the().born_seq
+
+    @property
+    def seq(self) -> int | None:
+        """What its tasks follow from."""
+        return self._seq
+
+    def _the(self) -> Entity:
+        assert self._entity is not None, "it was opened"
+        return self._entity
+
+    @property
+    def resumes(self) -> str:
+        """The one that it resumes, if it does."""
+        resumes: str = self._the().data.resumes
+        return resumes
+
+    def open(self, name: str, tasks: int, resumes: str = "") -> None:
+        """Its log begins."""
+        wanted = self._sup.new_id(f"workstream:{name}")
+        self._entity = self._sup.tree.birth(
+            WORKSTREAM_KIND,
+            wanted,
+            parent_id=None,
+            state=Workstream.PLANNED,
+            data=WorkstreamData(tasks=tasks, resumes=resumes),
+            cause=Cause(actor=ACTOR),
+        )
+        self._seq = self._entity.born_seq
+
+    def take_up(self, entity: Entity) -> None:
+        """Its log goes on: an earlier supervisor began it."""
+        self._entity = entity
+
+    def take_up_ended(self, entity: Entity, last_seq: int) -> None:
+        """An earlier supervisor brought it to its end, and its result to nobody: *last_seq* is its last record."""
+        self._entity, self._seq, self.owes_result = entity, last_seq, True
+
+    async def go_on(self, known: int, fresh: int) -> None:
+        """It goes on with *known* tasks, and *fresh* ones. Of those an earlier supervisor may have made more than it
+        had said, or said more than it had made."""
+        self._withdrawn = max(0, self.tasks - known)
+        if more := fresh + max(0, known - self.tasks):
+            await self.added(more)
+
+    async def merged(self, tasks: Sequence[str], born: int) -> None:
+        """Of its tasks these were only merged, for they were done before; *born* are those that were made. There may be
+        more of them than were counted: what cannot be merged is made again, with its parts."""
+        self._withdrawn, self._merged = len(tasks), tasks[0] if tasks else ""
+        if more := born + len(tasks) - self.tasks:
+            await self.added(more)
+
+    async def _post(self, event: Event, seq: int | None = None) -> None:
+        cause = Cause(self._seq if seq is None else seq, None, ACTOR)
+        self._seq = (await self._sup.tree.post(self.id, event, cause=cause)).seq
+
+    async def opened(self) -> None:
+        """All its tasks are there."""
+        if self.state is Workstream.PLANNED:
+            await self._post(workstream.AllTasksCreated(count=self.tasks))
+
+    async def added(self, count: int) -> None:
+        """It has more tasks."""
+        await self._post(workstream.TasksAdded(count=count))
+
+    async def begun(self, case: Case) -> None:
+        """A job of it runs."""
+        if self.state is Workstream.READY:
+            with suppress(Refused):  # two of them begin at once
+                await self._post(workstream.FirstTaskStarted(task_id=case.id), case.seq)
+
+    async def failed(self, case: Case, error: str, settled: Sequence[TaskResult]) -> None:
+        """A task has failed for good; the workstream too, if it was critical: then the result of what is *settled* is
+        on record first."""
+        if case.task.critical and self.state is Workstream.EXECUTING:
+            self.note_result([*settled, case.ended("failed", error)])
+            await self._post(workstream.CriticalTaskFailed(task_id=case.id, error=error), case.seq)
+
+    def note_use(self, used: Amounts) -> None:
+        """All that its tasks' agents have used, by their own word."""
+        self._sup.tree.note(self.id, "Used", Cause(self._seq, None, ACTOR), {"used": used.told}, reason=used.words)
+
+    def note_result(self, results: Iterable[TaskResult]) -> None:
+        """How its tasks ended; on record before its own end is, so that this end is never there without its result."""
+        told = {"tasks": [one._asdict() for one in results]}
+        self._the().note(RESULT, Cause(self._seq, None, ACTOR), told)
+        self.owes_result = True
+
+    def note_reported(self, how: str) -> None:
+        """Somebody was given its result, or wants none of it; *how* says so. Await-free: the record is on its way when
+        this returns, and no task of the event loop has come between."""
+        if self.owes_result:
+            self._the().note(REPORTED, Cause(self._seq, None, ACTOR), {}, reason=how)
+            self.owes_result = False
+
+    async def settled(self, cases: Iterable[Case]) -> None:
+        """All its tasks are settled: it is to be validated, or has ended."""
+        if self.state not in (Workstream.READY, Workstream.EXECUTING):
+            return
+        count = Counter(_how(case) for case in cases if not case.brought)
+        completed, failed, cancelled = count["completed"] + self._withdrawn, count["failed"], count["cancelled"]
+        if self.state is Workstream.READY and self._merged and not (failed or cancelled):
+            await self._post(workstream.FirstTaskStarted(task_id=self._merged))
+        if self.state is Workstream.READY:
+            await self._post(workstream.UserCancelled(reason="none of its tasks was begun"))
+        elif failed:
+            await self._post(workstream.SettledWithFailures(completed=completed, failed=failed, cancelled=cancelled))
+        elif cancelled:
+            await self._post(workstream.SettledWithCancellations(completed=completed, cancelled=cancelled))
+        else:
+            await self._post(workstream.AllTasksCompleted(completed=completed))
+
+    async def validated(self, problem: str) -> None:
+        """The merged result was looked at: *problem* is what is wrong with it, ``""`` if nothing is."""
+        passed = workstream.ValidationPassed()
+        await self._post(passed if not problem else workstream.ValidationFailed(error=problem))
+
+    async def cancel(self, reason: str) -> None:
+        """Nobody wants it any more."""
+        if self._entity is None or self._entity.ended:
+            return
+        with suppress(NoSuchEntity, Refused, JournalError):
+            if self.state is Workstream.VALIDATING:
+                await self.validated(reason)
+            elif workstream.UserCancelled in workstream.WORKSTREAM.allowed(self.state):
+                await self._post(workstream.UserCancelled(reason=reason))
+            self.note_reported(reason)  # whoever gave it up knows, and is given nothing else
+
+    def bury(self) -> None:
+        if self._entity is not None and self._entity.ended:
+            self._sup.tree.bury(self.id)
+
+
+def _how(case: Case) -> str:
+    assert case.result is not None, "it is settled"
+    match case.result.outcome:
+        case "completed" | "skipped":
+            return "completed"
+        case "failed":
+            return "failed"
+        case _:
+            return "cancelled"

@@ -1,0 +1,79 @@
+"""The dossier of a workstream: every record of it, of its tasks and of their sessions, in one file of the archive.
+
+It is written when the workstream has ended, completed or failed, whatever later becomes of the journal: so who asks
+what happened then reads one file. It is a copy; what counts is the journal. One that cannot be written ends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import Final
+
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.policies.usage import UsageBooks
+from supervisor.ports import JournalError
+from supervisor.ports.logs import get_logger
+from supervisor.work.plan_run import Workload
+
+__all__ = ["keep_dossier", "note_use"]
+
+_ABOVE: Final = ("workstream", "workstream_id", "task")
+"""Where the birth of a task, a worker, a job or a run names what it is for."""
+_log = get_logger()
+
+
+async def note_use(load: Workload) -> None:
+    """Put on record, before it ends, what the workstream has used in all, under however many supervisors."""
+    books = UsageBooks()
+    try:
+        async for record in _since(load):
+            books.take(record)
+    except JournalError as error:
+        _log.warning("what a workstream has used could not be summed up", workstream=load.stream.id, why=str(error))
+        return
+    used = books.sums().get(load.stream.id)
+    if used is not None:
+        load.stream.note_use(used)
+
+
+async def keep_dossier(load: Workload) -> None:
+    """Put all that was recorded of the workstream into the archive, if there is one."""
+    upkeep = load.sup.upkeep
+    if upkeep is None:
+        return
+    name = load.stream.id.replace(":", "-")
+    try:
+        await upkeep.preserve(name, await _records(load))
+    except (JournalError, OSError) as error:
+        _log.warning("the dossier of a workstream could not be written", workstream=load.stream.id, why=str(error))
+
+
+async def _records(load: Workload) -> list[LifecycleEvent]:
+    """In their order; they are all there: nothing of a workstream leaves the journal while it is under way."""
+    about: set[str] = {load.stream.id}
+    async for record in _since(load):
+        _follow(record, about)
+    return [record async for record in _since(load) if _is_about(record.entity_id, about)]
+
+
+async def _since(load: Workload) -> AsyncIterator[LifecycleEvent]:
+    """What was recorded since it was born."""
+    after = load.stream.born_seq - 1
+    while page := await load.sup.journal.events(after_seq=after):
+        for record in page:
+            yield record
+        after = page[-1].seq
+
+
+def _follow(record: LifecycleEvent, about: set[str]) -> None:
+    """What belongs to it is known by what its birth, or its claim, says."""
+    told = record.metadata
+    if record.event == "Born" and any(told.get(one) in about for one in _ABOVE):
+        about.add(record.entity_id)
+    elif record.event == "claimed" and record.entity_id in about:
+        about.add(str(told["by"]))
+
+
+def _is_about(entity_id: str, about: Collection[str]) -> bool:
+    """Whether it is one of them, or of a session's turns, agents and children."""
+    return entity_id in about or entity_id.partition(":")[0].partition("/")[0] in about

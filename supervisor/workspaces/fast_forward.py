@@ -1,0 +1,440 @@
+"""The fast-forward of the target, all of it or nothing, in the checkout of whoever has the target checked out.
+
+Git alone does not give that: ``git merge --ff-only`` writes the files, then the index, then the branch, and one that is
+killed, or finds the disk full, leaves what it has written, and ``index.lock``. So the merge is made in steps that can
+be told apart afterwards:
+
+1. The step (holder, branch, commit before, commit after) is put on durable record.
+2. ``index.lock`` is made by ourselves, with a content that only this step has. Until it is gone no other git changes
+   the index or the files of that checkout, and after a kill it proves that nobody has.
+3. Each file that the merge is to change must be as the commit before has it, in the index and in the checkout; else the
+   merge is refused, and nothing was touched.
+4. Git merges with a copy of the index (``GIT_INDEX_FILE``): files, copy, branch.
+5. The copy replaces the index, and the lock goes.
+
+When that is interrupted, the branch decides. It has moved: all files were written before, so the copy replaces the
+index if that has not happened. It has not: by (3) each file of the merge was as the commit before has it. Those that
+now hold what the commit after has, or the beginning of it, or are missing, are put back; the merge is then made anew in
+the ordinary way. Anything else is what the user wrote meanwhile: it is left, and named. For example, killed with 600 of
+6,000 new files written: the 600 are removed, ``index.lock`` goes, and the checkout is as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+from typing import Final, NamedTuple
+
+import anyio
+import msgspec
+
+from actors.waiting import to_the_end
+from supervisor.ports import Merge
+from supervisor.ports.logs import get_logger
+from supervisor.workspaces.git_command import Git, WorkspaceError, error_of, names_in_list, some_of, text_of
+from supervisor.workspaces.steps import Advance, StepFile
+from supervisor.workspaces.worktree_files import branches_rebased_in
+
+__all__ = ["FastForward"]
+
+_log = get_logger()
+
+FORWARD_S = 300.0
+"""How long a fast-forward may take where the target is checked out: a large repository with filters (LFS) on a slow
+disk takes minutes."""
+
+LOCK_TRIES = 20
+"""How often the index of whoever has the target checked out is tried: who commits there, or has an editor that asks for
+the status, locks it for a moment."""
+
+LOCK_WAIT_S = 0.5
+"""The pause between two such tries."""
+
+_COPY: Final = "supervisor-index"
+"""The copy of the index, beside it, so that it can replace it."""
+_NEW_LOCK: Final = "supervisor-lock"
+_HOW: Final = (
+    "--ff-only",
+    "--no-squash",
+    "--no-verify-signatures",
+    "--no-overwrite-ignore",
+    "--no-autostash",
+    "--quiet",
+)
+_ABSENT: Final = "000000"
+_SYMLINK: Final = "120000"
+_SUBMODULE: Final = "160000"
+
+
+class _Change(NamedTuple):
+    """A file that differs between the commit before and the commit after: mode and blob in each."""
+
+    path: str
+    mode_before: str
+    mode_after: str
+    blob_before: str
+    blob_after: str
+
+
+class _Found(NamedTuple):
+    """The files of a merge that are not as the commit before has them."""
+
+    added: list[str]
+    """New ones that hold what the commit after has, or the beginning of it."""
+    changed: list[str]
+    """Others that are missing, or hold what the commit after has, or the beginning of it."""
+    foreign: list[str]
+    """Those with any other content."""
+
+
+class FastForward:
+    """Moves the target on."""
+
+    def __init__(self, git: Git, steps: StepFile) -> None:
+        self._git = git
+        self._steps = steps
+
+    async def advance(self, target: str, head: str, commit: str) -> Merge | None:
+        """Move the target on; ``None`` if it moved meanwhile.
+
+        Raises:
+            WorkspaceError: what was begun could be neither finished nor undone; it is on record.
+        """
+        holders = await self._git.holders(target)
+        if not holders:
+            if await self._is_rebased(target):
+                return Merge(outcome="refused", why="a rebase of it is under way, which could not be ended then")
+            moved = await self._git.run(self._git.repository, "update-ref", f"refs/heads/{target}", commit, head)
+            return Merge(outcome="merged", commit=commit) if moved.ok else None
+        if len(holders) > 1:
+            words = f"{target} is checked out in {some_of(holders)}, and only one of them could be moved on with it"
+            return Merge(outcome="refused", why=f"{words}; check out another branch in the others (git switch)")
+        return await self._advance_in(holders[0], target, head, commit)
+
+    async def _advance_in(self, holder: str, target: str, head: str, commit: str) -> Merge | None:
+        git_dir = text_of(await self._git.must(holder, "rev-parse", "--absolute-git-dir"))
+        step = Advance(
+            holder=holder,
+            git_dir=git_dir,
+            target=target,
+            before=head,
+            after=commit,
+            token=f"supervisor {token_hex(16)}\n",
+        )
+        await anyio.to_thread.run_sync(self._steps.begin, step)
+        if not await self._lock(step):
+            why = f"another git is at work in {holder}, or was killed: {git_dir}/index.lock is there"
+            return Merge(outcome="refused", why=f"{why}; remove it if no git is running")
+        return await to_the_end(partial(self._advance_locked, step))
+
+    async def _advance_locked(self, step: Advance) -> Merge | None:
+        if await self._commit_checked_out(step) != step.before:
+            await self._unlock(step)
+            return None
+        if in_the_way := await self._in_the_way(step):
+            await self._unlock(step)
+            named = names_in_list(b"\0".join(map(os.fsencode, in_the_way)))
+            why = f"{step.holder} has changes of its own in the way: {some_of(named)}"
+            return Merge(outcome="refused", why=why)
+        step = msgspec.structs.replace(step, begun=True)
+        await anyio.to_thread.run_sync(self._steps.begin, step)
+        try:
+            await anyio.to_thread.run_sync(_copy_index, step)
+            moved = await self._git.run(
+                step.holder, "merge", *_HOW, step.after, timeout_s=FORWARD_S, index=_copy_of(step)
+            )
+            why = "" if moved.ok else error_of(moved)
+        except OSError as error:
+            why = str(error)
+        foreign = await self.recover(step)
+        tip = await self._git.commit_of(self._git.repository, f"refs/heads/{step.target}")
+        if tip == step.after:
+            return Merge(outcome="merged", commit=step.after)
+        if tip != step.before:
+            return None
+        why = f"git merge --ff-only {step.after[:12]} failed in {step.holder}, which is as it was before: {why}"
+        if foreign:
+            why = f"{why}; these were changed there meanwhile, and were left: {some_of(foreign)}"
+        return Merge(outcome="refused", why=why)
+
+    # ------------------------------------------------------------------------------------ after an interruption
+    async def recover(self, step: Advance) -> list[str]:
+        """Finish a fast-forward whose branch has moved, undo any other; the files that were left, since the user has
+        written them meanwhile. Asked for again it changes nothing.
+
+        Raises:
+            WorkspaceError: another git is at work there, or git or the disk fails; the step stays on record.
+        """
+        if not await anyio.to_thread.run_sync(os.path.isdir, step.git_dir):
+            return []  # the checkout is gone, and with it whatever was half done
+        is_there = await anyio.to_thread.run_sync(os.path.isdir, step.holder)
+        if not step.begun or not is_there:  # nothing was touched, or the user has removed the checkout meanwhile
+            await self._unlock(step)
+            return []
+        had_lock = await anyio.to_thread.run_sync(_is_ours, step)
+        if not had_lock:  # somebody has removed it, and may have changed the index since: the copy is out of date
+            await anyio.to_thread.run_sync(_remove_copy, step)
+        if not had_lock and not await self._lock(step):
+            words = f"the merge of {step.after[:12]} into {step.target} was interrupted in {step.holder}"
+            raise WorkspaceError(f"{words}, and another git is at work there ({step.git_dir}/index.lock); let it end")
+        foreign: list[str] = []
+        if await self._git.contains(f"refs/heads/{step.target}", step.after):
+            if not had_lock:
+                await self._advance_index(step)
+            await anyio.to_thread.run_sync(_replace_index, step)
+        elif foreign := await self._put_back(step):
+            _log.warning("files of an interrupted merge are left as the user has them", files=foreign, of=step.holder)
+        await self._unlock(step)
+        return foreign
+
+    async def _advance_index(self, step: Advance) -> None:
+        """Make a copy of the index that has what the merge has changed, and all that the user has staged since. Where
+        both have changed a file there is none: the index stays as the user has it."""
+        await anyio.to_thread.run_sync(_copy_index, step)
+        words = ("read-tree", "-i", "-m", step.before, step.after)
+        made = await self._git.run(step.holder, *words, index=_copy_of(step))
+        if not made.ok:
+            await anyio.to_thread.run_sync(_remove_copy, step)
+
+    async def _put_back(self, step: Advance) -> list[str]:
+        changes = await self._changes(step)
+        moved_on = await self._named(
+            step.holder, "diff-tree", "-r", "--no-renames", "--name-only", "-z", step.before, "HEAD"
+        )
+        staged = await self._staged(step)
+        found = await self._found(step, [one for one in changes if one.path not in moved_on and one.path not in staged])
+        await anyio.to_thread.run_sync(_remove_files, step.holder, found.added)
+        # A file in place of a folder is known to be missing only now.
+        again = await self._found(step, [one for one in changes if one.path in {*found.changed, *found.foreign}])
+        await anyio.to_thread.run_sync(_remove_links, step.holder, again.changed)
+        wanted = sorted(set(again.changed) - await self._left_out(step.holder, again.changed))
+        await self._git.run_over(step.holder, ("checkout-index", "--force", "--quiet"), wanted)
+        return [*again.foreign, *sorted(staged & {one.path for one in changes})]
+
+    # ------------------------------------------------------------------------------------ what is in the checkout
+    async def _in_the_way(self, step: Advance) -> list[str]:
+        """The files that the merge is to change and somebody has changed already."""
+        changes = await self._changes(step)
+        found, staged = await self._found(step, changes, unfinished=False), await self._staged(step)
+        left_out = await self._left_out(step.holder, found.changed)
+        new = {one.path for one in changes if one.mode_before == _ABSENT}
+        folders = await anyio.to_thread.run_sync(_folders, step.holder, [one for one in found.foreign if one in new])
+        # What is a folder now, and a file afterwards, is for git to look into: its files may be going.
+        changed = {*found.added, *found.changed, *found.foreign, *(staged & {one.path for one in changes})}
+        # What lies behind a symbolic link that the merge removes is no file of this checkout.
+        links = {one.path for one in changes if one.mode_before == _SYMLINK and one.mode_after == _ABSENT}
+        behind = {path for path in found.foreign if path in new and not links.isdisjoint(map(str, Path(path).parents))}
+        return sorted(changed - left_out - folders - behind)
+
+    async def _changes(self, step: Advance) -> list[_Change]:
+        listed = await self._git.must(
+            step.holder, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", step.before, step.after
+        )
+        fields = os.fsdecode(listed.stdout).split("\0")
+        changes = [
+            _Change(path, *what.lstrip(":").split()[:4]) for what, path in zip(fields[::2], fields[1::2], strict=False)
+        ]
+        return [one for one in changes if _SUBMODULE not in (one.mode_before, one.mode_after)]
+
+    async def _staged(self, step: Advance) -> set[str]:
+        """The files that the index does not have as the commit before."""
+        return await self._named(
+            step.holder, "diff-index", "--cached", "--no-renames", "--name-only", "-z", step.before
+        )
+
+    async def _left_out(self, holder: str, paths: Sequence[str]) -> set[str]:
+        """Those of *paths* that are not to be in the checkout (sparse checkout)."""
+        listed = await self._git.run_over(holder, ("--literal-pathspecs", "ls-files", "-t", "-z"), paths)
+        return {entry[2:] for entry in os.fsdecode(listed).split("\0") if entry.startswith("S ")}
+
+    async def _named(self, where: str, *words: str) -> set[str]:
+        listed = await self._git.must(where, *words)
+        return set(filter(None, os.fsdecode(listed.stdout).split("\0")))
+
+    async def _found(self, step: Advance, changes: Sequence[_Change], *, unfinished: bool = True) -> _Found:
+        """Look at the files of the merge. *unfinished*: the beginning of a file counts as the file."""
+        holder, found = step.holder, _Found([], [], [])
+        files, links, missing = await anyio.to_thread.run_sync(_sort, holder, [one.path for one in changes])
+        known = {blob for one in changes for blob in (one.blob_before, one.blob_after)}
+        listed = await self._git.run_over(holder, ("hash-object",), sorted(files))
+        blobs = dict(zip(sorted(files), os.fsdecode(listed).split(), strict=True))
+        # A file that was committed with the line ends of Windows stays so where git would convert a new one.
+        other = sorted({one.path for one in changes} & {path for path, blob in blobs.items() if blob not in known})
+        listed = await self._git.run_over(holder, ("hash-object", "--no-filters"), other)
+        blobs |= {path: blob for path, blob in zip(other, os.fsdecode(listed).split(), strict=True) if blob in known}
+        sees_modes = await self._sees_modes(holder)
+        for one in changes:
+            is_new, is_link = one.mode_before == _ABSENT, one.path in links
+            if one.path in missing:
+                if not is_new:
+                    found.changed.append(one.path)
+                continue
+            blob = _blob_of_link(links[one.path], one) if is_link else blobs.get(one.path, "")
+            if blob and blob == one.blob_before and is_link == (one.mode_before == _SYMLINK):
+                if sees_modes and one.blob_after == blob and one.mode_before != files.get(one.path, one.mode_before):
+                    found.changed.append(one.path)
+                continue
+            ours = blob == one.blob_after and is_link == (one.mode_after == _SYMLINK)
+            if unfinished and not ours and one.path in files and one.mode_after not in (_ABSENT, _SYMLINK):
+                ours = await self._git.begins_like(holder, one.path, one.blob_after)
+            (found.foreign if not ours else found.added if is_new else found.changed).append(one.path)
+        return found
+
+    async def _sees_modes(self, holder: str) -> bool:
+        """False where the file system does not keep whether a file can be executed."""
+        told = await self._git.run(holder, "config", "--type=bool", "--get", "core.fileMode")
+        return text_of(told) != "false"
+
+    async def _commit_checked_out(self, step: Advance) -> str:
+        """The commit of the target, if it is still checked out there; looked at under the lock, which keeps it so."""
+        head = await self._git.run(step.holder, "symbolic-ref", "--quiet", "HEAD")
+        is_there = head.ok and text_of(head) == f"refs/heads/{step.target}"
+        return await self._git.commit_of(step.holder, "HEAD") if is_there else ""
+
+    # ------------------------------------------------------------------------------------ the lock of the index
+    async def _lock(self, step: Advance) -> bool:
+        """Wait until no other git has the index of *step*, but not for ever."""
+        tries = 1
+        while not (is_made := await anyio.to_thread.run_sync(_make_lock, step)) and tries < LOCK_TRIES:
+            await anyio.sleep(LOCK_WAIT_S)
+            tries += 1
+        return is_made
+
+    async def _unlock(self, step: Advance) -> None:
+        await anyio.to_thread.run_sync(_remove_lock, step)
+
+    async def _is_rebased(self, target: str) -> bool:
+        """True while somebody rebases *target*: no worktree has it checked out then, and one will move it."""
+        heads = await anyio.to_thread.run_sync(branches_rebased_in, await self._git.common_dir())
+        return f"refs/heads/{target}" in heads
+
+
+# ------------------------------------------------------------------------------------------ files of git
+def _lock_of(step: Advance) -> Path:
+    return Path(step.git_dir, "index.lock")
+
+
+def _copy_of(step: Advance) -> Path:
+    return Path(step.git_dir, _COPY)
+
+
+def _make_lock(step: Advance) -> bool:
+    """Make the lock, with its content from the first moment on: an empty one could be anybody's. False if there is
+    one."""
+    new = Path(step.git_dir, _NEW_LOCK)
+    new.write_text(step.token)
+    try:
+        os.link(new, _lock_of(step))
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        return _create_lock(step)  # a file system without hard links: there the content comes a moment later
+    finally:
+        new.unlink(missing_ok=True)
+    return True
+
+
+def _create_lock(step: Advance) -> bool:
+    try:
+        with _lock_of(step).open("x") as lock:
+            lock.write(step.token)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _is_ours(step: Advance) -> bool:
+    try:
+        return _lock_of(step).read_text(errors="replace") == step.token
+    except FileNotFoundError:
+        return False
+
+
+def _remove_lock(step: Advance) -> None:
+    """Remove what the step has made beside the index; the lock last, which holds others off until then."""
+    _remove_copy(step)
+    Path(step.git_dir, _NEW_LOCK).unlink(missing_ok=True)
+    if _is_ours(step):
+        _lock_of(step).unlink()
+
+
+def _remove_copy(step: Advance) -> None:
+    for name in (f"{_COPY}.lock", _COPY):
+        Path(step.git_dir, name).unlink(missing_ok=True)
+
+
+def _copy_index(step: Advance) -> None:
+    """Copy the index, its time too: git takes files that are as old as it for possibly changed."""
+    _remove_copy(step)
+    with suppress(FileNotFoundError):  # nothing was ever added there
+        shutil.copy2(Path(step.git_dir, "index"), _copy_of(step))
+
+
+def _replace_index(step: Advance) -> None:
+    with suppress(FileNotFoundError):  # else it has been replaced already
+        _copy_of(step).replace(Path(step.git_dir, "index"))
+
+
+# ------------------------------------------------------------------------------------------ files of the user
+def _sort(holder: str, paths: Sequence[str]) -> tuple[dict[str, str], dict[str, bytes], set[str]]:
+    """Which of *paths* are plain files (and their modes), which are symbolic links (and to where), and which are
+    missing. A path that leads through a symbolic link is none of them: the file there is another one."""
+    files, links, missing = dict[str, str](), dict[str, bytes](), set[str]()
+    through: dict[Path, bool] = {Path(): False}
+    for path in paths:
+        if _leads_through_link(Path(holder), Path(path).parent, through):
+            continue
+        try:
+            mode = os.lstat(os.path.join(holder, path)).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            missing.add(path)
+            continue
+        if S_ISREG(mode):
+            files[path] = "100755" if mode & 0o100 else "100644"
+        elif S_ISLNK(mode):
+            links[path] = os.fsencode(os.readlink(os.path.join(holder, path)))
+    return files, links, missing
+
+
+def _leads_through_link(top: Path, folder: Path, known: dict[Path, bool]) -> bool:
+    if folder not in known:
+        known[folder] = _leads_through_link(top, folder.parent, known) or (top / folder).is_symlink()
+    return known[folder]
+
+
+def _blob_of_link(target: bytes, one: _Change) -> str:
+    """The blob that git keeps of a symbolic link, by the hash of its repository."""
+    new = hashlib.sha256 if len(one.blob_after) == 64 else hashlib.sha1
+    return new(b"blob %d\0" % len(target) + target).hexdigest()
+
+
+def _folders(holder: str, paths: Sequence[str]) -> set[str]:
+    return {path for path in paths if Path(holder, path).is_dir()}
+
+
+def _remove_files(holder: str, paths: Collection[str]) -> None:
+    """Remove files that the merge has added, and the folders that are empty then."""
+    for path in paths:
+        Path(holder, path).unlink(missing_ok=True)
+    folders: Mapping[Path, None] = {folder: None for path in paths for folder in Path(path).parents if folder != Path()}
+    for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+        with suppress(OSError):  # it is not empty
+            Path(holder, folder).rmdir()
+
+
+def _remove_links(holder: str, paths: Collection[str]) -> None:
+    """Remove what checkout-index would have to replace, so that room for the old content is there before it comes."""
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not S_ISDIR(os.lstat(os.path.join(holder, path)).st_mode):
+                os.unlink(os.path.join(holder, path))

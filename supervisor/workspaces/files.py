@@ -1,0 +1,244 @@
+"""The text files that an agent has the supervisor read and write: bounded, regular, below its workspace, and never the
+supervisor's own or git's.
+
+An agent may run in a sandbox from which the state directory and ``.git`` cannot be seen; the supervisor is not, so it
+must not reach there for the agent. And a path that was looked at may lead elsewhere when it is opened: between the two
+an agent can put a symbolic link where a directory was. So a path is resolved once, and what was found is opened from
+the workspace downwards, each directory by the descriptor of the one above it, following no link. Each descriptor is
+looked at before the next step: is it the state directory, is it git's? Nothing is made, cut off or written before all
+of them have passed, and what is made is made below the last one.
+
+- *The state directory* is told by its device and inode, wherever it lies and whatever the path calls it. A worktree
+  in it is an agent's workspace: the walk begins there, and so does not come by the state directory.
+- *git's own*: whatever is called ``.git``, also in another case and also where it is a file; what is the same file as
+  the ``.git`` beside it, however a file system spells that; and each directory that git would take for a repository
+  (``HEAD`` with ``objects`` and ``refs``, or with ``commondir``): a bare one, one apart from its work tree, and what a
+  worktree has in it.
+- A hard link to such a file is not recognised: who can make one has the file already. Writing never goes through one,
+  since a file is replaced as a whole; whoever reads it meanwhile sees the old text or the new one.
+
+Every step blocks, so each request has a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from supervisor.ports import FileRefused
+from supervisor.ports.input_limits import FILE_BYTES_MAX
+from supervisor.ports.path_safety import outside
+
+__all__ = ["DiskFiles"]
+
+THREADS: Final = 4
+"""Files at once, as for directories: each new thread has a heap of its own."""
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_REPLACED: Final = (errno.ELOOP, errno.ENOTDIR)
+"""What an open says that follows no link, where there is one now."""
+_STATE: Final = "it is in the state directory, which is the supervisor's own"
+_GIT: Final = "it is git's own; use git"
+
+
+class DiskFiles:
+    """``supervisor.ports.Files`` over this machine's.
+
+    Args:
+        state_dir: the supervisor's own, ``None`` where it has none; agents work nowhere in it but in *worktrees*.
+    """
+
+    def __init__(self, state_dir: Path | None = None, worktrees: Path | None = None) -> None:
+        self._limiter = anyio.CapacityLimiter(THREADS)
+        self._state_dir, self._worktrees = state_dir, worktrees
+
+    async def read(self, path: str, workspace: str) -> str:
+        return await anyio.to_thread.run_sync(
+            self._read, path, workspace, limiter=self._limiter, abandon_on_cancel=True
+        )
+
+    async def write(self, path: str, text: str, workspace: str) -> None:
+        await anyio.to_thread.run_sync(self._write, path, text, workspace, limiter=self._limiter)
+
+    def _read(self, path: str, workspace: str) -> str:
+        with self._directory_of(path, workspace, make=False) as (directory, name):
+            # A pipe would be waited for until somebody writes: it is opened without waiting, and refused.
+            with _unreplaced(path):
+                handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            with open(handle, "rb") as file:
+                _check_file(path, os.fstat(handle), directory)
+                data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise OSError(f"{path!r} is longer than {FILE_BYTES_MAX} bytes, the most that is read for an agent")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise OSError(f"{path!r} is not UTF-8: {error}") from None
+
+    def _write(self, path: str, text: str, workspace: str) -> None:
+        with self._directory_of(path, workspace, make=True) as (directory, name):
+            mode = 0o666 & ~_umask()
+            with suppress(FileNotFoundError):
+                there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                _check_file(path, there, directory)
+                mode = stat.S_IMODE(there.st_mode)
+            new = f".{name[:64]}.{secrets.token_hex(4)}"
+            made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+            try:
+                with open(made, "wb") as file:
+                    file.write(text.encode(errors="replace"))
+                    os.fchmod(made, mode)
+                os.replace(new, name, src_dir_fd=directory, dst_dir_fd=directory)  # follows no link
+            except BaseException:
+                os.unlink(new, dir_fd=directory)
+                raise
+
+    # ------------------------------------------------------------------ the way there
+    @contextmanager
+    def _directory_of(self, path: str, workspace: str, *, make: bool) -> Iterator[tuple[int, str]]:
+        """A descriptor of the directory that the file at *path* is in, and its name there; directories that are not
+        there are made if *make*.
+
+        Raises:
+            FileRefused: it is not for agents, or was replaced while it was looked for.
+            OSError: it cannot be opened.
+        """
+        top = Path(os.path.realpath(workspace))
+        *names, last = self._names(path, top)
+        here = os.open(top, _DIRECTORY)
+        try:
+            self._check_directory(path, here, None)
+            self._check_above(path, here)
+            for name in names:
+                above, here = here, self._below(path, here, name, make=make)
+                try:
+                    self._check_directory(path, here, above)
+                finally:
+                    os.close(above)
+            yield here, last
+        finally:
+            os.close(here)
+
+    def _names(self, path: str, top: Path) -> tuple[str, ...]:
+        """The names that lead from the workspace to the file, links followed: as they stand now."""
+        found = Path(os.path.realpath(top / path))
+        if self._is_state(top):
+            raise _refusal(path, _STATE)
+        if why := outside("path", str(top / path), str(top)):
+            raise FileRefused(why)
+        if found == top or not found.is_relative_to(top):  # the latter: a link has just been put there
+            raise OSError(f"{path!r} is not a regular file")
+        names = found.relative_to(top).parts
+        if any(_is_git_name(name) for name in names):
+            raise _refusal(path, _GIT)
+        return names
+
+    def _is_state(self, top: Path) -> bool:
+        """Whether the workspace lies in the state directory, and is no worktree."""
+        if self._state_dir is None or not top.is_relative_to(os.path.realpath(self._state_dir)):
+            return False
+        worktrees = Path(os.path.realpath(self._worktrees or self._state_dir))
+        return top == worktrees or not top.is_relative_to(worktrees)
+
+    def _below(self, path: str, above: int, name: str, *, make: bool) -> int:
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=above)
+        with _unreplaced(path):
+            return os.open(name, _DIRECTORY, dir_fd=above)
+
+    def _check_above(self, path: str, directory: int) -> None:
+        """Refuse a workspace that lies in a ``.git``: an agent has put a link in the place of its own.
+
+        The directory that was opened is asked, since its path may lead elsewhere by now. Worktrees may lie in a
+        ``.git``, where the state directory does.
+        """
+        here = os.dup(directory)
+        try:
+            while not (
+                self._worktrees is not None and _is_same(os.fstat(here), os.path.abspath(self._worktrees), None)
+            ):
+                below, here = here, os.open("..", _DIRECTORY, dir_fd=here)
+                found, at_top = os.fstat(below), os.path.samestat(os.fstat(below), os.fstat(here))
+                os.close(below)
+                if at_top:
+                    return
+                if _is_same(found, ".git", here):
+                    raise _refusal(path, _GIT)
+        finally:
+            os.close(here)
+
+    def _check_directory(self, path: str, directory: int, above: int | None) -> None:
+        found = os.fstat(directory)
+        if self._state_dir is not None and _is_same(found, os.path.abspath(self._state_dir), None):
+            raise _refusal(path, _STATE)
+        if _is_repository(directory) or (above is not None and _is_same(found, ".git", above)):
+            raise _refusal(path, _GIT)
+
+
+def _check_file(path: str, found: os.stat_result, directory: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path!r} is not a regular file")
+    if _is_same(found, ".git", directory):
+        raise _refusal(path, _GIT)
+
+
+def _refusal(path: str, why: str) -> FileRefused:
+    return FileRefused(f"{path!r} is not for agents: {why}")
+
+
+@contextmanager
+def _unreplaced(path: str) -> Iterator[None]:
+    """What fails in here names the whole path; a link that is met was none when the path was resolved."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _REPLACED:
+            raise _refusal(path, "a part of it is no directory, or was replaced while it was looked for") from None
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _is_git_name(name: str) -> bool:
+    """Whether some file system takes *name* for ``.git``: another case, characters that are not seen."""
+    seen = (char for char in unicodedata.normalize("NFKC", name) if unicodedata.category(char) != "Cf")
+    return "".join(seen).casefold() == ".git"
+
+
+def _is_same(found: os.stat_result, name: str, directory: int | None) -> bool:
+    """Whether *found* is what has that name in *directory*."""
+    try:
+        return os.path.samestat(found, os.stat(name, dir_fd=directory, follow_symlinks=directory is None))
+    except OSError:  # nothing has
+        return False
+
+
+def _is_repository(directory: int) -> bool:
+    """Whether git takes that directory for a repository, or for what a worktree has in one."""
+    return _has(directory, "HEAD") and (
+        _has(directory, "commondir") or (_has(directory, "objects") and _has(directory, "refs"))
+    )
+
+
+def _has(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def _umask() -> int:
+    """The umask, which can only be read by setting it: so it is read from the kernel's file where there is one."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0o022
+    return next((int(line.split()[1], 8) for line in status.splitlines() if line.startswith("Umask:")), 0o022)

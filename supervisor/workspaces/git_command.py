@@ -1,0 +1,218 @@
+"""Git commands for the workspaces: settings that an agent cannot change, deadlines, and whole answers.
+
+Hooks that an agent may have put into the repository are not run; filters and merge drivers of its settings are, as the
+user's own are needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import anyio
+import msgspec
+
+from supervisor.ports import Launch, ProcessHost, SpawnError
+from supervisor.processes.helper_programs import Ran, run_program
+
+__all__ = [
+    "LISTED_MAX",
+    "RAW",
+    "SHOW_INNER",
+    "Git",
+    "WorkspaceError",
+    "error_of",
+    "names_in_list",
+    "repositories_listed",
+    "some_of",
+    "text_of",
+]
+
+GIT_S = 60.0
+"""How long one git command may take: a checkout of a large repository is the longest of them."""
+
+LISTED_MAX: Final = 16 * 1024 * 1024
+"""Bytes of what git lists that are read, some 100,000 files. A longer list is refused: all of it decides, or none."""
+
+ARGUMENTS_MAX: Final = 64 * 1024
+"""Bytes of paths that one command is given."""
+
+NAMED_MAX: Final = 20
+"""Files that are named where somebody is told of them."""
+
+_IDENTITY: Final = {
+    "GIT_AUTHOR_NAME": "supervisor",
+    "GIT_AUTHOR_EMAIL": "supervisor@localhost",
+    "GIT_COMMITTER_NAME": "supervisor",
+    "GIT_COMMITTER_EMAIL": "supervisor@localhost",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+_QUIET: Final = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.quotePath=false",
+    "commit.gpgSign=false",
+    "gc.auto=0",
+)
+SHOW_INNER: Final = "--ignore-submodules=none"
+"""Repositories inside are looked at, whatever the settings of this one say: an agent can change them."""
+RAW: Final = ("--raw", "-z", "--no-renames", SHOW_INNER)
+_SUBMODULE: Final = b"160000"
+
+
+class WorkspaceError(OSError):
+    """There is no place to work, or what was done there cannot be had; the message says why."""
+
+
+class Git:
+    """The git commands of one repository and its worktrees."""
+
+    def __init__(self, host: ProcessHost, repository: str) -> None:
+        """Args:
+        host: where git is run.
+        repository: a directory in the repository.
+        """
+        self._host = host
+        self.repository = repository
+
+    async def contains(self, one: str, other: str) -> bool:
+        """True if *other* is *one*, or came before it."""
+        return (await self.run(self.repository, "merge-base", "--is-ancestor", other, one)).ok
+
+    async def base(self, one: str, other: str) -> str:
+        """The last commit that both came from; ``""`` where there is none."""
+        found = await self.run(self.repository, "merge-base", one, other)
+        return text_of(found) if found.ok else ""
+
+    async def commit_of(self, where: str, name: str) -> str:
+        found = await self.run(where, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        return text_of(found) if found.ok else ""
+
+    async def holders(self, branch: str) -> list[str]:
+        """The worktrees that have *branch* checked out; one, but for who forces git."""
+        listed = await self.must(self.repository, "worktree", "list", "--porcelain", "-z")
+        entries = listed.stdout.decode(errors="surrogateescape").split("\0\0")
+        worktrees = [dict(line.partition(" ")[::2] for line in entry.split("\0")) for entry in entries]
+        named = f"refs/heads/{branch}"
+        return [one["worktree"] for one in worktrees if one.get("branch") == named and "prunable" not in one]
+
+    async def common_dir(self) -> Path:
+        """The directory in which git keeps what all worktrees share."""
+        return Path(
+            text_of(await self.must(self.repository, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+        )
+
+    async def repositories_inside(self, base: str, work: str) -> tuple[str, ...]:
+        """The repositories inside the worktree that the work has and *base* has not, or not at that commit."""
+        return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
+
+    async def must(self, where: str, *words: str) -> Ran:
+        ran = await self.run(where, *words)
+        if not ran.ok:
+            raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
+        return ran
+
+    async def run(self, where: str, *words: str, timeout_s: float | None = None, index: Path | None = None) -> Ran:
+        """All that it says, or it has failed. *index*: the file that it takes for the index."""
+        ran = await self.run_bounded(where, *words, timeout_s=timeout_s, index=index)
+        if len(ran.stdout) < LISTED_MAX:
+            return ran
+        return msgspec.structs.replace(ran, status=None, problem=f"it lists more than {LISTED_MAX} bytes")
+
+    async def run_bounded(
+        self,
+        where: str,
+        *words: str,
+        output_max: int = LISTED_MAX,
+        timeout_s: float | None = None,
+        index: Path | None = None,
+    ) -> Ran:
+        launch = self._launch(where, words, index)
+        return await run_program(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
+
+    async def run_over(self, where: str, words: Sequence[str], paths: Sequence[str]) -> bytes:
+        """Run one command over many paths, as many at a time as the system allows; return all that it says.
+
+        Raises:
+            WorkspaceError: it failed.
+        """
+        said = b""
+        for some in _in_batches(paths):
+            said += (await self.must(where, *words, "--", *some)).stdout
+        return said
+
+    async def begins_like(self, where: str, path: str, blob: str) -> bool:
+        """True if the file *path* is the beginning of what git would check out of *blob* there, its filters run: a git
+        that was killed, or had no room, leaves such a file."""
+        launch = self._launch(where, ("cat-file", "--filters", f"--path={path}", blob), None)
+        try:
+            with anyio.fail_after(GIT_S):
+                return await self._begins_like(launch, Path(where, path))
+        except (SpawnError, TimeoutError) as error:
+            why = str(error) or f"it took longer than {GIT_S:g} s"
+            raise WorkspaceError(f"{path} in {where} could not be compared with what git has of it: {why}") from error
+
+    async def _begins_like(self, launch: Launch, path: Path) -> bool:
+        async with self._host.spawn(launch) as process, await anyio.open_file(path, "rb") as file:
+            process.close_input()
+            while piece := await process.receive():
+                ours = await file.read(len(piece))
+                if not piece.startswith(ours):
+                    return False
+                if len(ours) < len(piece):
+                    return True
+            return not await file.read(1)
+
+    def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
+        if index is not None:
+            env["GIT_INDEX_FILE"] = str(index)
+        config = [part for setting in _QUIET for part in ("-c", setting)]
+        return Launch(argv=("git", *config, *words), cwd=where, env=env)
+
+
+def _in_batches(paths: Sequence[str]) -> Iterator[list[str]]:
+    batch, size = [], 0
+    for path in paths:
+        batch.append(path)
+        size += len(os.fsencode(path)) + 1
+        if size > ARGUMENTS_MAX:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def text_of(ran: Ran) -> str:
+    return ran.stdout.decode(errors="surrogateescape").strip("\n")
+
+
+def names_in_list(listed: bytes) -> tuple[str, ...]:
+    """Files that git lists with ``-z``, as text that can be kept: of a name that is not UTF-8, bytes as ``\\xff``."""
+    return tuple(name.decode(errors="backslashreplace") for name in listed.split(b"\0") if name)
+
+
+def repositories_listed(listed: bytes) -> tuple[str, ...]:
+    """The repositories among what git lists with ``--raw -z``: for each file what became of it, and its name."""
+    fields = listed.split(b"\0")
+    entries = zip(fields[::2], fields[1::2], strict=False)
+    return names_in_list(b"\0".join(name for modes, name in entries if modes.split()[1] == _SUBMODULE))
+
+
+def some_of(files: Sequence[str]) -> str:
+    more = f" and {len(files) - NAMED_MAX} more" if len(files) > NAMED_MAX else ""
+    return f"{', '.join(files[:NAMED_MAX])}{more}"
+
+
+def error_of(ran: Ran) -> str:
+    """What git has to say, in a line: its first error, with the files that it lists below, or its last word."""
+    lines = ran.output.strip().splitlines()
+    errors = [at for at, line in enumerate(lines) if line.startswith(("error:", "fatal:"))]
+    if ran.problem or not errors:
+        return ran.problem or (lines[-1:] or [f"exit status {ran.status}"])[0]
+    files = [line.strip() for line in takewhile(lambda line: line.startswith("\t"), lines[errors[0] + 1 :])]
+    return f"{lines[errors[0]]} {', '.join(files)}".strip()

@@ -1,0 +1,154 @@
+"""Steps in the user's repository, on durable record before they are taken.
+
+A supervisor may be killed at any instant, and a disk may be full. Whatever is left half done then lies in a repository
+that belongs to the user: a locked index, a branch that nobody needs, half of a fast-forward. So each step is written to
+a file of the state directory first (content, rename and folder are synced), and the file goes when the step is done. A
+file that is there at the start of a supervisor, or of the next step, names a step that has to be finished or undone
+before anything else happens. Steps are taken one at a time, so there is one file.
+
+For example: ``{"type": "MakeWorktree", "name": "t", "start": "4f0c..."}`` is there while ``git worktree add`` runs. The
+next supervisor removes whatever there is of that worktree and of its branch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from supervisor.ports.secure_files import PRIVATE_FILE, make_private
+from supervisor.workspaces.git_command import WorkspaceError
+
+__all__ = [
+    "Advance",
+    "CommitWork",
+    "Forget",
+    "MakeWorktree",
+    "OpenStep",
+    "PutAway",
+    "RollBack",
+    "Step",
+    "StepFile",
+]
+
+
+class MakeWorktree(msgspec.Struct, frozen=True, tag=True):
+    """A worktree and its branch are made. Undone.
+
+    Attributes:
+        name: the folder of the worktree, and the last part of its branch.
+        start: the commit that the branch begins with.
+    """
+
+    name: str
+    start: str
+
+
+class CommitWork(msgspec.Struct, frozen=True, tag=True):
+    """What a session has done is committed and named by references. Nothing but locks can be left."""
+
+    name: str
+
+
+class RollBack(msgspec.Struct, frozen=True, tag=True):
+    """A worktree is put back to a commit; what was done there is held by a reference already. Finished."""
+
+    name: str
+    base: str
+
+
+class PutAway(msgspec.Struct, frozen=True, tag=True):
+    """A worktree is removed, and its branch if the target has it. Finished where the removal has begun."""
+
+    name: str
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """References to checkpoints that the target has are dropped. Finished."""
+
+
+class Advance(msgspec.Struct, frozen=True, tag=True):
+    """The target is moved on where somebody has it checked out. Undone, unless the branch has moved already.
+
+    Attributes:
+        holder: the directory that has the target checked out.
+        git_dir: the directory in which git keeps the index of *holder*.
+        target: the branch.
+        before: its commit before the step.
+        after: its commit after the step.
+        token: content of the lock file that belongs to this step alone.
+        begun: files of the user may have been touched: before, all of them were as *before* has them.
+    """
+
+    holder: str
+    git_dir: str
+    target: str
+    before: str
+    after: str
+    token: str
+    begun: bool = False
+
+
+Step = MakeWorktree | CommitWork | RollBack | PutAway | Forget | Advance
+
+
+class OpenStep(msgspec.Struct, frozen=True):
+    """A step that was begun, and when: nothing that is older than ``since_ns`` can be a trace of it."""
+
+    step: Step
+    since_ns: int
+
+
+class StepFile:
+    """The file that names the step which is under way."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._new = path.with_name(f"{path.name}.new")
+
+    def read(self) -> OpenStep | None:
+        """Return the step that was begun and not ended.
+
+        Raises:
+            WorkspaceError: the file cannot be read, or is none of ours.
+        """
+        try:
+            self._new.unlink(missing_ok=True)
+            content, since_ns = self._path.read_bytes(), self._path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        try:
+            return OpenStep(msgspec.convert(json.loads(content), type=Step), since_ns)
+        except (ValueError, msgspec.ValidationError) as error:
+            words = f"{self._path} is to name the last step in the repository, and cannot be read ({error})"
+            raise WorkspaceError(f"{words}; see that git status is clean there, and remove the file") from error
+
+    def begin(self, step: Step) -> None:
+        """Have *step* on record, in place of the one before.
+
+        Raises:
+            OSError: the record cannot be written; the step must not be taken.
+        """
+        make_private(self._path.parent)
+        fields: dict[str, Any] = msgspec.to_builtins(step)
+        # json, since a path may hold bytes that are no UTF-8: as lone surrogates they survive only there.
+        with open(os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE), "w") as file:
+            json.dump(fields, file)
+            file.flush()
+            os.fsync(file.fileno())
+        self._new.replace(self._path)
+        self._sync_folder()
+
+    def end(self) -> None:
+        """The step is done. A removal that is lost with the power only makes the next supervisor look again."""
+        self._path.unlink(missing_ok=True)
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
