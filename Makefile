@@ -32,14 +32,14 @@ docs: $(VENV)/ready  ## The pages that are generated from the tables
 	$(BIN)/python -m supervisor.cli.machines > docs/machines.md
 
 simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing
-	$(BIN)/supervisor simulate prove --golden
+	$(BIN)/python -m tests.verification prove --golden
 	$(BIN)/supervisor simulate soak --seeds 100
 
 soak: $(VENV)/ready  ## Long: many seeds that reach everything, an abort before every step, and one run per seed
 	$(BIN)/supervisor simulate soak --seeds 10000 --must-reach all
-	$(BIN)/supervisor simulate sweep
-	$(BIN)/supervisor simulate sweep --crash --every 10
-	$(BIN)/supervisor simulate prove --seeds 50
+	$(BIN)/python -m tests.verification sweep
+	$(BIN)/python -m tests.verification sweep --crash --every 10
+	$(BIN)/python -m tests.verification prove --seeds 50
 
 fuzz: $(VENV)/ready  ## INPUTS (1000000) malformed inputs: nothing but declared errors; what breaks is kept in the corpus
 	$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),1000000)

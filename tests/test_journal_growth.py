@@ -21,9 +21,9 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.schema import EVENT_FIELDS, explaining
 from supervisor.journal.tables import VERSION
 from supervisor.ports import JournalError
-from supervisor.simulation.power.disk import SimulatedDisk
-from supervisor.simulation.power.platter import Platter
 from tests.test_journal import Rebooted, entry
+from tests.verification.power_cuts.durable_pages import Platter
+from tests.verification.power_cuts.simulated_disk import SimulatedDisk
 
 JOURNALS = Path(__file__).parent / "journals"
 EARLIER = range(1, VERSION)

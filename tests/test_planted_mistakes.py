@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supervisor.simulation.power.powerloss import power_loss
+from tests.verification.power_cuts.power_loss import power_loss
 
 ROOT = Path(__file__).parent.parent
 

@@ -384,7 +384,10 @@ async def test_a_warden_that_cannot_start_is_a_refusal(monkeypatch: pytest.Monke
             send(ours, message, descriptors)
 
         monkeypatch.setattr(keeping.Keeping, "_send", send_late)
-    with anyio.fail_after(DEADLINE_S), pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/fork_server\.py"):
+    with (
+        anyio.fail_after(DEADLINE_S),
+        pytest.raises(SpawnError, match=r"cannot start 'true'.*/no/such/fork_server\.py"),
+    ):
         async with WardenHost() as wardens, wardens.spawn(launch("true")):
             pytest.fail("it started")
 

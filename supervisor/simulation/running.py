@@ -22,8 +22,6 @@ from supervisor.embedding.runtime import Supervisor, supervise
 from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.simulation.behind import counted
-from supervisor.simulation.drills import OFFICE_S, OFFICES, drill
-from supervisor.simulation.drills.agents.functions import drill_functions
 from supervisor.simulation.embedding_program import Guest
 from supervisor.simulation.engine import Ran, run, uncollected
 from supervisor.simulation.engine.loop import LIVELOCK_STEPS
@@ -219,17 +217,6 @@ class _Run:
             self.oracle.violated("quiescence", session.id, words)
         await session.close()
 
-    async def _drill(self, sup: Supervisor) -> None:
-        """What the kernel promises and a supervisor seldom uses, where the scenario wants that tried; and what agents
-        that are functions are promised; and plans in offices of their own."""
-        chance, only = self.world.chance.below("drill"), self.drawn.drilled
-        say, now, grain_s = self.oracle.violated, self.world.now, self.drawn.grain_s
-        if chance.happens(self.drawn.drills, "at all"):
-            await drill(say, chance, now, grain_s, only)
-            await drill_functions(say, sup, now, only)
-        if chance.happens(self.drawn.offices, "offices"):
-            await drill(say, chance, now, grain_s, only, OFFICES, OFFICE_S)
-
     async def _live(self, outside: anyio.abc.TaskGroup, *, last: bool = False) -> None:
         """One supervisor, from its start to its end, or to its death."""
         over = anyio.Event()
@@ -254,7 +241,6 @@ class _Run:
                         self.world.told_to_end(now=True)
                     elif not killed.is_set():
                         await self._probe(sup)
-                        await self._drill(sup)
             if sup is not None and not killed.is_set():
                 if sup.failure is not None:  # which a host that is cancelled is not told
                     raise sup.failure

@@ -8,7 +8,6 @@ A file is checked whole before anything runs, and every problem is told with its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
@@ -80,15 +79,6 @@ def _strike(value: str) -> str:
     return value
 
 
-def _drill(value: str) -> str:
-    from supervisor.simulation.drills import NAMES  # which needs the whole runtime, where a scenario is only a file
-
-    if value not in NAMES:
-        like = get_close_matches(value, NAMES, n=3) or sorted(NAMES)
-        raise ValueError(f"there is no drill {value!r}; there are {', '.join(like)}")
-    return value
-
-
 HOUR_S = 3600.0
 NARROW = (
     "session Interrupting",
@@ -102,7 +92,7 @@ NARROW = (
 """States that are over before a kill that comes at any time meets them."""
 Seconds = Annotated[Any, within(0, 1e6)]
 Grain = Annotated[Any, within(0, 0.5)]
-"""Coarser timers bring about another order than drills and laws tell of: at a second the first of them break."""
+"""Coarser timers bring about another order than laws tell of: at a second the first of them break."""
 Horizon = Annotated[Any, within(1, 1e6)]
 Count = Annotated[Any, within(0, 1e6, whole=True)]
 Some = Annotated[Any, within(1, 1e6, whole=True)]
@@ -175,7 +165,7 @@ class Faults(Model):
     only: tuple[Annotated[str, AfterValidator(_strike)], ...] | None = None
 
 
-LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "drilled", "seed"))
+LISTS = frozenset(("schedules", "crashes_at", "cancels_at", "seed"))
 """What of a world is no number that could be drawn."""
 
 
@@ -186,11 +176,9 @@ class World(Model):
     moments, of which each has one in mind to be killed at; ``cancels_at`` are moments of tasks and runs, of which
     who lies in wait for a plan insists on one, to cancel then. ``pieces`` is the share of the streams that come cut
     anywhere, not as they were written. Timers are rounded up to multiples of ``grain_s``, 0 for none and at most
-    half a second. A commit that nothing strikes takes
-    ``commit_s``. ``drills``: how likely the actor kernel is drilled once the faults have stopped; ``offices``: how
-    likely plans are worked on then, move by move; ``drilled``: the names of those drills that are tried, all unless
-    told. ``archive``: there is a place where what has ended is kept. An operator's longest pause between two wishes is
-    ``pause_s`` (seconds); short ones are likelier, and the mean is a third of it."""
+    half a second. A commit that nothing strikes takes ``commit_s``. ``archive``: there is a place where what has ended
+    is kept. An operator's longest pause between two requests is ``pause_s`` (seconds); short ones are likelier, and
+    the mean is a third of it."""
 
     schedules: Annotated[tuple[Schedule, ...], AfterValidator(_ways)] = tuple(Schedule)
     grain_s: Grain = {"any": [0.0, 0.0, 0.001, 0.1]}
@@ -204,9 +192,6 @@ class World(Model):
     pause_s: Seconds = 12.0
     pieces: Share = PIECES
     commit_s: Seconds = 0.0005
-    drills: Share = 0.0
-    offices: Share = 0.0
-    drilled: tuple[Annotated[str, AfterValidator(_drill)], ...] | None = None
     archive: Flag = False
     seed: Annotated[int, Strict(), Field(ge=0)] | None = None
 
@@ -316,7 +301,6 @@ class Scenario(Model):
             load=self.load,
             crashes_at=self.world.crashes_at,
             cancels_at=self.world.cancels_at,
-            drilled=self.world.drilled,
             **world,
         )
 
@@ -385,9 +369,6 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float
     pieces: float
     commit_s: float
-    drills: float = 0.0
-    offices: float = 0.0
-    drilled: tuple[str, ...] | None = None
     archive: bool = False
 
     @property

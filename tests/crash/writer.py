@@ -3,7 +3,7 @@
 A process appends to a real journal, says which records are acknowledged, compacts it now and then, and is killed with
 SIGKILL at a random instant: while it opens, commits, checkpoints or archives. Then the journal must open, all of it
 must be sound, and it must have every acknowledged record, itself or in an archive, once. (A kill keeps the page cache:
-what a power cut does is ``supervisor simulate disk``'s question.)
+what a power cut does is ``python -m tests.verification disk``'s question.)
 With ``--plant early-acknowledgement`` the process says it before it appends: a control, which must be found out.
 """
 

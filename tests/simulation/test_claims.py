@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.__main__ import _plan, _simulate
-from supervisor.cli.commands import commands
 from supervisor.cli.invocation import execute
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append
-from supervisor.simulation.claims import Holders, simulate_claims
+from tests.verification.__main__ import group as verification
+from tests.verification.claims import Holders, simulate_claims
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -37,13 +36,12 @@ def test_one_seed_is_one_run() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     """It says what became of the run, and exits with 0 where nothing was violated."""
-    group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
-    status = execute(group, ["simulate", "claims", "--workers", "4", "--tasks", "12", "--kills", "0", "--json"])
+    status = execute(verification, ["claims", "--workers", "4", "--tasks", "12", "--kills", "0", "--json"])
     told = json.loads(capsys.readouterr().out)
 
     assert status == 0
     assert (told["closed"], told["killed"], told["report"]["problems"]) == (12, 0, [])
-    assert execute(group, ["simulate", "claims", "--workers", "4", "--tasks", "12", "--kills", "0"]) == 0
+    assert execute(verification, ["claims", "--workers", "4", "--tasks", "12", "--kills", "0"]) == 0
     assert "12 of 12 tasks closed by 4 workers" in capsys.readouterr().out
 
 

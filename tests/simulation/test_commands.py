@@ -1,4 +1,4 @@
-"""``supervisor simulate``: what it prints, what it refuses, and its exit status."""
+"""``supervisor simulate`` and ``python -m tests.verification``: output, refusals and exit status."""
 
 from __future__ import annotations
 
@@ -22,25 +22,29 @@ from supervisor.simulation import coverage, oracle
 from supervisor.simulation.commands import cli
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.engine import Schedule
-from supervisor.simulation.power import powerloss
 from supervisor.simulation.scenario import load, named
-from supervisor.simulation.search import golden as goldens
 from supervisor.simulation.search import shrink as shrinking
 from supervisor.simulation.search import soak
-from supervisor.simulation.search.golden import golden, kept, runs
-from supervisor.simulation.search.prove import CannotRun, processes
+from tests.verification import golden as goldens
+from tests.verification.__main__ import group as verification
+from tests.verification.golden import golden, kept, runs
+from tests.verification.power_cuts import power_loss as powerloss
+from tests.verification.prove import CannotRun, processes
 
 Tell = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
-    """Run ``supervisor simulate`` in this process: its exit status, what it printed, and what it complained of."""
+    """Run a command of either program in this process; return its exit status, its output and its error output."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
+        words = [str(one) for one in arguments]
+        if words and words[0] in verification.commands:
+            return (execute(verification, words), *capsys.readouterr())
         group = commands(lambda request: 9, lambda as_json, verbose: 9, _plan, _simulate)
-        return (execute(group, ["simulate", *map(str, arguments)]), *capsys.readouterr())
+        return (execute(group, ["simulate", *words]), *capsys.readouterr())
 
     return run
 
@@ -125,9 +129,6 @@ def test_sessions_and_hours_are_the_load(tell: Tell) -> None:
         (("prove", "--seeds", "1", "--pythons", "/no/python"), "'/no/python' is no program"),
         (("prove", "--seeds", "1", "--pythons", "/bin/true"), "/bin/true does not run the simulator; install"),
         (("prove", "--seeds", "1", "--pythons", "/bin/echo"), "/bin/echo does not run the simulator; install"),
-        (("hunt", "--budget-s", "nan"), "--budget-s: nan is no time; give CPU seconds, 1 to 86400"),
-        (("hunt", "--bug", "launch-first", "--third", "1"), "third: 1 leaves none of launch-first; leave it out"),
-        (("hunt", "--budget-s", "inf"), "is not in the range"),
         (("bench", "--suite", "nope.toml"), "nope.toml: cannot be read"),
         (("sweep", "--levels", "turn"), "'turn' is no level; name some of tool, sibling, session"),
         (("sweep", "--levels", "tool", "--scenario", "none", "--crash"), "--levels: with --crash nothing is aborted"),
@@ -423,5 +424,5 @@ def test_help_does_not_import_the_simulator() -> None:
 
 def test_every_command_has_json() -> None:
     """Each command of the simulator has --json."""
-    for command in (cli.group, *cli.COMMANDS):
+    for command in (cli.group, *cli.COMMANDS, *verification.commands.values()):
         assert "as_json" in [one.name for one in command.params], command.name

@@ -17,11 +17,11 @@ import pytest
 from supervisor.journal.database import open_database
 from supervisor.ports import JournalError
 from supervisor.simulation.keyed_random import Chance
-from supervisor.simulation.power.disk import DiskFaults, SimulatedDisk
-from supervisor.simulation.power.journalling import Plan, Verdict, found, judged
-from supervisor.simulation.power.platter import SECTOR_BYTES, Platter, Step
-from supervisor.simulation.power.powercut import CONTROLS
-from supervisor.simulation.power.powerloss import DiskReport, power_loss
+from tests.verification.power_cuts.crash_points import CONTROLS
+from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step
+from tests.verification.power_cuts.journal_run import Plan, Verdict, found, judged
+from tests.verification.power_cuts.power_loss import DiskReport, power_loss
+from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
 
 OLD, NEW = b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES
 
@@ -278,7 +278,7 @@ def test_what_a_lying_disk_does_is_always_detected(report: DiskReport) -> None:
 def test_the_same_seeds_give_the_same_report_in_other_processes() -> None:
     """Two workers, a fresh interpreter and another hash seed change not one byte of it."""
     program = (
-        "import msgspec\nfrom supervisor.simulation.power.powerloss import power_loss\n"
+        "import msgspec\nfrom tests.verification.power_cuts.power_loss import power_loss\n"
         "if __name__ == '__main__':\n    print(msgspec.json.encode(power_loss(300, first_seed=7)).decode())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}

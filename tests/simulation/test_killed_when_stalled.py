@@ -23,14 +23,14 @@ from supervisor.ports import Append
 from supervisor.recovery import takeover as succession
 from supervisor.runtime.entity_registry import Tree
 from supervisor.runtime.journal_writer import Cause
-from supervisor.simulation import claims
-from supervisor.simulation.claims import Claims, simulate_claims
 from supervisor.simulation.world import World
 from supervisor.work import plugin_policies as opinions
 from supervisor.work.plan_recovery import Continuing
 from supervisor.work.plan_run import Workload
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.task_execution import Case
+from tests.verification import claims
+from tests.verification.claims import Claims, simulate_claims
 
 
 class Host(claims._Host):

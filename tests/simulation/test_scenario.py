@@ -55,7 +55,6 @@ def _written(folder: Path, text: str) -> Path:
             "world.cancels_at = ['run ASLEEP']",
             "world.cancels_at: 'run ASLEEP' is no state; write KIND STATE, for example",
         ),
-        ("world.drilled = ['rejected_hole']", "world.drilled.0: there is no drill 'rejected_hole'; there are rejected"),
         ("world.crashes_at = []", "world.crashes_at: [] is no moment; name some, for example 'session Interrupting'"),
         (
             "leans.a = { share = 0.6 }\nleans.b = { share = 0.5 }",

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.simulation import oracle, running
+from supervisor.simulation import oracle
 from supervisor.simulation.commands.written import written
-from supervisor.simulation.drills.desk import Desk
 from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import Drawn, library, load, named
 from supervisor.simulation.search import shrink as shrinking
@@ -100,26 +99,6 @@ def test_a_failing_run_shrinks_to_the_faults_that_it_needs() -> None:
     assert [one.partition("@")[0] for one in shrunk.faults] == ["host.urgent"]
     assert (shrunk.scenario.load.turns, shrunk.scenario.world.schedules) == (1, ("fifo",))
     assert fails_again(shrunk)
-
-
-def test_what_a_drill_noticed_is_left_to_that_drill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other drill is tried again: in what is left, it is named."""
-    tried: list[str] = []
-
-    async def crowds(desk: Desk) -> None:
-        tried.append("crowds")
-
-    async def turns(desk: Desk) -> None:
-        desk.same("it", 1, 2)
-
-    monkeypatch.setattr(running, "OFFICES", (crowds, turns))
-    quiet = named("quiet")
-    scenario = quiet.model_copy(update={"world": quiet.world.model_copy(update={"offices": 1.0})})
-    shrunk = shrink(scenario, 1, lambda: True, lambda runs: None)
-    assert (shrunk.invariant, shrunk.faults, shrunk.scenario.world.drilled) == ("kernel", (), ("turns",))
-    assert tried == ["crowds"]
-    assert fails_again(shrunk)
-    assert tried == ["crowds"]
 
 
 def test_what_fails_no_more_is_said_to() -> None:

@@ -8,7 +8,8 @@ from supervisor.lifecycles.types import AbortScope
 from supervisor.simulation.host import Host
 from supervisor.simulation.running import simulate
 from supervisor.simulation.scenario import named
-from supervisor.simulation.search.sweep import (
+from supervisor.simulation.world import World
+from tests.verification.sweep import (
     CANCEL,
     CRASH,
     LEVELS,
@@ -20,7 +21,6 @@ from supervisor.simulation.search.sweep import (
     small,
     sweep,
 )
-from supervisor.simulation.world import World
 
 
 def ignore(total: Sweep, points: int) -> None:

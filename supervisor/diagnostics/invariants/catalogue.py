@@ -65,7 +65,6 @@ INVARIANTS: Final[Mapping[str, str]] = MappingProxyType(
         " oracle, where time is virtual).",
         "degraded": "While the journal's disk is down nothing new begins, whoever asks is told, ends come in their"
         " time, and it is not given up before an end has waited for it (checked by the simulator's oracle).",
-        "kernel": "The actor kernel keeps what docs/kernel.md says of it (checked by the simulator's drills).",
         "one_budget": "An agent's tries after failures of its model and ours are counted together, at most one more"
         " than the budget; what no retry mends is tried once, and given to nobody again (checked by the simulator's"
         " oracle).",
@@ -100,7 +99,6 @@ WORLD: Final = frozenset(
         "released",
         "punctual",
         "degraded",
-        "kernel",
         "checkpoints",
         "one_budget",
         "archive_preservation",

@@ -1,7 +1,4 @@
-"""``supervisor simulate``: one run of one seed; and the commands over many runs, each in a room of its own.
-
-A command of many runs is a module ``NAME_cli.py`` with one click command, named in ``COMMANDS``.
-"""
+"""``supervisor simulate``: one run of one seed. The commands over many runs are modules of their own."""
 
 from __future__ import annotations
 
@@ -15,49 +12,20 @@ import msgspec
 
 from supervisor.cli.options import say
 from supervisor.control.error_messages import BadInput
-from supervisor.simulation.commands import (
-    bench_cli,
-    claims_cli,
-    disk_cli,
-    hunt_cli,
-    prove_cli,
-    shrink_cli,
-    soak_cli,
-    sweep_cli,
-)
-from supervisor.simulation.commands.options import Watch, as_json, finish, scenario, schedule
+from supervisor.simulation.commands import bench_cli, shrink_cli, soak_cli
+from supervisor.simulation.commands.options import ScenarioGroup, Watch, as_json, finish, scenario, schedule
 from supervisor.simulation.commands.wanted import Wanted
 from supervisor.simulation.running import Report, simulate
-from supervisor.simulation.scenario import BadScenario
 
 __all__ = ["group"]
 
-COMMANDS = (
-    soak_cli.command,
-    prove_cli.command,
-    sweep_cli.command,
-    shrink_cli.command,
-    hunt_cli.command,
-    disk_cli.command,
-    claims_cli.command,
-    bench_cli.command,
-)
+COMMANDS = (soak_cli.command, shrink_cli.command, bench_cli.command)
 SHOWN = 10
 """Problems that are printed with their words; JSON has those that the oracle kept."""
 KIB_PER_MIB = 1024
 
 
-class _Group(click.Group):
-    """Errors of a scenario are bad input, whoever finds them."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BadScenario as error:
-            raise BadInput(str(error)) from None
-
-
-@click.group("simulate", cls=_Group, invoke_without_command=True)
+@click.group("simulate", cls=ScenarioGroup, invoke_without_command=True)
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="The run.")
 @scenario
 @click.option("--sessions", type=click.IntRange(1, 10**6), metavar="N", help="How many customers, one session each.")

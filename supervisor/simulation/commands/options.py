@@ -1,8 +1,7 @@
 """What the commands of the simulator have in common: their options, their progress, and how they end.
 
 Progress goes to a terminal only, on standard error. The JSON of one run, and that of a benchmark, is what seeds decide,
-and nothing else; elsewhere, what the machine had to do with it (seconds, memory) stands under ``measured``, and in a
-hunt's lines as ``cpu_s``.
+and nothing else; elsewhere, what the machine had to do with it (seconds, memory) stands under ``measured``.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ import click
 from supervisor.cli.options import say
 from supervisor.control.error_messages import DONE, INTERRUPTED, WORK_FAILED, BadInput
 from supervisor.simulation.engine import Schedule
+from supervisor.simulation.scenario import BadScenario
 
 __all__ = [
     "Progress",
+    "ScenarioGroup",
     "Watch",
     "as_json",
     "finish",
@@ -57,6 +58,16 @@ jobs = click.option(
     metavar="J",
     help="How many processes.",
 )
+
+
+class ScenarioGroup(click.Group):
+    """Group of commands that read scenarios. A scenario that cannot be read or drawn is bad input (exit status 2)."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BadScenario as error:
+            raise BadInput(str(error)) from None
 
 
 def seeds(default: int) -> Callable[[Any], Any]:

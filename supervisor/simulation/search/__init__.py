@@ -1,3 +1,3 @@
-"""Many runs: soaks, proofs, sweeps, shrinking, and the hunt for planted bugs."""
+"""Many runs: soaks and shrinking."""
 
 __all__: list[str] = []

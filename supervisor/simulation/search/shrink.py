@@ -1,6 +1,6 @@
 """Shrinking: from a run that violates something to the smallest that still violates it.
 
-What a drill noticed is looked for with that drill alone. Where many faults struck, small runs of other seeds of the
+Where many faults struck, small runs of other seeds of the
 same scenario are tried first: one that fails, too, has less to lose. Then less work, since small runs are fast; then
 kinds of faults, then single strikes by delta debugging, then whatever makes a run hard to follow; and so on in turns
 until nothing gets smaller. A smaller run counts only if it violates the same invariant; it is over as soon as it does,
@@ -23,7 +23,6 @@ from supervisor.simulation.search.ddmin import ddmin
 from supervisor.simulation.search.smaller import (
     PLAINER,
     REDUCIBLE,
-    drilling,
     elsewhere,
     less,
     pinned,
@@ -74,11 +73,6 @@ class Shrunk(msgspec.Struct, kw_only=True):
 def invariant_of(problem: str) -> str:
     """The invariant that a problem is told to violate."""
     return problem.partition(":")[0]
-
-
-def whose_of(problem: str) -> str:
-    """What it is a problem of: an entity, or a drill."""
-    return problem.split(": ", 2)[1]
 
 
 def fails_again(shrunk: Shrunk) -> bool:
@@ -188,18 +182,11 @@ class _Search:
 
     def smaller(self) -> None:
         """Everything there is, once."""
-        self.drills()
         self.elsewhere()
         self.work()
         self.kinds()
         self.faults()
         self.puzzles()
-
-    def drills(self) -> None:
-        """No other drill than that which noticed it."""
-        whose = whose_of(self.problem)
-        if (one := drilling(self.scenario, whose)) is not None and self.takes(one):
-            self._open = drilling(self._open, whose) or self._open
 
     def elsewhere(self) -> None:
         """Other seeds: where a race needs many faults to be met, another one may have it with few."""

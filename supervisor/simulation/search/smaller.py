@@ -13,11 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from supervisor.simulation.agents.profile import AgentShape
-from supervisor.simulation.drills import NAMES
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.scenario import AGENTS, Agents, Drawn, Faults, Scenario, World
 
-__all__ = ["PLAINER", "REDUCIBLE", "drilling", "elsewhere", "less", "pinned", "plainer", "with_strikes"]
+__all__ = ["PLAINER", "REDUCIBLE", "elsewhere", "less", "pinned", "plainer", "with_strikes"]
 
 Path = tuple[str, ...]
 
@@ -53,8 +52,6 @@ PLAINER: Final[Mapping[Path, Any]] = {
     ("world", "pieces"): 0.0,
     ("load", "plans"): 0.0,
     ("load", "crossing"): 0.0,
-    ("world", "drills"): 0.0,
-    ("world", "offices"): 0.0,
 }
 """What is easier to follow than anything else that may stand there."""
 
@@ -102,13 +99,6 @@ def elsewhere(scenario: Scenario, kinds: Sequence[str], seed: int) -> Scenario:
 def with_strikes(scenario: Scenario, only: Sequence[str]) -> Scenario:
     """The same, with exactly these strikes."""
     return _changed(scenario, ("faults", "only"), tuple(only))
-
-
-def drilling(scenario: Scenario, name: str) -> Scenario | None:
-    """The same with no drill but that one, if there is such a drill and others are tried as well."""
-    if name not in NAMES or scenario.world.drilled == (name,):
-        return None
-    return _changed(scenario, ("world", "drilled"), (name,))
 
 
 def less(scenario: Scenario, path: Path) -> Iterator[Scenario]:

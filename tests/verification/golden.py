@@ -1,0 +1,100 @@
+"""The golden runs: digests that are kept with the code, so that a change of what the runtime does is seen, and meant.
+
+They hold for this code on the locked versions of what it is made of: another release of anyio or trio may take its
+steps in another order. ``python -m tests.verification prove --write-golden`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from supervisor.simulation.commands.wanted import Wanted
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import library, named
+from supervisor.simulation.search.many import Failed, each
+
+__all__ = ["GOLDEN_SEED", "Golden", "digests", "golden", "kept", "place", "runs", "write"]
+
+GOLDEN_SEED = 1
+LEFT_OUT = frozenset({"day", "swarm"})
+"""One is too long, and the other is what a soak runs."""
+SCHEDULES = (Schedule.SHUFFLE, Schedule.TRIO)
+HEADER = "# Digests by scenario and schedule, written by `python -m tests.verification prove --write-golden`.\n"
+
+
+class Golden(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the golden runs. ``differing``: the line that runs one, to what is wrong with it."""
+
+    scenarios: int
+    runs: int
+    differing: dict[str, str]
+
+
+def golden() -> list[str]:
+    """The golden scenarios, by name."""
+    return [name for name in library() if name not in LEFT_OUT]
+
+
+def runs() -> list[Wanted]:
+    """Every golden scenario on an asyncio schedule and on trio, where it allows them."""
+    return [
+        Wanted(scenario=name, seed=GOLDEN_SEED, schedule=schedule.value)
+        for name in golden()
+        for schedule in SCHEDULES
+        if schedule in named(name).world.schedules
+    ]
+
+
+def kept() -> dict[str, dict[str, str]]:
+    """The digests that are kept: scenario to schedule to digest."""
+    text = place().read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def digest_of(wanted: Wanted) -> str:
+    """The digest of one run, in whichever process."""
+    return simulate(wanted.draw()).digest
+
+
+def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[Wanted, str | Failed], bool]:
+    """Run them all; their digests, and false if Ctrl-C came first."""
+    found: dict[Wanted, str | Failed] = {}
+
+    def done(wanted: Wanted, digest: str | Failed) -> None:
+        found[wanted] = digest
+        heard(len(found))
+
+    complete = each(digest_of, runs(), jobs, done)
+    return found, complete
+
+
+def compared(found: dict[Wanted, str | Failed]) -> Golden:
+    """What was found, held against what is kept."""
+    was = kept()
+    differing = {}
+    for wanted, digest in found.items():
+        expected = was.get(wanted.name, {}).get(str(wanted.schedule), "none is kept")
+        if digest != expected:
+            differing[wanted.line()] = f"{digest.words if isinstance(digest, Failed) else digest}; kept: {expected}"
+    return Golden(scenarios=len({one.name for one in found}), runs=len(found), differing=differing)
+
+
+def write(found: dict[Wanted, str | Failed]) -> Path:
+    """Keep these digests; where. A run that failed has none."""
+    lines = [HEADER]
+    for name in golden():
+        own = {one.schedule: digest for one, digest in found.items() if one.name == name and isinstance(digest, str)}
+        lines += [f"[{name}]", *(f'{schedule} = "{digest}"' for schedule, digest in own.items()), ""]
+    path = place()
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def place() -> Path:
+    """Where the digests are kept."""
+    return Path(__file__).with_name("golden.toml")

@@ -1,0 +1,246 @@
+"""One run of the power-loss experiment: a journal is written, its disk is cut at many points, and opened each time.
+
+A run has a kind: the production journal on a disk that keeps its word, and perhaps fails and says so; on a disk whose
+syncs lie; or with a planted mistake, a control that must be caught. It is a function of its kind and its seed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from supervisor.journal.jsonl import transition_line
+from supervisor.simulation.keyed_random import Chance
+from tests.verification.power_cuts.durable_pages import Platter, Survivors
+from tests.verification.power_cuts.journal_run import Plan, Verdict, Writer, found, judged
+from tests.verification.power_cuts.simulated_disk import DiskFaults, SimulatedDisk
+
+__all__ = ["CONTROLS", "CUTS_PER_RUN", "LIES", "Run", "Setup", "Tally"]
+
+_LIVES: Final = 2
+"""How often a writer begins in a run: the second begins on what the first one's last power cut left."""
+_CUTS_PER_LIFE: Final = 128
+"""Many share what they left: work that is cut often is cheap to cut again, and new work meets new states."""
+CUTS_PER_RUN: Final = _LIVES * _CUTS_PER_LIFE
+_BATCHES_PER_LIFE: Final = 6
+
+
+# ----------------------------------------------------------------------------------------------------- configurations
+class _Normal(apsw.Connection):
+    """A mistake: commits that do not wait for the disk."""
+
+    def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
+        return super().pragma(name, "normal" if name == "synchronous" else value, **more)
+
+
+class _Off(apsw.Connection):
+    """A mistake: nothing waits for the disk."""
+
+    def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
+        return super().pragma(name, "off" if name == "synchronous" else value, **more)
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    connection: type[apsw.Connection] = apsw.Connection
+    faults: DiskFaults = DiskFaults()
+    hasty: bool = False
+
+
+_FAILING: Final = Setup(
+    faults=DiskFaults(full=0.01, read_error=0.002, write_error=0.005, sync_error=0.02),
+)
+_LYING: Final = Setup(faults=DiskFaults(lie=0.2))
+CONTROLS: Final = {
+    "acknowledged before the commit": Setup(hasty=True),
+    "synchronous=NORMAL": Setup(connection=_Normal),
+    "synchronous=OFF": Setup(connection=_Off),
+    "no sync reaches the disk": Setup(faults=DiskFaults(lie=1.0)),
+}
+_SOUND: Final = (Setup(), Setup(), _FAILING)
+"""What the figures are about: two disks in three work, one fails and says so."""
+
+
+class Tally(msgspec.Struct):
+    """What one run, or many, came to."""
+
+    runs: int = 0
+    failed_runs: int = 0
+    cuts: int = 0
+    openings: int = 0
+    acknowledged: int = 0
+    lost_alive: int = 0
+    errors: int = 0
+    sectors_lost: int = 0
+    sectors_torn: int = 0
+    verdicts: dict[str, int] = {}
+    first_failure: str | None = None
+    digest: bytes = b""
+
+    def count(self, verdict: Verdict) -> int:
+        return self.verdicts.get(verdict.name, 0)
+
+    def add(self, other: Tally) -> None:
+        """Count what came after."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for verdict, times in other.verdicts.items():
+            self.verdicts[verdict] = self.verdicts.get(verdict, 0) + times
+        self.first_failure = self.first_failure or other.first_failure
+        self.digest = blake2b(self.digest + other.digest, digest_size=16).digest()
+
+
+_SUMS: Final = (
+    "runs",
+    "failed_runs",
+    "cuts",
+    "openings",
+    "acknowledged",
+    "lost_alive",
+    "errors",
+    "sectors_lost",
+    "sectors_torn",
+)
+LIES: Final = "a lying disk"
+
+
+# ------------------------------------------------------------------------------------------------------------ one run
+class Run:
+    """One seed: a plan, a disk to write on, and a machine that finds what was left."""
+
+    def __init__(self, kind: str, seed: int, witness: Path | None) -> None:
+        chance = Chance(seed, kind)
+        self._setup = _setup(kind, chance)
+        self._chance = chance
+        self._witness = witness
+        self._seed = seed
+        self._kind = kind
+        self._plan = Plan(chance, _LIVES * _BATCHES_PER_LIFE)
+        self._disk = SimulatedDisk("written", chance.below("disk"), self._setup.connection)
+        self._machine = SimulatedDisk("found")
+        self._left: dict[str, bytearray] = {}
+        self._there = 0
+        self._known: dict[tuple[int, ...], int | Verdict] = {}
+        self._digest = blake2b(digest_size=16)
+        self.tally = Tally(runs=1)
+
+    def run(self, cuts: int) -> Tally:
+        try:
+            for life in range(_LIVES):
+                if not self._lives(life, min(_CUTS_PER_LIFE, cuts - self.tally.cuts)):
+                    break
+        finally:
+            self._disk.unregister()
+            self._machine.unregister()
+        self.tally.errors = self._disk.errors
+        self.tally.failed_runs = int(self.tally.first_failure is not None)
+        self.tally.digest = self._digest.digest()
+        return self.tally
+
+    def _lives(self, life: int, cuts: int) -> bool:
+        """Write, and cut that work *cuts* times; whether one of the cuts left something to go on with."""
+        if cuts <= 0:
+            return False
+        chance = self._chance.below("life", life)
+        platter = Platter(self._left)
+        self._known.clear()
+        acknowledged = self._written(chance)
+        steps, done, goes_on = self._disk.steps, 0, chance.integer(0, cuts - 1, "goes on")
+        draws = chance.stream("cuts")
+        there: int | Verdict = 0
+        for number, point in enumerate(_points(chance, cuts, acknowledged[1][0], len(steps))):
+            platter.make(steps[done:point])
+            done = point
+            survivors, opened = self._cut(platter, draws, point, _promised(acknowledged, point))
+            if number == goes_on:
+                self._left, there = survivors.files, opened
+            if self._caught:
+                return False
+        self._there = there if isinstance(there, int) else 0
+        return isinstance(there, int)
+
+    @property
+    def _caught(self) -> bool:
+        """A control that was caught has served."""
+        return self._kind in CONTROLS and self.tally.first_failure is not None
+
+    def _written(self, chance: Chance) -> list[tuple[int, int]]:
+        disk = self._disk
+        disk.mount(self._left)
+        disk.faults = self._setup.faults
+        disk.checkpoint_pages = chance.integer(4, 60, "checkpoint")
+        writer = Writer(self._plan, disk, chance.below("writer"), hasty=self._setup.hasty, there=self._there)
+        writer.write(min(self._there + _BATCHES_PER_LIFE, len(self._plan.batches)))
+        self.tally.acknowledged += writer.acknowledged[-1][1] - self._there
+        self.tally.lost_alive += writer.lost_alive
+        if writer.lost_alive:
+            self._failed("an acknowledged batch was missing although the power never went")
+        return writer.acknowledged
+
+    def _cut(self, platter: Platter, draws: Random, point: int, promised: int) -> tuple[Survivors, int | Verdict]:
+        survivors = platter.cut(draws)
+        there = self._opened(survivors, self._lines(promised, draws))
+        verdict = judged(there, promised)
+        self._digest.update(f"{point} {survivors.lost} {survivors.torn} {there} {verdict.name}\n".encode())
+        self._count(verdict, survivors.lost, survivors.torn)
+        return survivors, there
+
+    def _opened(self, survivors: Survivors, lines: Path | None) -> int | Verdict:
+        """What the opening finds. The same files have the same answer; what else it reads is not among them."""
+        key = survivors.key if lines is None else None
+        if key is not None and key in self._known:
+            return self._known[key]
+        self._machine.mount(survivors.files)
+        there = found(self._plan, self._machine, lines)
+        self.tally.openings += 1
+        if key is not None:
+            self._known[key] = there
+        return there
+
+    def _lines(self, promised: int, draws: Random) -> Path | None:
+        """``transitions.jsonl``, which is never synced: half the time nothing of it survives, else a part of it."""
+        if self._witness is None:
+            return None
+        share = max(0.0, 2 * draws.random() - 1)
+        records = [one.record for batch in self._plan.batches[:promised] for one in batch]
+        text = b"".join([_encode(transition_line(record)) + b"\n" for record in records])
+        self._witness.write_bytes(text[: int(len(text) * share)])
+        return self._witness
+
+    def _count(self, verdict: Verdict, lost: int, torn: int) -> None:
+        tally = self.tally
+        tally.cuts += 1
+        tally.sectors_lost += lost
+        tally.sectors_torn += torn
+        tally.verdicts[verdict.name] = tally.verdicts.get(verdict.name, 0) + 1
+        if verdict is not Verdict.WHOLE:
+            self._failed(verdict.value)
+
+    def _failed(self, why: str) -> None:
+        if self.tally.first_failure is None:
+            self.tally.first_failure = f"seed {self._seed}, cut {self.tally.cuts}: {why}"
+
+
+def _points(chance: Chance, cuts: int, opened: int, steps: int) -> list[int]:
+    """Where to cut: three times in four after the opening, which takes up to half of the steps."""
+    first = [1 if chance.happens(0.25, "early", number) else opened for number in range(cuts)]
+    return sorted(chance.integer(low, steps, "point", number) for number, low in enumerate(first))
+
+
+def _promised(acknowledged: list[tuple[int, int]], point: int) -> int:
+    """How many batches had been acknowledged when the disk had made *point* steps."""
+    return acknowledged[bisect_right(acknowledged, point, key=lambda one: one[0]) - 1][1]
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _setup(kind: str, chance: Chance) -> Setup:
+    if kind == LIES:
+        return _LYING
+    return CONTROLS[kind] if kind else chance.choice(_SOUND, "setup")

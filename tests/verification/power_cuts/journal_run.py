@@ -1,0 +1,219 @@
+"""A writer of the production journal on a simulated disk, and what must be found after the power went.
+
+The plan of a run says every batch beforehand, and what the journal's tables hold after each; the writer follows it
+through whatever the disk does. Nothing here asks the journal's own code whether the journal is right: what is found is
+compared with the plan, row for row.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from supervisor.journal.database import Database, open_database
+from supervisor.journal.schema import EVENT_FIELDS, effect_rows, entity_values, event_values, explaining, folded
+from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.ports import Append, EntityRow, JournalError
+from supervisor.simulation.keyed_random import Chance
+from tests.verification.power_cuts.simulated_disk import SimulatedDisk
+
+__all__ = ["Plan", "Verdict", "Writer", "found", "judged"]
+
+_JOURNAL: Final = Path("/disk/journal.db")
+_ENTITIES: Final = 5
+_BATCH_MAX: Final = 4
+_OPENINGS_MAX: Final = 8
+"""How often a failing disk is tried before it heals."""
+
+Row = tuple[Any, ...]
+
+
+# ---------------------------------------------------------------------------------------------------------- the plan
+class Plan:
+    """The batches of one run, and the rows of the journal after each number of them, from none to all."""
+
+    def __init__(self, chance: Chance, batches: int) -> None:
+        self._seqs = dict.fromkeys((f"s{number}" for number in range(_ENTITIES)), 0)
+        self.batches = [self._batch(chance.below("batch", number)) for number in range(batches)]
+        self.events: list[Row] = []
+        self.counts = [0]
+        self.entities: list[list[Row]] = [[]]
+        self.effects: list[list[Row]] = [[]]
+        self._fold()
+
+    def _batch(self, chance: Chance) -> list[Append]:
+        return [self._entry(chance.below(number)) for number in range(chance.integer(1, _BATCH_MAX, "size"))]
+
+    def _entry(self, chance: Chance) -> Append:
+        who = chance.choice(list(self._seqs), "who")
+        seq = sum(self._seqs.values()) + 1
+        self._seqs[who] += 1
+        record = LifecycleEvent(
+            seq=seq,
+            timestamp=1.7e9 + seq,
+            monotonic_s=float(seq),
+            entity_type="session",
+            entity_id=who,
+            entity_seq=self._seqs[who],
+            event="TurnEnded",
+            reason="x" * chance.integer(0, 300, "reason"),
+            metadata={"turn": seq},
+        )
+        said = b"%d" % seq * chance.choice((5, 20, 50, 50, 100, 100, 2_000), "data")  # some over several pages
+        data = b'{"said":"%b"}' % said
+        owed = ((f"effect-{seq}", b"{}"),) if chance.happens(0.3, "owes") else ()
+        settled = (f"effect-{chance.integer(1, seq, 'which')}",) if chance.happens(0.3, "settles") else ()
+        return Append(record=record, parent_id=None, state="Running", data=data, owed=owed, settled=settled)
+
+    def _fold(self) -> None:
+        entities: dict[str, EntityRow] = {}
+        effects: dict[str, list[Any]] = {}
+        for batch in self.batches:
+            entities |= folded(entities, len(self.events), batch)
+            self.events += [event_values(one.record) for one in batch]
+            effects |= {row[0]: [*row, 0] for row in effect_rows(batch)}
+            for seq, name in ((one.record.seq, name) for one in batch for name in one.settled if name in effects):
+                effects[name][-1] = effects[name][-1] or seq
+            self.counts.append(len(self.events))
+            self.entities.append([entity_values(row) for row in entities.values()])
+            self.effects.append([tuple(row) for row in effects.values()])
+
+    def batches_in(self, rows: int) -> int | None:
+        """How many whole batches *rows* records are; ``None`` if the last one is not whole."""
+        return self.counts.index(rows) if rows in self.counts else None
+
+
+# -------------------------------------------------------------------------------------------------------- the writer
+class Writer:
+    """Follows a plan on a disk; an error leaves the outcome unknown, so it looks before it goes on.
+
+    ``acknowledged`` has, for every acknowledgement, the number of steps the disk had made, and of batches it was for.
+
+    Args:
+        there: how many batches were on the disk before.
+        hasty: acknowledges before it commits: the mistake that must be found.
+    """
+
+    def __init__(self, plan: Plan, disk: SimulatedDisk, chance: Chance, *, there: int, hasty: bool) -> None:
+        self._plan = plan
+        self._disk = disk
+        self._chance = chance
+        self._hasty = hasty
+        self._tries = 0
+        self.acknowledged = [(0, there)]
+        self.lost_alive = 0
+        """Acknowledged batches that were gone although the power never went."""
+
+    def write(self, batches: int) -> None:
+        """Until that many batches of the plan are there; then close, or die."""
+        while not self._written(batches):
+            self._tries += 1
+            if self._tries % _OPENINGS_MAX == 0:
+                self._disk.heal()
+
+    def _written(self, batches: int) -> bool:
+        try:
+            with explaining(_JOURNAL):
+                self._live(batches)
+        except JournalError:
+            return False
+        return True
+
+    def _live(self, batches: int) -> None:
+        database = open_database(_JOURNAL, None, self._disk)
+        try:
+            done = self._found(database)
+            while done < batches:
+                done = self._appended(database, done)
+        except BaseException:
+            self._die(database)
+            raise
+        if self._chance.happens(0.5, "dies", self._tries):
+            self._die(database)
+        database.close()
+
+    def _die(self, database: Database) -> None:
+        """As a killed process does: without another word to the disk."""
+        self._disk.killed = True
+        with suppress(apsw.Error):
+            database.close()
+        self._disk.killed = False
+
+    def _found(self, database: Database) -> int:
+        done = self._plan.batches_in(database.last_seq) or 0
+        self.lost_alive += max(0, self.acknowledged[-1][1] - done)
+        self._acknowledge(done)  # whoever reads a record acts on it
+        return done
+
+    def _recovered(self, database: Database) -> int:
+        """Look at the disk as a supervisor does that goes on: what is there is there, the rest is written again."""
+        database.recover()
+        return self._found(database)
+
+    def _acknowledge(self, batches: int) -> None:
+        self.acknowledged.append((len(self._disk.steps), batches))
+
+    def _appended(self, database: Database, done: int) -> int:
+        if self._hasty:
+            self._acknowledge(done + 1)
+        try:
+            database.append(self._plan.batches[done])
+        except apsw.Error:
+            self._tries += 1
+            if self._tries % 2:
+                raise
+            return self._recovered(database)
+        self._acknowledge(done + 1)
+        return done + 1
+
+
+# ------------------------------------------------------------------------------------------------------- the judgement
+class Verdict(Enum):
+    """What a power cut did."""
+
+    WHOLE = "all that was acknowledged, and at most one batch more"
+    REFUSED = "the journal's opening names a damage"
+    LOST = "the opening is content, but an acknowledged batch is missing"
+    WRONG = "the opening is content, but it is not what was written"
+
+
+def found(plan: Plan, disk: SimulatedDisk, jsonl: Path | None = None) -> int | Verdict:
+    """Open the journal of *disk* as production does: how many batches of *plan* it holds, exactly as they were written.
+
+    ``Verdict.REFUSED`` if the opening names a damage, ``Verdict.WRONG`` if it should have.
+    """
+    try:
+        database = open_database(_JOURNAL, jsonl, disk)
+    except JournalError:
+        return Verdict.REFUSED
+    database.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # nobody reads this disk again
+    try:
+        return _compared(plan, database.db)
+    finally:
+        database.close()
+
+
+_EVENTS: Final = f"SELECT {', '.join(EVENT_FIELDS)} FROM events ORDER BY seq"
+
+
+def _compared(plan: Plan, db: apsw.Connection) -> int | Verdict:
+    events = db.execute(_EVENTS).fetchall()
+    done = plan.batches_in(len(events))
+    if done is None or events != plan.events[: len(events)]:
+        return Verdict.WRONG
+    same = db.execute("SELECT * FROM entities ORDER BY born_seq").fetchall() == plan.entities[done]
+    same = same and db.execute("SELECT * FROM effects ORDER BY seq").fetchall() == plan.effects[done]
+    return done if same else Verdict.WRONG
+
+
+def judged(there: int | Verdict, acknowledged: int) -> Verdict:
+    """What *there* is worth to whom *acknowledged* batches were promised."""
+    if isinstance(there, Verdict):
+        return there
+    if there < acknowledged:
+        return Verdict.LOST
+    return Verdict.WHOLE if there <= acknowledged + 1 else Verdict.WRONG

@@ -1,0 +1,205 @@
+"""Command ``disk``: the production journal's own code, and the power that fails at any step of its disk.
+
+Every run writes batches on a simulated disk, twice in a row, and each time the power fails at many points of the same
+work; each time the journal is opened as in production and must hold what was acknowledged, and at most one batch more.
+Beside the disks that keep their word, failing ones included, some lie, and some runs carry a planted mistake: an
+experiment that does not catch those would prove nothing. A report is a function of its seeds alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from supervisor.simulation.search.many import Failed, each
+from tests.verification.power_cuts.crash_points import CONTROLS, CUTS_PER_RUN, LIES, Run, Tally
+from tests.verification.power_cuts.journal_run import Verdict
+
+__all__ = ["Control", "DiskReport", "Lying", "power_loss"]
+
+_CHUNK: Final = 2
+"""Runs that one process is given at a time."""
+_LYING_EVERY: Final = 25
+_CONTROL_EVERY: Final = 100
+_EXTRA_LEAST: Final = 2
+"""There is one run on a lying disk for every 25 that count, one of each control for every 100; at least 2 of each."""
+
+
+# --------------------------------------------------------------------------------------------------------- the report
+class Lying(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of the power cuts on disks whose syncs lie.
+
+    ``detected_by_opening``: the journal's opening names the damage, ``transitions.jsonl`` being one of its witnesses.
+    ``detected_by_record``: the opening is content with a shorter journal; only whoever kept the number of what was
+    acknowledged can tell. ``undetected``: the opening is content, and something is there that was never written.
+    """
+
+    runs: int = 0
+    cuts: int = 0
+    harmless: int = 0
+    detected_by_opening: int = 0
+    detected_by_record: int = 0
+    undetected: int = 0
+
+
+class Control(msgspec.Struct, frozen=True):
+    """A planted mistake: in how many runs it was, and in how many it was caught."""
+
+    runs: int = 0
+    caught: int = 0
+
+
+class DiskReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a number of power cuts came to. Byte for byte the same for the same seeds, wherever it is made."""
+
+    first_seed: int
+    cuts: int
+    openings: int
+    """How many different disks the cuts left: each was opened once."""
+    acknowledged: int
+    """Batches that were acknowledged to somebody."""
+    lost_acknowledgements: int
+    """Cuts, and restarts without one, after which an acknowledged batch was missing."""
+    corrupt: int
+    """Cuts after which the opening refused the journal, or took one for sound that was not what was written."""
+    first_failure: str | None
+    """Where the first of these two was: ``seed 12, cut 40: ...``."""
+    sectors_lost: int
+    sectors_torn: int
+    errors_injected: int
+    lying: Lying
+    controls: dict[str, Control]
+    digest: str
+    """Of every cut: where it was, what it left, and what was found."""
+
+    @property
+    def passed(self) -> bool:
+        """It is blameless, and every control was caught at least once."""
+        return self.blameless and all(one.caught for one in self.controls.values())
+
+    @property
+    def blameless(self) -> bool:
+        """Nothing lost, nothing corrupt, nothing undetected: all that can be said of a part of the runs."""
+        return not (self.lost_acknowledgements or self.corrupt or self.lying.undetected)
+
+
+# ---------------------------------------------------------------------------------------------------------- many runs
+class _Task(msgspec.Struct, frozen=True):
+    """Runs of one kind, ``cuts`` in all: the production journal (``""``), a lying disk, or a control by its name."""
+
+    kind: str
+    first_seed: int
+    cuts: int
+
+
+def power_loss(
+    cuts: int, *, first_seed: int = 1, jobs: int = 1, progress: Callable[[int], None] | None = None
+) -> DiskReport:
+    """Cut the power *cuts* times under the production journal, and see what is left of it.
+
+    A run is one seed and 256 cuts; the lying disks and the controls come first and are not counted in *cuts*.
+    ``KeyboardInterrupt`` ends the work early: the report is of what was reached.
+
+    Args:
+        cuts: how many, at least 1.
+        first_seed: the first run's seed; the next has the next.
+        jobs: processes to work in; the report does not depend on it.
+        progress: told how many cuts are done, as they come.
+
+    Raises:
+        ValueError: *cuts* or *jobs* is less than 1.
+        RuntimeError: the experiment itself broke.
+    """
+    for name, value in (("cuts", cuts), ("jobs", jobs)):
+        if value < 1:
+            raise ValueError(f"{name}: {value} is too few; give at least 1")
+    summary = _Summary(first_seed)
+
+    def done(task: _Task, tally: Tally | Failed) -> None:
+        if isinstance(tally, Failed):
+            raise RuntimeError(f"the runs from seed {task.first_seed} on: {tally.words}")
+        summary.add(task, tally)
+        if progress is not None and not task.kind:
+            progress(summary.sound.cuts)
+
+    each(_done, _tasks(cuts, first_seed), jobs, done)
+    return summary.report()
+
+
+def _tasks(cuts: int, first_seed: int) -> list[_Task]:
+    runs = -(-cuts // CUTS_PER_RUN)
+    tasks: list[_Task] = []
+    for kind in (LIES, *CONTROLS):
+        extra = max(_EXTRA_LEAST, runs // (_LYING_EVERY if kind == LIES else _CONTROL_EVERY))
+        tasks += _chunks(kind, first_seed, extra * CUTS_PER_RUN)
+    return tasks + _chunks("", first_seed, cuts)
+
+
+def _chunks(kind: str, first_seed: int, cuts: int) -> list[_Task]:
+    step = _CHUNK * CUTS_PER_RUN
+    starts = range(0, cuts, step)
+    return [_Task(kind, first_seed + start // CUTS_PER_RUN, min(step, cuts - start)) for start in starts]
+
+
+def _done(task: _Task) -> Tally:
+    """All of a task's runs, one after another."""
+    total = Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        witness = Path(folder) / "transitions.jsonl" if task.kind == LIES else None
+        for number, start in enumerate(range(0, task.cuts, CUTS_PER_RUN)):
+            run = Run(task.kind, task.first_seed + number, witness)
+            total.add(run.run(min(CUTS_PER_RUN, task.cuts - start)))
+    return total
+
+
+class _Summary:
+    """Results by kind, added up in the order of the tasks."""
+
+    def __init__(self, first_seed: int) -> None:
+        self._first_seed = first_seed
+        self._totals = {kind: Tally() for kind in ("", LIES, *CONTROLS)}
+
+    @property
+    def sound(self) -> Tally:
+        """What the figures are about: the production journal on disks that keep their word."""
+        return self._totals[""]
+
+    def add(self, task: _Task, tally: Tally) -> None:
+        self._totals[task.kind].add(tally)
+
+    def report(self) -> DiskReport:
+        sound = self.sound
+        return DiskReport(
+            first_seed=self._first_seed,
+            cuts=sound.cuts,
+            openings=sound.openings,
+            acknowledged=sound.acknowledged,
+            lost_acknowledgements=sound.count(Verdict.LOST) + sound.lost_alive,
+            corrupt=sound.count(Verdict.REFUSED) + sound.count(Verdict.WRONG),
+            first_failure=sound.first_failure,
+            sectors_lost=sound.sectors_lost,
+            sectors_torn=sound.sectors_torn,
+            errors_injected=sound.errors,
+            lying=self._lying(),
+            controls={name: self._control(self._totals[name]) for name in CONTROLS},
+            digest=blake2b(b"".join(one.digest for one in self._totals.values()), digest_size=16).hexdigest(),
+        )
+
+    def _lying(self) -> Lying:
+        total = self._totals[LIES]
+        return Lying(
+            runs=total.runs,
+            cuts=total.cuts,
+            harmless=total.count(Verdict.WHOLE),
+            detected_by_opening=total.count(Verdict.REFUSED),
+            detected_by_record=total.count(Verdict.LOST),
+            undetected=total.count(Verdict.WRONG),
+        )
+
+    def _control(self, total: Tally) -> Control:
+        return Control(total.runs, total.failed_runs)

@@ -1,0 +1,264 @@
+"""A simulated disk under the real SQLite: a VFS of its own, and the few things the journal asks of files besides.
+
+Every operation may fail as a disk does, by name and by chance. Every step that changes something is kept, so that the
+same work can be cut at each of its steps: a ``Platter`` that makes them anew knows what would survive there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from supervisor.journal.files import Files
+from supervisor.simulation.keyed_random import Chance
+from tests.verification.power_cuts.durable_pages import SECTOR_BYTES, Platter, Step, put
+
+__all__ = ["DiskFaults", "SimulatedDisk"]
+
+
+class DiskFaults(msgspec.Struct, frozen=True, kw_only=True):
+    """How often an operation of each kind goes wrong, 0 to 1."""
+
+    full: float = 0.0
+    """A write fails with ENOSPC, part of it done."""
+    read_error: float = 0.0
+    write_error: float = 0.0
+    """A write fails with EIO, part of it done."""
+    sync_error: float = 0.0
+    """A sync fails with EIO, and what it did not write is lost."""
+    lie: float = 0.0
+    """A sync says that it is done, and did nothing."""
+
+
+class SimulatedDisk(Files):
+    """A disk that is mounted, used and cut, for one thread. ``steps`` is what was done to it since it was mounted.
+
+    Args:
+        name: its name as a SQLite VFS; one disk of a process has it at a time.
+        chance: its draws; an operation's name is its number.
+        connection: what a connection is made of, so that a test can plant a mistake in one.
+    """
+
+    def __init__(
+        self, name: str, chance: Chance | None = None, connection: type[apsw.Connection] = apsw.Connection
+    ) -> None:
+        self._name = name
+        self._chance = chance or Chance(0)
+        self._connection = connection
+        self._vfs = _Vfs(name, self)
+        self.faults = DiskFaults()
+        self.checkpoint_pages = 1_000
+        self.errors = self.lies = self._operations = 0
+        self.killed = False
+        self._boots = 0
+        self.mount({})
+
+    def mount(self, files: Mapping[str, bytes | bytearray]) -> None:
+        """Begin with *files*, all of them durable: the machine boots."""
+        self._boots += 1
+        self.steps: list[Step] = []
+        self._numbers = {name: number for number, name in enumerate(files)}
+        self._mounted = files
+        self._views = [bytearray(content) for content in files.values()]
+
+    def heal(self) -> None:
+        """No operation fails any more."""
+        self.faults = DiskFaults()
+
+    def unregister(self) -> None:
+        """Take its name back from SQLite; every connection must be closed."""
+        self._vfs.unregister()
+
+    # ------------------------------------------------------------------------------------------------- `Files`
+    def exists(self, path: Path) -> bool:
+        return str(path) in self._numbers
+
+    def connect(self, path: Path, flags: int) -> apsw.Connection:
+        db = self._connection(str(path), flags=flags, vfs=self._name)
+        db.pragma("locking_mode", "exclusive")  # a WAL without shared memory, which this disk has not got
+        db.wal_autocheckpoint(self.checkpoint_pages)
+        return db
+
+    def remove(self, path: Path) -> None:
+        self.unlink(str(path))
+
+    def rename(self, old: Path, new: Path) -> None:
+        number = self._numbers[str(new)] = self._numbers.pop(str(old))
+        self._did(Platter.rename, str(old), str(new), number)
+
+    def sync(self, path: Path) -> None:
+        if (number := self._numbers.get(str(path))) is not None:
+            self.sync_file(number)
+        elif not self._sync_goes_wrong(None):
+            self._did(Platter.sync_names)
+
+    def boot(self) -> str:
+        return f"boot {self._boots} of {self._name}"
+
+    def reread(self, path: Path) -> None:
+        if (number := self._numbers.get(str(path))) is None:
+            return
+        self.sync_file(number)
+        if any(step is Platter.fail_sync for step, _ in self.steps):
+            platter = Platter(self._mounted)
+            platter.make(self.steps)
+            self._views[number][:] = platter.content(number)
+
+    # -------------------------------------------------------------------------------------------------- for SQLite
+    def content(self, name: str) -> bytearray | None:
+        number = self._numbers.get(name)
+        return None if number is None else self._views[number]
+
+    def opened(self, name: str) -> tuple[int, bytearray]:
+        """The number and the content of *name*, which is made if it is not there."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self._views)
+            self._views.append(bytearray())
+            self._did(Platter.create, name)
+        return number, self._views[number]
+
+    def unlink(self, name: str) -> None:
+        if self._numbers.pop(name, None) is not None:
+            self._did(Platter.remove, name)
+
+    def write(self, number: int, offset: int, data: bytes) -> None:
+        error = self._write_error()
+        if error is not None:  # some sectors are done
+            data = data[: self._chance.integer(0, len(data) // SECTOR_BYTES, "part", self._operations) * SECTOR_BYTES]
+        put(self._views[number], [(offset, data)])
+        self._did(Platter.write, number, offset, data)
+        if error is not None:
+            raise error
+
+    def truncate(self, number: int, size: int) -> None:
+        if (error := self._write_error()) is not None:
+            raise error
+        del self._views[number][size:]
+        self._did(Platter.truncate, number, size)
+
+    def sync_file(self, number: int, *, names: bool = False) -> None:
+        """Make a file durable; with *names*, its directory too."""
+        if not self._sync_goes_wrong(number):
+            self._did(Platter.sync, number)
+            if names:
+                self._did(Platter.sync_names)
+
+    def read(self) -> None:
+        """Something is read: this may fail."""
+        if (self.killed or self.faults.read_error) and self._strikes(self.faults.read_error, "read"):
+            raise self._error()
+
+    def _did(self, step: Callable[..., None], *told: Any) -> None:
+        self.steps.append((step, told))
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    def _strikes(self, rate: float, kind: str) -> bool:
+        if self.killed:
+            raise apsw.IOError("the process was killed")
+        self._operations += 1
+        return self._chance.happens(rate, kind, self._operations)
+
+    def _error(self) -> apsw.Error:
+        self.errors += 1
+        return apsw.IOError("input/output error (simulated)")
+
+    def _write_error(self) -> apsw.Error | None:
+        if self._strikes(self.faults.full, "full"):
+            self.errors += 1
+            return apsw.FullError("no space left on device (simulated)")
+        return self._error() if self._strikes(self.faults.write_error, "write") else None
+
+    def _sync_goes_wrong(self, number: int | None) -> bool:
+        """Whether it did nothing and keeps quiet about it; an error if it says so."""
+        if self._strikes(self.faults.sync_error, "sync"):
+            if number is not None:
+                self._did(Platter.fail_sync, number, self._chance.integer(0, 1 << 30, "unwritten", self._operations))
+            raise self._error()
+        lies = self._strikes(self.faults.lie, "lie")
+        self.lies += lies
+        return lies
+
+
+_LOGS: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
+
+
+class _Vfs(apsw.VFS):
+    """The disk as SQLite sees it. Names of methods, and what they return, are SQLite's."""
+
+    def __init__(self, name: str, disk: SimulatedDisk) -> None:
+        self._disk = disk
+        super().__init__(name, base="")
+
+    def excepthook(self, *error: object) -> bool:
+        """An error that SQLite keeps to itself, as that of a sync while a connection is closed."""
+        return True
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> Any:
+        flags[1] = flags[0]
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        assert path is not None, "the journal has no temporary files"
+        return _File(self._disk, path, flags[0])
+
+    def xDelete(self, name: str, sync_names: bool) -> None:
+        self._disk.read()
+        self._disk.unlink(name)
+
+    def xAccess(self, name: str, flags: int) -> bool:
+        return bool(self._disk.content(name))
+
+    def xFullPathname(self, name: str) -> str:
+        return name
+
+    def xSleep(self, microseconds: int) -> int:
+        return microseconds
+
+
+class _File:
+    """An open file. SQLite on POSIX syncs the directory with a log's first sync, whoever made the log; so does this."""
+
+    def __init__(self, disk: SimulatedDisk, name: str, flags: int) -> None:
+        self._disk = disk
+        self._number, self._view = disk.opened(name)
+        self._syncs_names = bool(flags & _LOGS)
+
+    excepthook = _Vfs.excepthook
+
+    def xRead(self, amount: int, offset: int) -> bytearray:
+        self._disk.read()
+        return self._view[offset : offset + amount]
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        self._disk.write(self._number, offset, bytes(data))
+
+    def xTruncate(self, size: int) -> None:
+        self._disk.truncate(self._number, size)
+
+    def xSync(self, flags: int) -> None:
+        self._disk.sync_file(self._number, names=self._syncs_names)
+        self._syncs_names = False
+
+    def xFileSize(self) -> int:
+        return len(self._view)
+
+    def xSectorSize(self) -> int:
+        return SECTOR_BYTES
+
+    def xDeviceCharacteristics(self) -> int:
+        return apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE  # what SQLite takes for granted everywhere
+
+    def xLock(self, level: int) -> None: ...
+
+    def xUnlock(self, level: int) -> None: ...
+
+    def xCheckReservedLock(self) -> bool:
+        return False
+
+    def xFileControl(self, operation: int, pointer: int) -> bool:
+        return False
+
+    def xClose(self) -> None: ...

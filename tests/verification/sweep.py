@@ -1,0 +1,278 @@
+"""Sweeps: an abort, or a kill of the supervisor, at every single point of a run, so that no luck is needed.
+
+A point lies between two steps of the run: the intruder's task is made before the next step, and goes first. Up to
+there, the run is the one without intruder; so what could be aborted at each point is known before, and a point is a
+function of scenario, seed, level and step. One step at a time is run (schedule ``window``), or many would be one.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from supervisor.lifecycles.types import AbortScope
+from supervisor.simulation.engine import Schedule
+from supervisor.simulation.host import Host
+from supervisor.simulation.keyed_random import Chance
+from supervisor.simulation.running import simulate
+from supervisor.simulation.scenario import Drawn, Scenario, named
+from supervisor.simulation.search.many import Failed, each
+from supervisor.simulation.world import World
+
+__all__ = ["CANCEL", "CRASH", "LEVELS", "Counts", "Every", "Point", "Sweep", "small", "sweep"]
+
+LEVELS = tuple(one.value for one in AbortScope)
+CRASH = "crash"
+"""Beside the levels: the supervisor is killed."""
+CANCEL = "cancel"
+"""And the host is cancelled, in the middle of whatever it waits for."""
+LOAD = {"customers": 2, "turns": 1, "tasks": 2, "arrival_s": 0.5, "sessions_max": 2}
+SHAPE = {"steps": [1, 3], "tools": [1, 3], "depth_max": 1, "delegation": 0.15}
+WORLD = {"schedules": (Schedule.WINDOW,), "operators": 1, "heal_after_s": 10.0}
+"""Of the small variants: runs of about a thousand steps, so that 30,000 points take minutes."""
+SEEDS_TRIED = 20
+FAR = 10**9
+"""Steps to the next point, where only one is wanted."""
+KEPT = 50
+"""Failing points that are kept with their words; all are counted."""
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an intruder comes in: before that step."""
+
+    scenario: str
+    seed: int
+    level: str
+    step: int
+
+
+class Every(msgspec.Struct, frozen=True):
+    """Which steps: ``offset``, and from there every ``every``-th."""
+
+    every: int = 1
+    offset: int = 0
+
+    def takes(self, step: int) -> bool:
+        return step >= self.offset and (step - self.offset) % self.every == 0
+
+
+class FailingPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A point that violated something, and the line that runs it again."""
+
+    point: Point
+    problem: str
+    reproduce: str
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """One scenario's points. ``not_applicable``: for each level, the steps at which there was nothing of it.
+    ``same_as``: the scenario before it whose run it is, step for step, in small; its points are that one's."""
+
+    seed: int = 0
+    same_as: str = ""
+    steps: int = 0
+    faults: int = 0
+    points: int = 0
+    violations: int = 0
+    not_applicable: dict[str, str] = {}
+
+
+class Sweep(msgspec.Struct, kw_only=True):
+    """The sum of all points."""
+
+    points: int = 0
+    not_applicable: int = 0
+    violations: int = 0
+    steps: int = 0
+    scenarios: dict[str, Counts] = {}
+    failing: list[FailingPoint] = []
+
+    def add(self, point: Point, outcome: Outcome | Failed) -> None:
+        """One more point."""
+        counts = self.scenarios[point.scenario]
+        self.points += 1
+        counts.points += 1
+        if isinstance(outcome, Failed):
+            outcome = Outcome(violations=1, problem=f"simulator: {outcome.words}", steps=0)
+        self.steps += outcome.steps
+        if outcome.violations:
+            self.violations += 1
+            counts.violations += 1
+            if len(self.failing) < KEPT:
+                self.failing.append(FailingPoint(point=point, problem=outcome.problem, reproduce=_line(point)))
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a run with an intruder."""
+
+    violations: int
+    problem: str
+    steps: int
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """A run without intruder: its seed, digest, steps and faults, what it violates by itself, and where each level is
+    there to be aborted."""
+
+    seed: int
+    digest: str
+    faults: int
+    steps: int
+    problem: str
+    applicable: dict[str, list[int]]
+
+
+def _line(point: Point) -> str:
+    how = f"--{point.level}" if point.level in (CRASH, CANCEL) else f"--levels {point.level}"
+    where = f"--scenario {shlex.quote(point.scenario)} --seed {point.seed}"
+    return f"python -m tests.verification sweep {where} {how} --every {FAR} --offset {point.step}"
+
+
+# -------------------------------------------------------------------------------------------------------- one point
+def small(scenario: Scenario) -> Scenario:
+    """The scenario with so little work that all its points can be run."""
+    load = scenario.load.model_copy(update=LOAD)
+    world = scenario.world.model_copy(update={**WORLD, "crashes_max": min(1, _least(scenario.world.crashes_max))})
+    agents = scenario.agents.model_copy(update={"shape": {**scenario.agents.shape, **SHAPE}})
+    return scenario.model_copy(update={"load": load, "world": world, "agents": agents})
+
+
+def _least(value: Any) -> int:
+    """Of a number that may be a range."""
+    return min(value) if isinstance(value, list) else int(value)
+
+
+@lru_cache(maxsize=64)
+def _drawn(scenario: str, seed: int) -> Drawn:
+    return small(named(scenario)).draw(seed)
+
+
+def chart(start: Point) -> Chart:
+    """The first run from *start*'s seed on in which a fault strikes, which small runs do not always have; where none
+    has, that of its seed. Its level and step do not matter."""
+    charts = (_chart(start.scenario, start.seed + number) for number in range(SEEDS_TRIED))
+    first = next(charts)
+    return first if first.faults else next((one for one in charts if one.faults), first)
+
+
+def _chart(scenario: str, seed: int) -> Chart:
+    """Look at every step of that run."""
+    applicable: dict[str, list[int]] = {level: [] for level in (*LEVELS, CRASH, CANCEL)}
+
+    def look(step: int, world: World, host: Host) -> None:
+        for level in LEVELS:
+            if host.targets(AbortScope(level)):
+                applicable[level].append(step)
+        if world.lives and not world.killed.is_set():
+            applicable[CRASH].append(step)
+            applicable[CANCEL].append(step)
+
+    report = simulate(_drawn(scenario, seed), intrude=look)
+    return Chart(
+        seed=seed,
+        digest=report.digest,
+        faults=len(report.struck),
+        steps=report.steps,
+        problem="".join(report.problems[:1]),
+        applicable=applicable,
+    )
+
+
+def run_point(point: Point) -> Outcome:
+    """A run with its intruder, in whichever process."""
+
+    def intrude(step: int, world: World, host: Host) -> None:
+        if step != point.step:
+            return
+        if point.level == CRASH:
+            world.kill()
+            return
+        if point.level == CANCEL:
+            world.cancel()
+            return
+        scope = AbortScope(point.level)
+        targets = host.targets(scope)
+        target = Chance(point.seed).below("sweep").choice(targets, point.level, step)
+        host.abort(target, scope)
+
+    report = simulate(_drawn(point.scenario, point.seed), intrude=intrude)
+    return Outcome(violations=report.violations, problem="".join(report.problems[:1]), steps=report.steps)
+
+
+# ------------------------------------------------------------------------------------------------------- all points
+def sweep(
+    scenarios: Sequence[str],
+    seed: int,
+    levels: Sequence[str],
+    every: Every,
+    jobs: int,
+    heard: Callable[[Sweep, int], None],
+) -> tuple[Sweep, bool]:
+    """Run all points of the scenarios; the sum, and false if Ctrl-C came first.
+
+    Args:
+        levels: of ``LEVELS`` and ``CRASH``.
+        heard: told the sum so far, and how many points there are.
+
+    Raises:
+        BadScenario: there is no such scenario.
+    """
+    total = Sweep()
+    points: list[Point] = []
+    first: dict[str, str] = {}
+
+    def charted(point: Point, found: Chart | Failed) -> None:
+        counts = total.scenarios[point.scenario] = Counts()
+        if isinstance(found, Failed) or found.problem:
+            total.add(
+                point, found if isinstance(found, Failed) else Outcome(violations=1, problem=found.problem, steps=0)
+            )
+            return
+        counts.seed, counts.steps, counts.faults = found.seed, found.steps, found.faults
+        same = first.setdefault(found.digest, point.scenario)
+        if same != point.scenario:
+            counts.same_as = same
+        else:
+            points.extend(_points_of(total, point, found, levels, every))
+
+    def done(point: Point, outcome: Outcome | Failed) -> None:
+        total.add(point, outcome)
+        heard(total, len(points))
+
+    starts = [Point(scenario=_drawable(name, seed), seed=seed, level=LEVELS[0], step=0) for name in scenarios]
+    complete = each(chart, starts, jobs, charted) and each(run_point, points, jobs, done)
+    return total, complete
+
+
+def _drawable(name: str, seed: int) -> str:
+    """A scenario that is none is told once, not by every point."""
+    _drawn(name, seed)
+    return name
+
+
+def _points_of(total: Sweep, start: Point, found: Chart, levels: Sequence[str], every: Every) -> Iterator[Point]:
+    counts = total.scenarios[start.scenario]
+    wanted = [step for step in range(1, found.steps + 1) if every.takes(step)]
+    for level in levels:
+        applicable = frozenset(found.applicable[level])
+        missing = [step for step in wanted if step not in applicable]
+        total.not_applicable += len(missing)
+        counts.not_applicable[level] = _ranges(missing, every.every)
+        for step in wanted:
+            if step in applicable:
+                yield Point(scenario=start.scenario, seed=found.seed, level=level, step=step)
+
+
+def _ranges(steps: Sequence[int], stride: int) -> str:
+    """``1-55, 90, 92-93``: steps that follow each other as one."""
+    ranges: list[list[int]] = []
+    for step in steps:
+        if ranges and step == ranges[-1][-1] + stride:
+            ranges[-1][1:] = [step]
+        else:
+            ranges.append([step])
+    return ", ".join("-".join(map(str, one)) for one in ranges)
