@@ -128,7 +128,6 @@ def test_nothing_prints_around_the_one_function() -> None:
         "simulation/commands/options.py",  # a line of progress, with a control sequence of our own
         "cli/machines.py",  # the reference page, from the tables
         "agents/scripted_agent.py",  # an agent, not the command
-        "simulation/search/planting.py",  # a child process of the simulator, to its parent
         "tests/verification/prove.py",  # likewise
     }
     root = Path(supervisor.__path__[0])
