@@ -12,8 +12,10 @@ be told apart afterwards:
 4. Git merges with a copy of the index (``GIT_INDEX_FILE``): files, copy, branch.
 5. The copy replaces the index, and the lock goes.
 
-When that is interrupted, the branch decides. It has moved: all files were written before, so the copy replaces the
-index if that has not happened. It has not: by (3) each file of the merge was as the commit before has it. Those that
+When that is interrupted, the branch decides. It has moved: all files were written before, and git wrote the copy before
+it moved the branch, so the copy replaces the index. Where there is no copy, the index has been replaced, or somebody
+has removed the lock, and the copy may be out of date: a new one is made of the index as it is, under another name until
+it has the merge. The branch has not moved: by (3) each file of the merge was as the commit before has it. Those that
 now hold what the commit after has, or the beginning of it, or are missing, are put back; the merge is then made anew in
 the ordinary way. Anything else is what the user wrote meanwhile: it is left, and named. For example, killed with 600 of
 6,000 new files written: the 600 are removed, ``index.lock`` goes, and the checkout is as it was.
@@ -60,6 +62,8 @@ LOCK_WAIT_S = 0.5
 
 _COPY: Final = "supervisor-index"
 """The copy of the index, beside it, so that it can replace it."""
+_NEW_COPY: Final = "supervisor-index.new"
+"""A copy that is made after the branch has moved, until it has the merge: nothing else may replace the index then."""
 _NEW_LOCK: Final = "supervisor-lock"
 _HOW: Final = (
     "--ff-only",
@@ -147,7 +151,7 @@ class FastForward:
         step = msgspec.structs.replace(step, begun=True)
         await anyio.to_thread.run_sync(self._steps.begin, step)
         try:
-            await anyio.to_thread.run_sync(_copy_index, step)
+            await anyio.to_thread.run_sync(_copy_index, step, _copy_of(step))
             moved = await self._git.run(
                 step.holder, "merge", *_HOW, step.after, timeout_s=FORWARD_S, index=_copy_of(step)
             )
@@ -187,7 +191,7 @@ class FastForward:
             raise WorkspaceError(f"{words}, and another git is at work there ({step.git_dir}/index.lock); let it end")
         foreign: list[str] = []
         if await self._git.contains(f"refs/heads/{step.target}", step.after):
-            if not had_lock:
+            if not await anyio.to_thread.run_sync(_copy_of(step).exists):
                 await self._advance_index(step)
             await anyio.to_thread.run_sync(_replace_index, step)
         elif foreign := await self._put_back(step):
@@ -196,13 +200,25 @@ class FastForward:
         return foreign
 
     async def _advance_index(self, step: Advance) -> None:
-        """Make a copy of the index that has what the merge has changed, and all that the user has staged since. Where
-        both have changed a file there is none: the index stays as the user has it."""
-        await anyio.to_thread.run_sync(_copy_index, step)
-        words = ("read-tree", "-i", "-m", step.before, step.after)
-        made = await self._git.run(step.holder, *words, index=_copy_of(step))
-        if not made.ok:
-            await anyio.to_thread.run_sync(_remove_copy, step)
+        """Make a copy of the index that has what the merge has changed, and all that the user has staged since; of an
+        index that has the merge already, a copy that is equal to it. Where the merge and the user have changed the same
+        file, or the user has checked out or committed something else, no copy is made: the index stays as it is.
+
+        Raises:
+            WorkspaceError: git did not come to an end; the step stays on record.
+        """
+        if await self._git.commit_of(step.holder, "HEAD") != step.after:
+            _log.warning("an index is left as the user has it: another commit is checked out there", of=step.holder)
+            return
+        new = Path(step.git_dir, _NEW_COPY)
+        await anyio.to_thread.run_sync(_copy_index, step, new)
+        made = await self._git.run(step.holder, "read-tree", "-i", "-m", step.before, step.after, index=new)
+        if made.status is None:
+            raise WorkspaceError(f"git read-tree failed in {step.holder}: {error_of(made)}")
+        if made.ok:
+            await anyio.to_thread.run_sync(new.replace, _copy_of(step))
+        else:
+            _log.warning("an index is left as the user has it", of=step.holder, why=error_of(made))
 
     async def _put_back(self, step: Advance) -> list[str]:
         changes = await self._changes(step)
@@ -369,19 +385,20 @@ def _remove_lock(step: Advance) -> None:
 
 
 def _remove_copy(step: Advance) -> None:
-    for name in (f"{_COPY}.lock", _COPY):
-        Path(step.git_dir, name).unlink(missing_ok=True)
+    for name in (_NEW_COPY, _COPY):
+        for path in (Path(step.git_dir, f"{name}.lock"), Path(step.git_dir, name)):
+            path.unlink(missing_ok=True)
 
 
-def _copy_index(step: Advance) -> None:
+def _copy_index(step: Advance, copy: Path) -> None:
     """Copy the index, its time too: git takes files that are as old as it for possibly changed."""
     _remove_copy(step)
     with suppress(FileNotFoundError):  # nothing was ever added there
-        shutil.copy2(Path(step.git_dir, "index"), _copy_of(step))
+        shutil.copy2(Path(step.git_dir, "index"), copy)
 
 
 def _replace_index(step: Advance) -> None:
-    with suppress(FileNotFoundError):  # else it has been replaced already
+    with suppress(FileNotFoundError):  # the index stays as the user has it
         _copy_of(step).replace(Path(step.git_dir, "index"))
 
 

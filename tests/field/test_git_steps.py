@@ -127,6 +127,17 @@ def interrupted_merge(repository: Path) -> None:
     record(repository, step)
 
 
+def merged_with_old_index(repository: Path) -> Path:
+    """Have a merge whose branch has moved, not its index; the user has removed the lock. Return the git directory."""
+    after, before = git(repository, "rev-parse", "work"), git(repository, "rev-parse", "main")
+    git(repository, "read-tree", "main")
+    git(repository, "update-ref", "refs/heads/main", after)
+    git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
+    git_dir = repository / ".git"
+    record(repository, Advance(str(repository), str(git_dir), "main", before, after, "supervisor 1234\n", begun=True))
+    return git_dir
+
+
 @pytest.mark.anyio
 async def test_half_of_a_merge_is_put_back(repository: Path) -> None:
     """Added, changed, removed and replaced files, links, modes and the lock are as they were."""
@@ -173,17 +184,73 @@ async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> N
 @pytest.mark.anyio
 async def test_a_user_who_removes_the_lock_keeps_the_merge(repository: Path) -> None:
     """The index follows the branch, and what the user has staged meanwhile stays staged."""
-    after, before = git(repository, "rev-parse", "work"), git(repository, "rev-parse", "main")
-    git(repository, "read-tree", "main")
-    git(repository, "update-ref", "refs/heads/main", after)
-    git(repository, "symbolic-ref", "HEAD", "refs/heads/main")
+    merged_with_old_index(repository)
     (repository / "kept").write_text("by the user\n")
     git(repository, "add", "kept")
-    git_dir = str(repository / ".git")
-    record(repository, Advance(str(repository), git_dir, "main", before, after, "supervisor 1234\n", begun=True))
     async with workspaces(repository) as spaces:
         await spaces.check()
     assert git(repository, "status", "--porcelain") == "M  kept"
+
+
+class Killed(BaseException):
+    """The supervisor ends at once: nothing is tidied up."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("copied", [40, None], ids=["40-bytes", "all-bytes"])
+async def test_a_second_kill_while_the_index_is_copied(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, copied: int | None
+) -> None:
+    """A copy that was cut off, or has not got the merge yet, never becomes the index."""
+
+    def cut_off(source: Path, copy: Path) -> None:
+        copy.write_bytes(source.read_bytes()[:copied])
+        raise Killed
+
+    git_dir = merged_with_old_index(repository)
+    async with workspaces(repository) as spaces:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr("supervisor.workspaces.fast_forward.shutil.copy2", cut_off)
+            await spaces.check()
+        assert (git_dir / "index.lock").exists()
+        await spaces.check()
+    assert git(repository, "status", "--porcelain") == ""
+    assert not [*git_dir.glob("*.lock"), *git_dir.glob("supervisor-*")]
+
+
+@pytest.mark.anyio
+async def test_a_second_kill_before_the_index_is_copied(repository: Path) -> None:
+    """The lock is there again, and no copy: the index follows the branch."""
+    git_dir = merged_with_old_index(repository)
+    (git_dir / "index.lock").write_text("supervisor 1234\n")
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert git(repository, "status", "--porcelain") == ""
+
+
+@pytest.mark.anyio
+async def test_a_kill_after_the_index_was_replaced(repository: Path) -> None:
+    """An index that has the merge already stays as it is."""
+    git_dir = merged_with_old_index(repository)
+    git(repository, "read-tree", "work")
+    git(repository, "update-index", "-q", "--refresh")
+    (git_dir / "index.lock").write_text("supervisor 1234\n")
+    entries = git(repository, "ls-files", "--stage", "--debug")
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert git(repository, "ls-files", "--stage", "--debug") == entries
+    assert not [*git_dir.glob("*.lock"), *git_dir.glob("supervisor-*")]
+
+
+@pytest.mark.anyio
+async def test_an_index_of_another_branch_does_not_get_the_merge(repository: Path) -> None:
+    """The user has removed the lock, and has switched to another branch since."""
+    merged_with_old_index(repository)
+    git(repository, "reset", "--quiet", "--hard")
+    git(repository, "switch", "--quiet", "-c", "other", "main~")
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+    assert git(repository, "status", "--porcelain") == ""
 
 
 @pytest.mark.anyio
