@@ -15,7 +15,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from supervisor.ports import Launch, ProcessHost, SpawnError
+from supervisor.ports import Launch, Process, ProcessHost, SpawnError
 from supervisor.processes.helper_programs import Ran, run_program
 
 __all__ = [
@@ -147,25 +147,20 @@ class Git:
 
     async def begins_like(self, where: str, path: str, blob: str) -> bool:
         """True if the file *path* is the beginning of what git would check out of *blob* there, its filters run: a git
-        that was killed, or had no room, leaves such a file."""
+        that was killed, or had no room, leaves such a file.
+
+        Raises:
+            WorkspaceError: git could not be started, or took longer than ``GIT_S``.
+        """
         launch = self._launch(where, ("cat-file", "--filters", f"--path={path}", blob), None)
         try:
-            with anyio.fail_after(GIT_S):
-                return await self._begins_like(launch, Path(where, path))
+            # The time counts from the start of git on: before, the host may wait for file descriptors.
+            async with self._host.spawn(launch) as process:
+                with anyio.fail_after(GIT_S):
+                    return await _is_beginning(Path(where, path), process)
         except (SpawnError, TimeoutError) as error:
             why = str(error) or f"it took longer than {GIT_S:g} s"
             raise WorkspaceError(f"{path} in {where} could not be compared with what git has of it: {why}") from error
-
-    async def _begins_like(self, launch: Launch, path: Path) -> bool:
-        async with self._host.spawn(launch) as process, await anyio.open_file(path, "rb") as file:
-            process.close_input()
-            while piece := await process.receive():
-                ours = await file.read(len(piece))
-                if not piece.startswith(ours):
-                    return False
-                if len(ours) < len(piece):
-                    return True
-            return not await file.read(1)
 
     def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
@@ -173,6 +168,19 @@ class Git:
             env["GIT_INDEX_FILE"] = str(index)
         config = [part for setting in _QUIET for part in ("-c", setting)]
         return Launch(argv=("git", *config, *words), cwd=where, env=env)
+
+
+async def _is_beginning(path: Path, process: Process) -> bool:
+    """Return whether the output of *process* begins with the content of the file *path*."""
+    async with await anyio.open_file(path, "rb") as file:
+        process.close_input()
+        while piece := await process.receive():
+            ours = await file.read(len(piece))
+            if not piece.startswith(ours):
+                return False
+            if len(ours) < len(piece):
+                return True
+        return not await file.read(1)
 
 
 def _in_batches(paths: Sequence[str]) -> Iterator[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -9,11 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 from field_kit import Scratch, until
 
+from supervisor.ports import Launch, Process, ProcessHost
 from supervisor.processes import WardenHost
 from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.git_command import Git
 from supervisor.workspaces.stale_locks import remove_stale_locks
 from supervisor.workspaces.steps import Advance, MakeWorktree, PutAway, RollBack, Step, StepFile
 from tests.crash.git_steps import killed_at
@@ -251,6 +255,30 @@ async def test_an_index_of_another_branch_does_not_get_the_merge(repository: Pat
     async with workspaces(repository) as spaces:
         await spaces.check()
     assert git(repository, "status", "--porcelain") == ""
+
+
+class DeadlineHost:
+    """Starts programs by another host; keeps the deadlines under which its starts may have to wait."""
+
+    def __init__(self, host: ProcessHost) -> None:
+        self._host = host
+        self.deadlines: list[float] = []
+
+    @asynccontextmanager
+    async def spawn(self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0) -> AsyncIterator[Process]:
+        self.deadlines.append(anyio.current_effective_deadline())
+        async with self._host.spawn(launch, terminate_s=terminate_s, kill_s=kill_s) as process:
+            yield process
+
+
+@pytest.mark.anyio
+async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(repository: Path) -> None:
+    """A file is compared with a blob as soon as git can be started, however long that takes."""
+    async with WardenHost() as host:
+        recorded = DeadlineHost(host)
+        blob = git(repository, "rev-parse", "work:changed")
+        assert await Git(recorded, str(repository)).begins_like(str(repository), "changed", blob)
+    assert recorded.deadlines == [math.inf]
 
 
 @pytest.mark.anyio
