@@ -41,6 +41,7 @@ import msgspec
 from actors.waiting import to_the_end
 from supervisor.ports import Merge
 from supervisor.ports.logs import get_logger
+from supervisor.runtime.availability import shortage_of
 from supervisor.workspaces.git_command import Git, WorkspaceError, error_of, names_in_list, some_of, text_of
 from supervisor.workspaces.steps import Advance, StepFile
 from supervisor.workspaces.worktree_files import branches_rebased_in
@@ -111,6 +112,7 @@ class FastForward:
 
         Raises:
             WorkspaceError: what was begun could be neither finished nor undone; it is on record.
+            OSError: the machine lacks file descriptors, and nothing has changed.
         """
         holders = await self._git.holders(target)
         if not holders:
@@ -150,6 +152,7 @@ class FastForward:
             return Merge(outcome="refused", why=why)
         step = msgspec.structs.replace(step, begun=True)
         await anyio.to_thread.run_sync(self._steps.begin, step)
+        lacking: OSError | None = None
         try:
             await anyio.to_thread.run_sync(_copy_index, step, _copy_of(step))
             moved = await self._git.run(
@@ -157,13 +160,15 @@ class FastForward:
             )
             why = "" if moved.ok else error_of(moved)
         except OSError as error:
-            why = str(error)
+            why, lacking = str(error), error if shortage_of(error) else None
         foreign = await self.recover(step)
         tip = await self._git.commit_of(self._git.repository, f"refs/heads/{step.target}")
         if tip == step.after:
             return Merge(outcome="merged", commit=step.after)
         if tip != step.before:
             return None
+        if lacking is not None:
+            raise lacking  # no refusal: a shortage of descriptors is waited for, and the merge is made anew
         why = f"git merge --ff-only {step.after[:12]} failed in {step.holder}, which is as it was before: {why}"
         if foreign:
             why = f"{why}; these were changed there meanwhile, and were left: {some_of(foreign)}"

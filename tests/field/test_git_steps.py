@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import shutil
@@ -373,6 +374,28 @@ async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
         assert not list((repository / ".git").glob("*.lock"))
         assert (await spaces.merge("t", "merge")).outcome == "merged"
     assert git(repository, "status", "--porcelain") == ""
+
+
+@pytest.mark.anyio
+async def test_a_copy_of_the_index_that_lacks_a_file_descriptor_is_no_refusal(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shortage is raised, nothing is left of the merge, and the next try goes through."""
+
+    def lack(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    git(repository, "checkout", "--quiet", "main")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="Too many open files") as raised:
+            patch.setattr("supervisor.workspaces.fast_forward.shutil.copy2", lack)
+            await spaces.merge("t", "merge")
+        assert raised.value.errno == errno.EMFILE
+        assert git(repository, "status", "--porcelain") == ""
+        assert not [*(repository / ".git").glob("*.lock"), *(repository / ".git").glob("supervisor-*")]
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
 
 
 @pytest.mark.anyio
