@@ -63,9 +63,10 @@ LOCK_WAIT_S = 0.5
 
 _COPY: Final = "supervisor-index"
 """The copy of the index, beside it, so that it can replace it."""
-_NEW_COPY: Final = "supervisor-index.new"
+_NEW_COPY: Final = "supervisor-new-index"
 """A copy that is made after the branch has moved, until it has the merge: nothing else may replace the index then."""
 _NEW_LOCK: Final = "supervisor-lock"
+"""The lock, until it has its content."""
 _HOW: Final = (
     "--ff-only",
     "--no-squash",
@@ -215,7 +216,7 @@ class FastForward:
         if await self._git.commit_of(step.holder, "HEAD") != step.after:
             _log.warning("an index is left as the user has it: another commit is checked out there", of=step.holder)
             return
-        new = Path(step.git_dir, _NEW_COPY)
+        new = _beside_index(step, _NEW_COPY)
         await anyio.to_thread.run_sync(_copy_index, step, new)
         made = await self._git.run(step.holder, "read-tree", "-i", "-m", step.before, step.after, index=new)
         if made.status is None:
@@ -343,16 +344,22 @@ def _lock_of(step: Advance) -> Path:
     return Path(step.git_dir, "index.lock")
 
 
+def _beside_index(step: Advance, name: str) -> Path:
+    """Return the path of a file that the step makes beside the index. It has the token in its name: another supervisor
+    may take such a step in the same repository."""
+    return Path(step.git_dir, f"{name}-{step.token.split()[-1]}")
+
+
 def _copy_of(step: Advance) -> Path:
-    return Path(step.git_dir, _COPY)
+    return _beside_index(step, _COPY)
 
 
 def _make_lock(step: Advance) -> bool:
     """Make the lock, with its content from the first moment on: an empty one could be anybody's. False if there is
     one."""
-    new = Path(step.git_dir, _NEW_LOCK)
-    new.write_text(step.token)
+    new = _beside_index(step, _NEW_LOCK)
     try:
+        new.write_text(step.token)
         os.link(new, _lock_of(step))
     except FileExistsError:
         return False
@@ -367,10 +374,15 @@ def _make_lock(step: Advance) -> bool:
 
 def _create_lock(step: Advance) -> bool:
     try:
-        with _lock_of(step).open("x") as lock:
-            lock.write(step.token)
+        lock = _lock_of(step).open("x")
     except FileExistsError:
         return False
+    try:
+        with lock:
+            lock.write(step.token)
+    except OSError:  # a full disk: without its content nobody would know whose it is
+        _lock_of(step).unlink(missing_ok=True)
+        raise
     return True
 
 
@@ -384,15 +396,15 @@ def _is_ours(step: Advance) -> bool:
 def _remove_lock(step: Advance) -> None:
     """Remove what the step has made beside the index; the lock last, which holds others off until then."""
     _remove_copy(step)
-    Path(step.git_dir, _NEW_LOCK).unlink(missing_ok=True)
+    _beside_index(step, _NEW_LOCK).unlink(missing_ok=True)
     if _is_ours(step):
         _lock_of(step).unlink()
 
 
 def _remove_copy(step: Advance) -> None:
-    for name in (_NEW_COPY, _COPY):
-        for path in (Path(step.git_dir, f"{name}.lock"), Path(step.git_dir, name)):
-            path.unlink(missing_ok=True)
+    for copy in (_beside_index(step, _NEW_COPY), _copy_of(step)):
+        copy.with_name(f"{copy.name}.lock").unlink(missing_ok=True)
+        copy.unlink(missing_ok=True)
 
 
 def _copy_index(step: Advance, copy: Path) -> None:

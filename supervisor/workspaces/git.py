@@ -26,6 +26,7 @@ from supervisor.ports import NO_PLACE, Changes, Merge, Place, ProcessHost, Relea
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
 from supervisor.processes.helper_programs import OUTPUT_MAX
+from supervisor.runtime.availability import shortage_of
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git_command import (
     LISTED_MAX,
@@ -197,9 +198,14 @@ class GitWorkspaces:
             _log.warning("locks of a git that was killed are removed", locks=[str(lock) for lock in removed])
 
     async def _undo_make(self, name: str, since_ns: int) -> None:
-        """Nobody has worked there yet."""
+        """Remove a worktree that may be half made, and its branch unless that alone holds commits. No agent has worked
+        there yet.
+
+        Raises:
+            WorkspaceError: the worktree cannot be removed.
+        """
         place, branch = self._root / name, f"{BRANCHES}/{name}"
-        await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
+        await anyio.to_thread.run_sync(_remove_half_made, place)
         await self._remove_traces(name, since_ns)
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if tip and not await self._git.holders(branch) and await self._is_held(branch, tip):
@@ -647,6 +653,23 @@ class GitWorkspaces:
 
 def _parent_of(place: Path) -> None:
     make_private(place.parent)
+
+
+def _remove_half_made(place: Path) -> None:
+    """Remove a worktree that was not made to its end.
+
+    Raises:
+        WorkspaceError: it is still there.
+        OSError: the machine lacks file descriptors.
+    """
+    try:
+        shutil.rmtree(place)
+    except OSError as error:
+        if shortage_of(error):
+            raise
+        if os.path.lexists(place):
+            words = f"{place}, a worktree that was not made to its end, cannot be removed: {error}"
+            raise WorkspaceError(f"{words}; remove it") from error
 
 
 def _without_commit(output: str) -> str:

@@ -9,7 +9,9 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -173,7 +175,7 @@ async def test_what_the_user_wrote_meanwhile_is_left(repository: Path) -> None:
 async def test_a_merge_whose_branch_has_moved_is_finished(repository: Path) -> None:
     """All files were written before the branch moved: the copy of the index takes its place."""
     after, git_dir = git(repository, "rev-parse", "work"), repository / ".git"
-    shutil.copy(git_dir / "index", git_dir / "supervisor-index")
+    shutil.copy(git_dir / "index", git_dir / "supervisor-index-1234")
     before = git(repository, "rev-parse", "main")
     git(repository, "read-tree", "main")
     git(repository, "update-ref", "refs/heads/main", after)
@@ -399,6 +401,52 @@ async def test_a_copy_of_the_index_that_lacks_a_file_descriptor_is_no_refusal(
 
 
 @pytest.mark.anyio
+async def test_a_disk_that_is_full_when_the_index_is_locked_leaves_no_lock(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system without hard links too, where the lock is made before its content is written."""
+
+    class FullDisk(StringIO):
+        def write(self, *_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def opened(path: Path, *words: Any, **names: Any) -> Any:
+        if path.name != "index.lock" or "x" not in words:
+            return open(path, *words, **names)
+        path.touch(exist_ok=False)
+        return FullDisk()
+
+    git(repository, "checkout", "--quiet", "main")
+    async with workspaces(repository) as spaces:
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+            patch.setattr(os, "link", no_link)
+            patch.setattr(Path, "open", opened)
+            await spaces.merge("t", "merge")
+        assert not list((repository / ".git").glob("*.lock"))
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+
+
+@pytest.mark.anyio
+async def test_files_of_another_supervisor_beside_the_index_are_left(repository: Path) -> None:
+    """Two supervisors may merge into one checkout: neither a merge nor a recovery touches what the other has made."""
+    others = [repository / ".git" / f"supervisor-{name}-5678" for name in ("lock", "index", "new-index")]
+    for other in others:
+        other.write_text("of another supervisor\n")
+    interrupted_merge(repository)
+    async with workspaces(repository) as spaces:
+        await spaces.check()
+        place = Path(await spaces.prepare("t", str(repository), root_id="t"))
+        (place / "kept").write_text("changed\n")
+        assert (await spaces.merge("t", "merge")).outcome == "merged"
+    assert sorted((repository / ".git").glob("supervisor-*")) == sorted(others)
+
+
+@pytest.mark.anyio
 async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path: Path) -> None:
     """Only one of them could be moved on with it: the other would show the work as taken back."""
     git(repository, "checkout", "--quiet", "main")
@@ -430,6 +478,21 @@ async def test_a_worktree_made_or_removed_by_half_leaves_no_trace(repository: Pa
         assert list(root.iterdir()) == []
         assert not entries.exists()
         assert git(repository, "branch", "--list", "supervisor/*") == ""
+
+
+@pytest.mark.anyio
+async def test_a_worktree_made_by_half_that_cannot_be_removed_is_told(repository: Path) -> None:
+    """The step stays on record: it is undone once the obstacle is gone."""
+    git(repository, "checkout", "--quiet", "main")
+    record(repository, MakeWorktree("t", git(repository, "rev-parse", "main")))
+    place = repository.parent / "worktrees" / "t"
+    place.write_text("no directory\n")
+    async with workspaces(repository) as spaces:
+        with pytest.raises(OSError, match=r"worktrees/t, a worktree .* cannot be removed: .*; remove it"):
+            await spaces.check()
+        place.unlink()
+        await spaces.check()
+    assert not (place.parent / ".step.json").exists()
 
 
 @pytest.mark.anyio
