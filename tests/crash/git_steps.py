@@ -5,7 +5,9 @@ commands that the supervisor runs (those of agents and users are not counted). A
 and ends itself: before that command, after it, or a few milliseconds into it. Then the same plan is run to its end.
 Each task is merged once, each agent has worked as often as it does without a kill, and no branch, reference, entry of a
 worktree, lock or temporary directory is left. ``--calls`` takes ``all``, those ``writing``, or N of the writing ones;
-``--rounds R`` kills R runs of larger tasks three times each, at random commands.
+``--rounds R`` kills R runs of larger tasks up to three times each, at random commands; before some of the next runs
+the user removes ``index.lock``. Only what was killed is counted: a trial in which no command was killed is a fault, and
+a round without a kill is no round.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ __all__ = ["Trial", "killed_at", "kills"]
 ROOT = Path(__file__).parent.parent.parent
 WRITING = frozenset({"add", "checkout", "clean", "commit", "merge", "update-index", "update-ref", "worktree"})
 """Git commands that change something."""
+KILLS_A_ROUND = 3
 LONGEST_S = 120.0
 """A run that takes longer has hung."""
 
@@ -191,13 +194,14 @@ def _begins(merges: Iterable[str], task: str) -> int:
 
 
 def killed_at(folder: Path, at: int | str, way: str, delay_s: float = 0.0) -> tuple[str, list[str]]:
-    """Kill a run at one git command, and run it again: that command, and what is wrong then."""
+    """Kill a run at one git command, and run it again. Return that command, ``""`` where none was killed, and all that
+    is wrong then."""
     trial = Trial(folder)
     status = trial.run(at, way, delay_s)
+    if status != -signal.SIGKILL:
+        return "", [f"no command was killed at {at}", *trial.wrong(status)]
     killed = trial.killed
-    if status == -signal.SIGKILL:
-        status = trial.run()
-    return killed, trial.wrong(status)
+    return killed, trial.wrong(trial.run())
 
 
 def kills(calls: Sequence[str], wanted: str) -> list[tuple[int, str]]:
@@ -219,34 +223,36 @@ def is_writing(call: str) -> bool:
     return call.startswith("-c ") or (call.split()[0] in WRITING and not call.startswith("worktree list"))
 
 
-def every_call(wanted: str, chance: random.Random) -> int:
-    """Kill at each of the wanted commands; how many trials went wrong."""
+def every_call(wanted: str, chance: random.Random) -> tuple[int, int]:
+    """Kill at each of the wanted commands; return how many were killed, and how many trials went wrong."""
     with tempfile.TemporaryDirectory(prefix="git-steps-") as folder:
         trial = Trial(Path(folder))
         wrong, calls = trial.wrong(trial.run()), trial.calls
-    chosen, faults = kills(calls, wanted), int(bool(wrong))
-    print(json.dumps({"calls": len(calls), "kills": len(chosen), "wrong": wrong}), flush=True)
+    chosen, count, faults = kills(calls, wanted), 0, int(bool(wrong))
+    print(json.dumps({"calls": len(calls), "chosen": len(chosen), "wrong": wrong}), flush=True)
     for at, way in chosen:
         with tempfile.TemporaryDirectory(prefix="git-steps-") as folder:
             killed, wrong = killed_at(Path(folder), at, way, round(chance.uniform(0.0, 0.01), 4))
+        count += bool(killed)
         faults += bool(wrong)
         if wrong:
             print(json.dumps({"at": at, "way": way, "killed": killed, "wrong": wrong}), flush=True)
-    return faults
+    return count, faults
 
 
-def a_round(folder: Path, files: int, chance: random.Random) -> list[str]:
-    """Three kills at random commands, and a run to the end: what is wrong then."""
-    trial, killed = Trial(folder, files=files), []
-    for _ in range(3):
-        status = trial.run(
-            chance.randint(1, 150), chance.choice(("before", "within", "after")), round(chance.uniform(0.0, 0.1), 4)
-        )
-        killed.append(trial.killed)
+def a_round(folder: Path, files: int, chance: random.Random) -> tuple[list[str], list[str]]:
+    """Kill up to three runs at random commands, and run to the end; return the commands that were killed, and what is
+    wrong then. Before some of these runs the user removes the lock that was left on the index."""
+    trial, killed = Trial(folder, files=files), list[str]()
+    for _ in range(KILLS_A_ROUND):
+        way, delay_s = chance.choice(("before", "within", "after")), round(chance.uniform(0.0, 0.1), 4)
+        status = trial.run(chance.randint(1, 150), way, delay_s)
         if status != -signal.SIGKILL:
-            break
-    wrong = trial.wrong(trial.run() if status == -signal.SIGKILL else status)
-    return [*wrong, f"killed at {killed}"] if wrong else []
+            return killed, trial.wrong(status)
+        killed.append(trial.killed)
+        if chance.random() < 0.5:
+            (trial.repository / ".git" / "index.lock").unlink(missing_ok=True)
+    return killed, trial.wrong(trial.run())
 
 
 def main() -> int:
@@ -257,14 +263,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     chance, began = random.Random(arguments.seed), time.monotonic()
-    faults = every_call(arguments.calls, chance) if arguments.calls != "0" else 0
+    count, faults = every_call(arguments.calls, chance) if arguments.calls != "0" else (0, 0)
+    rounds = 0
     for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory(prefix="git-steps-") as folder:
-            if wrong := a_round(Path(folder), arguments.files, chance):
-                faults += 1
-                print(json.dumps({"round": number, "wrong": wrong}), flush=True)
-    print(json.dumps({"rounds": arguments.rounds, "faults": faults, "seconds": round(time.monotonic() - began, 1)}))
-    return 1 if faults else 0
+            killed, wrong = a_round(Path(folder), arguments.files, chance)
+        rounds += bool(killed)
+        count += len(killed)
+        if wrong:
+            faults += 1
+            print(json.dumps({"round": number, "killed": killed, "wrong": wrong}), flush=True)
+    seconds = round(time.monotonic() - began, 1)
+    print(json.dumps({"rounds": rounds, "kills": count, "faults": faults, "seconds": seconds}))
+    return 1 if faults or not count else 0
 
 
 if __name__ == "__main__":
