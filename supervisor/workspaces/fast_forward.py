@@ -42,7 +42,7 @@ from actors.waiting import to_the_end
 from supervisor.ports import Merge
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import shortage_of
-from supervisor.workspaces.git_command import Git, WorkspaceError, error_of, names_in_list, some_of, text_of
+from supervisor.workspaces.git_command import SUBMODULE, Git, WorkspaceError, error_of, names_in_list, some_of, text_of
 from supervisor.workspaces.steps import Advance, StepFile
 from supervisor.workspaces.worktree_files import branches_rebased_in
 
@@ -77,7 +77,6 @@ _HOW: Final = (
 )
 _ABSENT: Final = "000000"
 _SYMLINK: Final = "120000"
-_SUBMODULE: Final = "160000"
 
 
 class _Change(NamedTuple):
@@ -264,7 +263,7 @@ class FastForward:
         changes = [
             _Change(path, *what.lstrip(":").split()[:4]) for what, path in zip(fields[::2], fields[1::2], strict=False)
         ]
-        return [one for one in changes if _SUBMODULE not in (one.mode_before, one.mode_after)]
+        return [one for one in changes if SUBMODULE not in (one.mode_before, one.mode_after)]
 
     async def _staged(self, step: Advance) -> set[str]:
         """The files that the index does not have as the commit before."""

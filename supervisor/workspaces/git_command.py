@@ -22,6 +22,7 @@ __all__ = [
     "LISTED_MAX",
     "RAW",
     "SHOW_INNER",
+    "SUBMODULE",
     "Git",
     "WorkspaceError",
     "error_of",
@@ -61,7 +62,8 @@ _QUIET: Final = (
 SHOW_INNER: Final = "--ignore-submodules=none"
 """Repositories inside are looked at, whatever the settings of this one say: an agent can change them."""
 RAW: Final = ("--raw", "-z", "--no-renames", SHOW_INNER)
-_SUBMODULE: Final = b"160000"
+SUBMODULE: Final = "160000"
+"""The mode of a repository inside."""
 
 
 class WorkspaceError(OSError):
@@ -117,7 +119,8 @@ class Git:
         return ran
 
     async def run(self, where: str, *words: str, timeout_s: float | None = None, index: Path | None = None) -> Ran:
-        """All that it says, or it has failed. *index*: the file that it takes for the index."""
+        """Run git and return its whole output; output longer than ``LISTED_MAX`` counts as a failure. *index*: the file
+        that git takes for the index."""
         ran = await self.run_bounded(where, *words, timeout_s=timeout_s, index=index)
         if len(ran.stdout) < LISTED_MAX:
             return ran
@@ -208,7 +211,7 @@ def repositories_listed(listed: bytes) -> tuple[str, ...]:
     """The repositories among what git lists with ``--raw -z``: for each file what became of it, and its name."""
     fields = listed.split(b"\0")
     entries = zip(fields[::2], fields[1::2], strict=False)
-    return names_in_list(b"\0".join(name for modes, name in entries if modes.split()[1] == _SUBMODULE))
+    return names_in_list(b"\0".join(name for modes, name in entries if modes.split()[1] == SUBMODULE.encode()))
 
 
 def some_of(files: Sequence[str]) -> str:

@@ -32,7 +32,8 @@ def locks_of_references(common: Path, prefixes: Iterable[str], target: str) -> l
 
 
 def locks_of_worktree(git_dir: Path, *, index: bool) -> list[Path]:
-    """Return the locks that a git may leave where it keeps a worktree; that of its *index* too, if it is ours alone."""
+    """List lock files in *git_dir*: all with *index*, else only those of ``HEAD`` and ``ORIG_HEAD``, since the index
+    may be locked by the user."""
     locks = sorted(git_dir.glob("*.lock"))
     return [lock for lock in locks if index or lock.name in ("HEAD.lock", "ORIG_HEAD.lock")]
 

@@ -36,7 +36,7 @@ __all__ = [
 
 
 class MakeWorktree(msgspec.Struct, frozen=True, tag=True):
-    """A worktree and its branch are made. Undone.
+    """A worktree and its branch are made. An interrupted ``MakeWorktree`` is undone.
 
     Attributes:
         name: the folder of the worktree, and the last part of its branch.
@@ -48,30 +48,34 @@ class MakeWorktree(msgspec.Struct, frozen=True, tag=True):
 
 
 class CommitWork(msgspec.Struct, frozen=True, tag=True):
-    """What a session has done is committed and named by references. Nothing but locks can be left."""
+    """The work of a session is committed and named by references. After an interrupted ``CommitWork`` stale locks are
+    removed; nothing else can be left."""
 
     name: str
 
 
 class RollBack(msgspec.Struct, frozen=True, tag=True):
-    """A worktree is put back to a commit; what was done there is held by a reference already. Finished."""
+    """A worktree is put back to a commit; a reference holds the work that was done there. An interrupted ``RollBack``
+    is completed."""
 
     name: str
     base: str
 
 
 class PutAway(msgspec.Struct, frozen=True, tag=True):
-    """A worktree is removed, and its branch if the target has it. Finished where the removal has begun."""
+    """A worktree is removed, and its branch if the target has it. An interrupted ``PutAway`` is completed if the
+    removal had begun."""
 
     name: str
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """References to checkpoints that the target has are dropped. Finished."""
+    """References to checkpoints that the target has are dropped. An interrupted ``Forget`` is completed."""
 
 
 class Advance(msgspec.Struct, frozen=True, tag=True):
-    """The target is moved on where somebody has it checked out. Undone, unless the branch has moved already.
+    """The target is moved on in a directory that has it checked out. An interrupted ``Advance`` is completed if the
+    branch has moved, else undone.
 
     Attributes:
         holder: the directory that has the target checked out.

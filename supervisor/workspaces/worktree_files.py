@@ -67,11 +67,11 @@ def plain_name(session_id: str) -> str:
 
 
 def is_worktree(place: Path) -> bool:
-    """True if there is one, as git made it: with another ``.git``, or none, git finds a repository of the agent, or the
-    one above, where the user works.
+    """Return whether *place* is an intact linked worktree; without that check git would use an agent's repository, or
+    the user's above it.
 
     Raises:
-        WorkspaceError: there is something else; an agent may have made it.
+        WorkspaceError: something else is there; an agent may have made it.
     """
     link = place / ".git"
     if not os.path.lexists(link) and not (place.is_dir() and any(place.iterdir())):
@@ -96,7 +96,7 @@ def _is_linked(place: Path) -> bool:
 
 
 def _line_of(path: Path) -> str | None:
-    """What stands in a file; of what is no file, as a pipe that nobody writes to, nothing is read."""
+    """Return the text of a regular file, else ``None``. A pipe is not opened: reading it would block."""
     if path.is_symlink() or not path.is_file():
         return None
     return os.fsdecode(path.read_bytes()).rstrip("\n")
@@ -165,8 +165,8 @@ def remove_torn_lock(place: Path) -> None:
 
 
 def entries_of(common: Path, place: Path, since_ns: int) -> list[Path]:
-    """The directories in which git keeps the worktree *place*, those among them that were made or removed by half: no
-    longer, or not yet, do these say whose they are, and only their names, and their times, tell."""
+    """Return the directories below ``.git/worktrees`` that belong to *place*. A half-made or half-removed one does not
+    name its worktree: it is recognised by its name and by being newer than *since_ns*."""
     entries = sorted((common / "worktrees").glob("*"))
     return [entry for entry in entries if _is_entry_of(entry, place, since_ns)]
 
