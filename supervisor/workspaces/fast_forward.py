@@ -41,7 +41,7 @@ import msgspec
 from actors.waiting import to_the_end
 from supervisor.ports import Merge
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import shortage_of
+from supervisor.ports.shortages import shortage_of
 from supervisor.workspaces.git_command import SUBMODULE, Git, WorkspaceError, error_of, names_in_list, some_of, text_of
 from supervisor.workspaces.steps import Advance, StepFile
 from supervisor.workspaces.worktree_files import branches_rebased_in

@@ -25,8 +25,8 @@ import msgspec
 from supervisor.ports import NO_PLACE, Changes, Merge, Place, ProcessHost, Released
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
+from supervisor.ports.shortages import shortage_of
 from supervisor.processes.helper_programs import OUTPUT_MAX
-from supervisor.runtime.availability import shortage_of
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git_command import (
     LISTED_MAX,
