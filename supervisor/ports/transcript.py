@@ -1,0 +1,15 @@
+"""Transcripts: what the agent of a session said, for people."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["TranscriptSink"]
+
+
+class TranscriptSink(Protocol):
+    """What a session's agent said, for people; never raises."""
+
+    def write(self, source: str, text: str, *, at: float) -> None: ...
+
+    def close(self) -> None: ...
